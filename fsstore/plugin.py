@@ -1,17 +1,19 @@
-"""The door for authors of stores, codecs, formats and scanners: the contracts, and the values that cross them.
+"""The door for authors of stores, formats, scanners and extensions of zarr v3: contracts, and values that cross them.
 
 A plug-in is one module with a `KIND` (a store: `KvKind`; an array driver: `DriverKind`, for chunked formats
-`ChunkedKind` makes it of a `Format`), a codec class or a `SCANNER` of a file format, named in an entry point of the
-author's package:
+`ChunkedKind` makes it of a `Format`), a `SCANNER` of a file format, or the class of a codec, a chunk grid, a chunk key
+encoding or a data type of zarr v3, named in an entry point of the author's package:
 
-    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, .codecs, .detections, .scanners
+    [project.entry-points."fsstore.kvstores"]    # or fsstore.formats, .codecs, .chunk_grids, …
     sqlite = "sqlite_store:KIND"
 
-`kvstores`, `drivers`, `codecs`, `detections` and `scanners` are the tables behind these groups; `kvstores.add("sqlite",
-"sqlite_store:KIND")` adds an entry for one process.  A `Detection` makes `auto` recognise what a driver or a
-store of the same name reads.  What is not named here is not promised.
+`kvstores`, `drivers` (of the group `fsstore.formats`), `codecs`, `chunk_grids`, `chunk_key_encodings`, `data_types`,
+`detections` and `scanners` are the tables behind these groups; `kvstores.add("sqlite", "sqlite_store:KIND")` adds an
+entry for one process.  A `Detection` makes `auto` recognise what a driver or a store of the same name reads.  Nothing
+else is promised.
 """
 
+from fsstore.chunk.plan.keys import ChunkKeys, WholeKeys
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.codec.configuration import Member, Members, Options, read_options
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory
@@ -35,6 +37,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
+from fsstore.format.extension.contract import ChunkGrid, DataTypeExtension, ExtensionFactory, KeyNaming
 from fsstore.kvstore.contract.ability import (
     CopiesRanges,
     ListsDocuments,
@@ -88,7 +91,16 @@ from fsstore.values.json_value import (
     quote,
     string,
 )
-from fsstore.values.registry import codecs, detections, drivers, kvstores, scanners
+from fsstore.values.registry import (
+    chunk_grids,
+    chunk_key_encodings,
+    codecs,
+    data_types,
+    detections,
+    drivers,
+    kvstores,
+    scanners,
+)
 from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = [
@@ -102,6 +114,8 @@ __all__ = [
     "BoundCodec",
     "Buffer",
     "ByteSpec",
+    "ChunkGrid",
+    "ChunkKeys",
     "ChunkModel",
     "ChunkSpec",
     "ChunkTable",
@@ -113,10 +127,12 @@ __all__ = [
     "Columns",
     "CopiesRanges",
     "DataLossError",
+    "DataTypeExtension",
     "DeadlineExceededError",
     "Detection",
     "DriverKind",
     "Entry",
+    "ExtensionFactory",
     "FailedPreconditionError",
     "Features",
     "Fields",
@@ -125,6 +141,7 @@ __all__ = [
     "HierarchyBuilder",
     "Json",
     "JsonError",
+    "KeyNaming",
     "KeyRange",
     "KvDriver",
     "KvKind",
@@ -164,12 +181,16 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UrlError",
+    "WholeKeys",
     "Write",
     "WritesAtOnce",
     "WritesLate",
     "array_of",
     "boolean",
+    "chunk_grids",
+    "chunk_key_encodings",
     "codecs",
+    "data_types",
     "decode_path",
     "detections",
     "drivers",

@@ -213,9 +213,9 @@ def scan(
 
     Relative paths start from the working directory; saved elsewhere, the set still finds its files.
     Several files are combined along `concat_dims`, by kerchunk.  Formats that fsstore reads are scanned here, unless
-    `options` are meant for kerchunk, which scans all others in processes of their own.  What fails is
-    named in a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in
-    a warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
+    `options` are meant for kerchunk, which scans all others in processes of their own.  Files that fail are named in
+    a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a
+    warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
     """
     listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
     sets = execution.call(_scanned_here(listed, options, progress, combined=bool(concat_dims)))

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import time
 from collections.abc import Iterator
-from itertools import count, islice
+from itertools import chain, count, islice
 
 from benchmarks.harness import Workload, measure
 from benchmarks.space.cell import ACCESSES, STORES, Cell, draw
@@ -31,6 +32,8 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
         for cell in map(draw, count(options.first))
         if (not options.access or cell.access in options.access)
         and (not options.format or cell.format in options.format)
+        and (not options.store or cell.store in options.store)
+        and (not options.shards or cell.shards is not None)
     )
     yield from islice(fitting, options.cells)
 
@@ -47,11 +50,15 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=30)
     parser.add_argument("--access", nargs="*", choices=ACCESSES)
     parser.add_argument("--format", nargs="*", choices=STORES)
+    parser.add_argument("--store", nargs="*", choices=sorted(set(chain.from_iterable(STORES.values()))))
+    parser.add_argument("--shards", action="store_true", help="only arrays with shards")
+    parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the time that is compared")
     options = parser.parse_args()
+    clock = time.process_time if options.clock == "cpu" else time.perf_counter
     measured: list[Measured] = []
     for cell in _cells(options):
         work = Workload(str(cell), lambda folder, cell=cell: contenders(cell, folder), cell.nbytes)
-        found = Measured(cell, measure(work, rounds=options.rounds, seconds=options.seconds))
+        found = Measured(cell, measure(work, rounds=options.rounds, seconds=options.seconds, clock=clock))
         shown = "no peer" if found.ratio is None else f"{found.ratio:.2f}"
         print(f"{shown:>7}  {cell}", file=sys.stderr, flush=True)
         measured.append(found)

@@ -80,7 +80,7 @@ class ArrayInfo:
 
 
 class ArrayHabits(Indexable):
-    """What `TensorStore` has besides TensorStore's own names."""
+    """The members of `TensorStore` that TensorStore's own does not have."""
 
     __slots__ = ()
 

@@ -34,7 +34,7 @@ DownsampleMethod: TypeAlias = Literal["stride", "median", "mode", "mean", "min",
 
 
 class OverlayOptions(CompositeOptions, total=False):
-    """What `stack` and `concat` hand on to `overlay`."""
+    """The options that `stack` and `concat` hand on to `overlay`."""
 
     read: bool | None
     write: bool | None

@@ -1,4 +1,4 @@
-"""What `open`, `Spec.update` and `TensorStore.spec` take, as types; their names are those the parsers accept."""
+"""Keyword arguments of `open`, `Spec.update` and `TensorStore.spec`, as types; the parsers accept the same names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SpecLike: TypeAlias = PlaceLike | SpecValue
 
 
 class OpenOptions(SchemaOptions, ModeOptions, total=False):
-    """What `open` adds to a spec."""
+    """The options that `open` adds to a spec."""
 
     kvstore: PlaceLike | None
     storage_options: Mapping[str, Any] | None
@@ -30,7 +30,7 @@ class OpenOptions(SchemaOptions, ModeOptions, total=False):
 
 
 class ViewSpecOptions(OpenOptions, total=False):
-    """What `TensorStore.spec` changes in the spec it gives."""
+    """The options of `TensorStore.spec`, which change the spec it returns."""
 
     context: Context | None
     minimal_spec: bool | None
@@ -38,6 +38,6 @@ class ViewSpecOptions(OpenOptions, total=False):
 
 
 class UpdateOptions(ViewSpecOptions, total=False):
-    """What `Spec.update` changes."""
+    """The options of `Spec.update`."""
 
     unbind_context: bool | None

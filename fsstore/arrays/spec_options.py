@@ -34,7 +34,7 @@ _RECHECK = (*MEMBERS, "recheck_cached")
 OPEN_OPTIONS = OpenOptions.__optional_keys__
 """Options of both `open` and `Spec.update`."""
 UPDATE_OPTIONS = UpdateOptions.__optional_keys__
-"""What `Spec.update` takes."""
+"""The options of `Spec.update`."""
 
 
 def apply_options(spec: S, options: Mapping[str, object]) -> S:

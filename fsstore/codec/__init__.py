@@ -15,5 +15,6 @@
 * `size`: how many bytes an encoding may decode to, and the errors when it does not
 * `stream`: compression and decompression in bounded steps, for libraries that offer objects for them (zlib, bz2,
   lzma)
+* `tuning`: the numbers that tune it, each with what it trades
 * `zarr3`: the codecs of zarr version 3, a module each
 """

@@ -58,7 +58,7 @@ class BoundCodec(Protocol):
 
     @property
     def encoded(self) -> ChunkSpec | ByteSpec:
-        """What `encode` gives: the input of the next codec of the chain."""
+        """The shape and type, or the bytes, that `encode` gives: the input of the next codec of the chain."""
         ...
 
     def encode(self, data: Any) -> Any:

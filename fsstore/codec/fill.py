@@ -12,10 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.codec.contract import Array
+from fsstore.codec.tuning import COMPARED_BYTES
 
 __all__ = ["equals_fill", "missing_element", "rows_equal_fill"]
-
-_COMPARED_BYTES = 1 << 20
 
 
 def missing_element(dtype: np.dtype[Any], fill: Any) -> Any:
@@ -41,7 +40,7 @@ def equals_fill(chunk: Array, fill: Any) -> bool:
 
 def _halved(array: Array) -> Iterator[Array]:
     """Yield parts that are compared at once: the first that differs is the last, and few take memory."""
-    if array.nbytes <= _COMPARED_BYTES or array.size == 1:
+    if array.nbytes <= COMPARED_BYTES or array.size == 1:
         yield array
         return
     axis = max(range(array.ndim), key=lambda at: (array.shape[at] > 1, abs(array.strides[at])))

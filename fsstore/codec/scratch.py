@@ -4,8 +4,8 @@ Memory fresh from the system costs about a tenth of the time of decompressing in
 other: a variable of HDF5 of 256 MB, shuffled and deflated, took 0.16 million page faults and a third of its processor
 time in the system.
 
-Each thread keeps what is small.  What is large is kept by all together, or every thread that ever took part in a
-request would hold as much: the C library does not give back what it has freed if that is less than 32 MB.
+Each thread keeps small pieces of its own.  Large ones are kept by all together, or every thread that ever took part
+in a request would hold as much: the C library does not give back what it has freed if that is less than 32 MB.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.codec.tuning import SCRATCH_BLOCK_BYTES, SCRATCH_SPARE_BYTES
 from fsstore.runtime.state import OfProcess, OfThread
 
-__all__ = ["BLOCK_BYTES", "block", "passing", "scratch"]
+__all__ = ["block", "passing", "scratch"]
 
-BLOCK_BYTES = 2 << 20  # of memory that is a block: less is kept by each thread for itself
-_SPARE_BYTES = 32 << 20  # of what is kept for the next caller
 # A forked child has memory of its own.
 _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 _LARGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
@@ -39,7 +38,7 @@ def scratch(size: int, step: int = 0) -> _Octets:
 
     Steps that are decoded one from another have memory each.
     """
-    if size > BLOCK_BYTES:
+    if size > SCRATCH_BLOCK_BYTES:
         return block(size)
     pieces = _pieces.now
     piece = pieces.get(step)
@@ -50,7 +49,7 @@ def scratch(size: int, step: int = 0) -> _Octets:
 
 def passing(size: int) -> _Octets:
     """Return `size` bytes of any content that are soon let go, and belong to their holder."""
-    return block(size) if size > BLOCK_BYTES else np.empty(size, np.uint8)
+    return block(size) if size > SCRATCH_BLOCK_BYTES else np.empty(size, np.uint8)
 
 
 def block(size: int) -> _Octets:
@@ -87,5 +86,5 @@ def _taken(size: int) -> mmap.mmap | None:
 def _give_back(memory: mmap.mmap) -> None:
     _spare.now.append(memory)
     with suppress(IndexError):
-        while sum(map(len, _spare.now)) > _SPARE_BYTES:
+        while sum(map(len, _spare.now)) > SCRATCH_SPARE_BYTES:
             del _spare.now[0]

@@ -19,15 +19,17 @@ import numpy as np
 from fsstore.codec.contract import Array, Buffer, ByteSpec
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
+from fsstore.codec.tuning import (
+    STREAM_FEED_BYTES,
+    STREAM_LARGEST_FEED_BYTES,
+    STREAM_PIECE_BYTES,
+    STREAM_STEP_BYTES,
+)
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
 __all__ = ["BoundStream", "Inflater", "bz2_stream", "deflated", "inflate", "lzma_stream"]
 
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
-_PIECE_BYTES = 1 << 18  # of larger ones libraries would leave more behind than they give
-_STEP_BYTES = 1 << 20
-_FEED_BYTES = 4 << 10  # given to a member behind the first, then twice as many and so on
-_LARGEST_FEED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class Inflater:
 def deflated(data: Any, stream: Any) -> Iterator[Buffer]:
     """Yield `data` compressed by an object of a library."""
     view = memoryview(data).cast("B")
-    for begin in range(0, len(view), _PIECE_BYTES):
-        if piece := stream.compress(view[begin : begin + _PIECE_BYTES]):
+    for begin in range(0, len(view), STREAM_PIECE_BYTES):
+        if piece := stream.compress(view[begin : begin + STREAM_PIECE_BYTES]):
             yield piece
     yield stream.flush()
 
@@ -97,7 +99,7 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Ar
     """
     view = memoryview(data).cast("B")
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
-    if out is None and size is not None and size > _STEP_BYTES:
+    if out is None and size is not None and size > STREAM_STEP_BYTES:
         out = passing(size)
     room = _Room(limit if size is None else size, out)
     total = at = 0  # of members that have come to their end
@@ -124,14 +126,14 @@ def _add_member(room: _Room, data: memoryview, at: int, inflater: Inflater) -> i
     first little more than these.
     """
     stream = inflater.start()
-    feed = _FEED_BYTES if at else _LARGEST_FEED_BYTES
+    feed = STREAM_FEED_BYTES if at else STREAM_LARGEST_FEED_BYTES
     while not stream.eof and not room.is_over:
         given = stream.unconsumed_tail if inflater.keeps_tail else b""
         wants_more = not given if inflater.keeps_tail else stream.needs_input
         if wants_more:
             given = data[at : at + feed]
-            at, feed = at + len(given), min(2 * feed, _LARGEST_FEED_BYTES)
-        part: bytes = stream.decompress(given, min(_STEP_BYTES, room.bound + 1 - room.total))
+            at, feed = at + len(given), min(2 * feed, STREAM_LARGEST_FEED_BYTES)
+        part: bytes = stream.decompress(given, min(STREAM_STEP_BYTES, room.bound + 1 - room.total))
         if not part and not given and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
         room.add(part)

@@ -16,6 +16,7 @@ added to (`combined`, `verbs`).  Where files differ, arrays become layers instea
 * `repeated`: variables that do not grow and differ between files, repeated along a dimension
 * `report`: what combining says of itself
 * `times`: times of all files as those of the whole
+* `tuning`: the numbers that tune it, each with what it trades
 * `unit_change`: changes between units that are multiples of each other, or shifted
 * `verbs`: combining, adding files to a saved dataset, replacing and dropping them, and checking whether they changed
 * `whole`: making the tables of the whole

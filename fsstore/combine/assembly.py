@@ -1,8 +1,8 @@
 """From a batch of files to the whole: files placed along dimensions, each variable put together as far as they agree.
 
 A variable becomes references where all files agree in how it is stored and meant, and the ends of files fall between
-chunks; values where it places files or tells times; layers where neither is so.  What cannot be told without guessing
-is an error that names the files.  Nothing here reads or writes.
+chunks; values where it places files or tells times; layers where neither is so.  A fact that could only be guessed is
+an error that names the files.  Nothing here reads or writes.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.combine.tuning import CHECKED_AT_ONCE
 from fsstore.errors import StoreError
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.collection.references import References
@@ -22,8 +23,6 @@ from fsstore.mosaic.value import HIDDEN, FileFact
 from fsstore.runtime import execution
 
 __all__ = ["changes", "undecodable", "undecodable_pieces", "verify_targets"]
-
-_AT_ONCE = 64
 
 
 async def verify_targets(refs: References, members: Mapping[str, Any]) -> SetVerification:
@@ -47,8 +46,8 @@ async def changes(driver: MosaicDriver) -> dict[str, str]:
         if why:
             out[fact.url] = why
 
-    for start in range(0, len(files), _AT_ONCE):
-        await execution.gather(one(fact) for fact in files[start : start + _AT_ONCE])
+    for start in range(0, len(files), CHECKED_AT_ONCE):
+        await execution.gather(one(fact) for fact in files[start : start + CHECKED_AT_ONCE])
     return {fact.url: out[fact.url] for fact in files if fact.url in out}
 
 

@@ -14,6 +14,7 @@ from fsstore.combine.scan.facts import FileBatch
 from fsstore.combine.scan.many import stored_bytes
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import place_of
+from fsstore.combine.tuning import DOCUMENT_HEAD_BYTES
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.collection.references import References
@@ -34,8 +35,6 @@ from fsstore.mosaic.stored import StoredColumns, is_mosaic
 from fsstore.mosaic.value import HIDDEN, Mosaic
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
-
-_HEAD = 256
 
 __all__ = ["Combined", "CombinedSaving", "dataset_at", "document_bytes", "moved_batch", "moved_mosaic"]
 
@@ -206,7 +205,7 @@ async def dataset_at(base: KvPrefix) -> Combined | None:
         mosaic, place = base.driver.mosaic, base.driver.references.fetcher.targets.base
     else:
         try:
-            head = await base.read("", 0, _HEAD)
+            head = await base.read("", 0, DOCUMENT_HEAD_BYTES)
         except StoreError:  # smaller than any document, or a directory
             return None
         if head.state != "value" or not is_mosaic(bytes(head.value)):

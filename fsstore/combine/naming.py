@@ -24,7 +24,7 @@ _LABELS = "_ARRAY_DIMENSIONS"
 
 @dataclass(frozen=True, slots=True)
 class Naming:
-    """What variables are called in the whole; `coordinates` are those that readers are told to be coordinates."""
+    """The names of variables in the whole; `coordinates` are those that readers are told to be coordinates."""
 
     names: Mapping[str, str | None] = field(default_factory=dict)
     coordinates: Sequence[str] = ()

@@ -37,7 +37,7 @@ OnOverlap = Literal["raise", "first", "last"]
 
 @dataclass(frozen=True, slots=True)
 class TimeScale:
-    """What the times of all files become: units and calendar, and how each form of them is read."""
+    """The common form of the times of all files: units and calendar, and how each form of them is read."""
 
     like: TimeUnits
     calendar: str

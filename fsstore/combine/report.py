@@ -1,4 +1,4 @@
-"""What combining says of itself: how files agree and differ, what was done about it, and how they follow each other."""
+"""The report of combining: how files agree and differ, what was done about it, and how they follow each other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = 20  # names of files that a report keeps of each group
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What files differ in: `groups` says which have which value, the first group that of the first file.
+    """A difference between files: `groups` says which have which value, the first group that of the first file.
 
     `count` has how many files are in each group, of which `groups` names the first.  `settled` says what was done.
     """
@@ -60,7 +60,7 @@ class ArrayReport:
 
 @dataclass(frozen=True, slots=True)
 class CombineReport:
-    """What combining found.  `problems` name files that are doubled, overlap, or leave a gap; `left_out` says why."""
+    """The findings of combining.  `problems` name files that double, overlap, or leave a gap; `left_out` says why."""
 
     files: int
     dims: Mapping[str, int]

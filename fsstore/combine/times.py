@@ -22,7 +22,7 @@ _NO_TIME = -(2**63)
 
 @dataclass(frozen=True, slots=True)
 class FileTimes:
-    """What the times of a variable become; `told_by` has the form that says the units of each file's."""
+    """The times of a variable in the whole; `told_by` has the form that says the units of each file's."""
 
     scale: TimeScale
     told_by: Ints

@@ -28,6 +28,7 @@ from fsstore.combine.scan.facts import FileBatch, joined
 from fsstore.combine.scan.many import ScanMeans, scan_many, written_out
 from fsstore.combine.scan.scan_columns import batch_of
 from fsstore.combine.scan.scanning import Wanted, place_of
+from fsstore.combine.tuning import SAVE_ATTEMPTS
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.target.location import beside
@@ -39,8 +40,6 @@ from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 
 __all__ = ["append", "changed_files", "combine", "drop", "replace"]
-
-_TRIES = 50
 
 
 async def _here() -> KvPrefix:
@@ -72,9 +71,9 @@ def combine(
     `attr:name` for an attribute of each file, or a function of the URL.
 
     Where files differ in how a variable is stored or packed, it becomes a stack of pieces (`layer`), an error
-    (`raise`), or most files win (`skip`).  What would give wrong numbers is an error; so are other values of a
-    variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are an
-    error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
+    (`raise`), or most files win (`skip`).  Anything that would give wrong numbers is an error; so are other values of
+    a variable that does not grow, which are compared in all files.  Files with equal or overlapping coordinates are
+    an error too, unless the `first` or the `last` wins.  With `dry_run` the result is the report alone.
 
     `variables` renames variables, with their dimensions, or drops those that are None; `as_coordinates` tells readers
     which are coordinates.  `along`, such as `{"orbit": "time"}`, gives variables that do not grow a dimension: the
@@ -204,7 +203,7 @@ async def _change(
     given = [places] if isinstance(places, str | PathLike) else list(places)
     urls = await written_out(given) if given else []
     new: FileBatch | None = None
-    for _ in range(_TRIES):
+    for _ in range(SAVE_ATTEMPTS):
         mosaic, answer = await load_mosaic(base, with_scan=True)
         before = batch_of(mosaic.facts.get("scan") or {}, mosaic.scan)
         options = dict(mosaic.facts.get("options") or {})

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch, Form, Ints
+from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.format.zarr3_dtype import stored_type
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
@@ -19,7 +20,6 @@ from fsstore.values.dtypes import dtype_of
 
 __all__ = ["WholeTables", "placed_rows"]
 
-_DENSE = 1.5
 _LABELS = "_ARRAY_DIMENSIONS"
 
 
@@ -70,7 +70,7 @@ class WholeTables:
             return
         order = np.argsort(number, kind="stable")
         number, rows = number[order], rows.take(order)
-        if grid.count <= len(number) * _DENSE:
+        if grid.count <= len(number) * DENSE_PLACES:
             dense = Rows.absent(grid.count)
             dense.put(number, rows)
             self._blocks[grid.family] = Block(grid.family, grid.shape, None, dense)

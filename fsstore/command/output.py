@@ -1,4 +1,4 @@
-"""What a command prints: text in which names cannot steer the terminal, JSON, and columns."""
+"""The output of commands: text in which names cannot steer the terminal, JSON, and columns."""
 
 from __future__ import annotations
 

@@ -4,4 +4,4 @@ __all__ = ["UsageError"]
 
 
 class UsageError(ValueError):
-    """What is wrong with the arguments of a command; the program ends with 2."""
+    """An error in the arguments of a command; the program ends with 2."""

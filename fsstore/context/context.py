@@ -1,8 +1,8 @@
 """Contexts: where stores find the resources they share.
 
-A `Context` maps keys (`cache_pool`, `cache_pool#name`) to resources, made on first use.  What its spec does not define
-is looked up in the parent; a default key that nobody defines gets one instance in the root.  The same context gives the
-same resource; equal JSON in two contexts gives two.
+A `Context` maps keys (`cache_pool`, `cache_pool#name`) to resources, made on first use.  Keys that its spec does not
+define are looked up in the parent; a default key that nobody defines gets one instance in the root.  The same context
+gives the same resource; equal JSON in two contexts gives two.
 """
 
 from __future__ import annotations

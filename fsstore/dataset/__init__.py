@@ -14,4 +14,5 @@
   place of data
 * `resize`: resizing the arrays of a group along named dimensions, in one step for readers of consolidated metadata
 * `source`: the key-value store that a place of a dataset means, whatever people name it by
+* `tuning`: the numbers that tune it, each with what it trades
 """

@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from fsstore.dataset.tuning import ATTRIBUTE_ATTEMPTS
 from fsstore.discover.hierarchy import hierarchy_documents
 from fsstore.driver.attributes import change_document
 from fsstore.errors import AbortedError, StoreError
-from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, parsed
+from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
 
 __all__ = [
@@ -28,7 +29,6 @@ __all__ = [
     "says_the_same",
 ]
 
-_ATTEMPTS = 100  # at attributes that others write meanwhile
 _DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
 
 
@@ -105,7 +105,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
     if words.zarr_format != 2:
         return
     group = place.join(f"{path}/" if path else "")
-    for _ in range(_ATTEMPTS):
+    for _ in range(ATTRIBUTE_ATTEMPTS):
         answer = await group.read(words.attributes)
         own = (
             parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
@@ -115,7 +115,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
         if (now.state, now.value) == (answer.state, answer.value):
             return
     raise AbortedError(
-        f"{group.describe(words.attributes)} was changed by other writers {_ATTEMPTS} times in a row"
+        f"{group.describe(words.attributes)} was changed by other writers {ATTRIBUTE_ATTEMPTS} times in a row"
     )
 
 
@@ -134,8 +134,7 @@ def _with_own(
 
 def is_consolidated(document: Mapping[str, Any], words: NodeWords) -> bool:
     """Whether a root document holds consolidated metadata, even if of nothing."""
-    outer = document if words.zarr_format == 2 else document.get("consolidated_metadata")
-    return isinstance(outer, Mapping) and isinstance(outer.get("metadata"), Mapping)
+    return _inner(document, words) is not None
 
 
 def says_the_same(root: Mapping[str, Any], words: NodeWords, path: str, document: Mapping[str, Any]) -> bool:
@@ -181,9 +180,12 @@ def _collected(documents: Mapping[str, Any], words: NodeWords) -> dict[str, Any]
 
 
 def _entries(document: Mapping[str, Any], words: NodeWords) -> dict[str, Any]:
-    outer = document if words.zarr_format == 2 else document.get("consolidated_metadata")
-    inner = outer.get("metadata") if isinstance(outer, Mapping) else None
-    return dict(inner) if isinstance(inner, Mapping) else {}
+    return dict(_inner(document, words) or {})
+
+
+def _inner(document: Mapping[str, Any], words: NodeWords) -> Mapping[str, Any] | None:
+    inner = document.get("metadata") if words.zarr_format == 2 else inline_metadata(document)
+    return inner if isinstance(inner, Mapping) else None
 
 
 def _document(stored: Mapping[str, Any], entries: Mapping[str, Any], words: NodeWords) -> bytes:

@@ -1,8 +1,8 @@
 """`Group`: the arrays and groups below a place, as people open, list, make and delete them.
 
 A group reads its own documents when it is opened.  Members are opened when they are asked for; listings believe
-consolidated metadata where they are, and read all documents otherwise.  What is changed through a group is also changed
-in the consolidated metadata above it.
+consolidated metadata where they are, and read all documents otherwise.  Changes made through a group are also made in
+the consolidated metadata above it.
 """
 
 from __future__ import annotations

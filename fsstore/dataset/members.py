@@ -1,8 +1,8 @@
-"""What is done with the members of a group: find, open, create, delete and move them, by path below a place."""
+"""Members of a group: finding, opening, creating, deleting and moving them, by path below a place."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -15,6 +15,8 @@ from fsstore.dataset.place import Found, Place
 from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
+from fsstore.format.node_words import is_document
+from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = [
@@ -57,15 +59,47 @@ def children(listed: Hierarchy) -> dict[str, Node | None]:
 
 
 async def exists(place: Place, at: str) -> bool:
-    """Return whether there is an array or a group at a path, or anything below it."""
+    """Return whether there is an array or a group at a path, be it only by what is in it; chunks are neither."""
     if (await place.look(at)).kind is not None:
         return True
+    return await _array_above(place, at) is None and await _holds(place, at, is_document)
+
+
+async def _occupied(place: Place, at: str) -> bool:
+    """Return whether anything stands at a path, chunks that an array left behind included."""
+    return (await place.look(at)).kind is not None or await _holds(place, at, lambda _: True)
+
+
+async def _holds(place: Place, at: str, counts: Callable[[str], bool]) -> bool:
+    """Return whether there is a key below a path that counts; there is none where keys cannot be listed."""
     if not place.store.driver.features.listable:
         return False
-    async for batch in place.below(at).documents():
-        if batch:
-            return True
+    try:
+        async for batch in place.below(at).documents():
+            if any(counts(entry.key) for entry in batch):
+                return True
+    except NotFoundError:  # a file stands there, and nothing is below one
+        pass
     return False
+
+
+async def _array_above(place: Place, at: str) -> str | None:
+    """Return the path of an array inside which a path lies, if there is one."""
+    above = _parents(at)
+    found = await execution.gather([place.look(path) for path in above])
+    return next((path for path, each in zip(above, found, strict=True) if each.kind == "array"), None)
+
+
+async def _refuse_inside_array(place: Place, at: str) -> None:
+    """Raise if a path lies inside an array: what looks like a member there is its chunks."""
+    array = await _array_above(place, at)
+    if array is not None:
+        raise StoreError(f"{place.below(array).describe()} is an array, and nothing can be made inside one")
+
+
+def _parents(path: str) -> list[str]:
+    parts = path.split("/")
+    return ["/".join(parts[:depth]) for depth in range(1, len(parts))]
 
 
 async def missing(place: Place, at: str) -> str:
@@ -90,14 +124,15 @@ async def open_stored(place: Place, at: str, found: Found) -> TensorStore:
 async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bool) -> TensorStore:
     """Create an array, and groups on the way; what is there is an error, or deleted with `overwrite`."""
     here, words = place.below(at), place.words
-    if await exists(place, at):
+    metadata, beside = wanted.metadata(words), wanted.stored_attributes(words)
+    await _refuse_inside_array(place, at)
+    if await _occupied(place, at):
         if not overwrite:
             raise AlreadyExistsError(
                 f"There is something at {here.describe()} already; `overwrite=True` deletes it first"
             )
         await delete_tree(here)
     top = await _make_groups(place, at.rpartition("/")[0], {})
-    beside = wanted.stored_attributes(words)
     if beside:
         await here.write(
             words.attributes, words.with_attributes(None, beside, here.describe(words.attributes))
@@ -106,7 +141,7 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
         "driver": words.driver,
         "kvstore": place.store.at(here.path).effective_spec(),
         "dtype": wanted.dtype,
-        "metadata": wanted.metadata(words),
+        "metadata": metadata,
     }
     made = await open_array(spec, context=place.context, create=True, fill_value=wanted.fill_value)
     await renew(place.prefix, words, top or at)
@@ -115,7 +150,8 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
 
 async def create_group(place: Place, at: str, attributes: Mapping[str, Any]) -> None:
     """Create a group, and those on the way; what is there is an error."""
-    if await exists(place, at):
+    await _refuse_inside_array(place, at)
+    if await _occupied(place, at):
         raise AlreadyExistsError(f"There is something at {place.below(at).describe()} already")
     top = await _make_groups(place, at, attributes)
     await renew(place.prefix, place.words, top or at)
@@ -133,6 +169,15 @@ async def move(place: Place, source: str, target: str) -> None:
     """Move an array, or a group with everything in it, to another path."""
     if not await exists(place, source):
         raise NotFoundError(await missing(place, source))
+    if f"{target}/".startswith(f"{source}/"):
+        raise StoreError(
+            f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it"
+        )
+    await _refuse_inside_array(place, target)
+    if await _occupied(place, target):
+        raise AlreadyExistsError(
+            f"There is something at {place.below(target).describe()} already; delete it first"
+        )
     top = await _make_groups(place, target.rpartition("/")[0], {})
     await move_tree(place.prefix, source, target)
     await renew(place.prefix, place.words, source, gone=True)
@@ -142,13 +187,8 @@ async def move(place: Place, source: str, target: str) -> None:
 async def _make_groups(place: Place, path: str, attributes: Mapping[str, Any]) -> str:
     """Make the groups on the way to a path, and one at the path, where there are none; return the outermost made."""
     top = ""
-    parts = path.split("/") if path else []
-    for depth in range(1, len(parts) + 1):
-        at = "/".join(parts[:depth])
-        found = await place.look(at)
-        if found.kind == "array":
-            raise StoreError(f"{place.below(at).describe()} is an array, and nothing can be made inside one")
-        if found.kind is None:
+    for at in [*_parents(path), path] if path else []:
+        if (await place.look(at)).kind is None:
             top = top or at
             own = attributes if at == path else {}
             for key, value in place.words.new_group(own).items():

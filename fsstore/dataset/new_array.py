@@ -27,7 +27,7 @@ _UNCOMPRESSED = {"ustring": "vlen-utf8", "string": "vlen-bytes"}
 
 @dataclass(frozen=True, slots=True)
 class NewArray:
-    """What an array to be created should be like.
+    """The wishes for an array to be created.
 
     `codec` is `"zstd"`, `"gzip"`, `"blosc"`, None for no compression, or JSON in the words of the format.
     """

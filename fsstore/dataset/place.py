@@ -14,8 +14,17 @@ from fsstore.dataset.consolidated import is_consolidated, root_document, says_th
 from fsstore.dataset.removal import delete_tree
 from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.driver.auto import enter_group
-from fsstore.errors import NotFoundError, StoreError
-from fsstore.format.node_words import N5_WORDS, WORDS, ZARR2_WORDS, ZARR3_WORDS, NodeKind, NodeWords, parsed
+from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
+from fsstore.format.node_words import (
+    N5_WORDS,
+    WORDS,
+    ZARR2_WORDS,
+    ZARR3_WORDS,
+    NodeKind,
+    NodeWords,
+    group_problem,
+    parsed,
+)
 from fsstore.kvstore.contract.driver import KvPrefix, Read, begin_creating
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 
@@ -26,7 +35,7 @@ _KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", "attributes.json", ".zmet
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What stands at a path: a group or an array of a format, and its attributes; `kind` is None for nothing."""
+    """A group or an array of a format at a path, and its attributes; `kind` is None where there is nothing."""
 
     kind: NodeKind | None
     words: NodeWords
@@ -139,6 +148,8 @@ def _kind(
         raise StoreError(
             f'{place.describe(words.group)} is neither an array nor a group: its "node_type" is {kind!r}'
         )
+    if kind == "group" and (problem := group_problem(document)) is not None:
+        raise FailedPreconditionError(f"Error reading {place.describe(words.group)}: {problem}")
     return ("array" if kind == "array" else "group"), document
 
 

@@ -5,16 +5,14 @@ A path is taken with its slash, so a node `l` never stands for keys that merely 
 
 from __future__ import annotations
 
-from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
+from fsstore.dataset.tuning import MOVED_AT_ONCE
+from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.node_words import DOCUMENTS, is_document
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.values.json_value import quote
 
 __all__ = ["delete_tree", "move_tree", "remove_directory", "remove_tree"]
-
-_BATCH = 64  # values under way at once while a tree is moved
 
 
 async def delete_tree(place: KvPrefix) -> None:
@@ -44,19 +42,13 @@ async def move_tree(root: KvPrefix, source: str, target: str) -> None:
 
     A reader sees the new node whole or not at all; where the process ends on the way the source is still there.
     """
-    if f"{target}/".startswith(f"{source}/"):
-        raise StoreError(
-            f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it"
-        )
     old, new = root.join(f"{source}/"), root.join(f"{target}/")
-    async for _ in new.scan():
-        raise AlreadyExistsError(f"There is something at {new.describe()} already; delete it first")
     keys = [entry.key async for batch in old.scan() for entry in batch]
     if not keys:
         raise NotFoundError(f"There is nothing at {old.describe()}")
     keys.sort(key=lambda key: (is_document(key), -key.count("/") if is_document(key) else 0, key))
-    for begin in range(0, len(keys), _BATCH):
-        part = keys[begin : begin + _BATCH]
+    for begin in range(0, len(keys), MOVED_AT_ONCE):
+        part = keys[begin : begin + MOVED_AT_ONCE]
         answers = await old.read_many([Read(key) for key in part])
         gone = [key for key, answer in zip(part, answers, strict=True) if answer.state != "value"]
         if gone:

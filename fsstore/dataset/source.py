@@ -53,7 +53,7 @@ def _shown(source: Any) -> Any:
 def allowing(source: KvSpecValue, prefixes: Sequence[str]) -> KvSpecValue:
     """Return the place of a reference set such that nothing is read but what stands below prefixes of URLs.
 
-    What is not said to be a reference set is taken for one.
+    A source that is not said to be anything else is taken for one.
     """
     named = kv_spec({"driver": "reference", "base": {"driver": "memory"}, "allow": [*prefixes]})
     at: KvSpecValue | None = source

@@ -13,7 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.format.node_words import N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.runtime import execution
@@ -147,9 +148,8 @@ async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> Doc
     found = (await _read(place, names, known)).found
     root = found.get("zarr.json")
     if isinstance(root, dict):
-        collected = root.get("consolidated_metadata")
-        inner = collected.get("metadata") if isinstance(collected, dict) else None
-        if isinstance(inner, dict):
+        inner = inline_metadata(root)
+        if inner is not None:
             below = {f"{name.strip('/')}/zarr.json": value for name, value in inner.items()}
             return Documents({"zarr.json": root, **below}, {})
         return Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
@@ -166,22 +166,35 @@ def _is_n5(document: Any) -> bool:
     return isinstance(document, dict) and all(member in document for member in _N5_MEMBERS)
 
 
+def _n5_node(path: str, document: Any, *, inside: bool) -> Node | None:
+    """Return what an `attributes.json` describes; `inside` says that the root is one of N5."""
+    if _is_n5(document):
+        return Node(path, "array", 0, document, N5_WORDS.attributes_of(document))
+    if _says_n5(document) or (inside and isinstance(document, dict)):
+        return Node(path, "group", 0, document, N5_WORDS.attributes_of(document))
+    return None
+
+
+def _says_n5(document: Any) -> bool:
+    return isinstance(document, dict) and "n5" in document
+
+
 def _nodes(
     documents: Mapping[str, Any], damaged: Mapping[str, StoreError]
 ) -> tuple[dict[str, Node], dict[str, StoreError]]:
     """Return the nodes that documents describe, and why others describe none, by path.
 
-    `attributes.json` may be anybody's: what is no array of N5 is nothing at all.
+    `attributes.json` may be anybody's: it is a group of N5 if it, or the one of the root, says "n5".
     """
     nodes: dict[str, Node] = {}
+    is_n5 = _says_n5(documents.get(_N5))
     wrong = {key.rpartition("/")[0]: error for key, error in damaged.items() if not key.endswith(_N5)}
     for key, document in sorted(documents.items(), key=lambda item: item[0].endswith(_N5)):
         path, _, name = key.rpartition("/")
         if name == _N5:
-            if path not in nodes and path not in wrong and _is_n5(document):
-                hidden = (*_N5_MEMBERS, "compression")
-                own = {each: value for each, value in document.items() if each not in hidden}
-                nodes[path] = Node(path, "array", 0, document, own)
+            node = None if path in nodes or path in wrong else _n5_node(path, document, inside=is_n5)
+            if node is not None:
+                nodes[path] = node
             continue
         kind = _kind(name, document)
         if isinstance(kind, StoreError):
@@ -203,6 +216,8 @@ def _kind(name: str, document: Any) -> Literal["array", "group"] | StoreError | 
     kind = document.get("node_type") if name == "zarr.json" else name.removeprefix(".z")
     if kind not in ("array", "group"):
         return DataLossError(f'Expected "array" or "group" as "node_type", but received: {show(kind)[:80]}')
+    if name == "zarr.json" and kind == "group" and (problem := group_problem(document)) is not None:
+        return FailedPreconditionError(problem)
     return "array" if kind == "array" else "group"
 
 

@@ -28,6 +28,7 @@
 * `stored`: how much of a region of a chunked array is stored
 * `trim_chunks`: deleting the chunks that a smaller shape has left outside an array, once the smaller shape is
   stored
+* `tuning`: the numbers that tune it, each with what it trades
 * `virtual_chunked`: an array whose chunks functions of the caller read and write
 * `write_source`: what may be written to a store: arrays that cast safely, and Python values that convert
 """

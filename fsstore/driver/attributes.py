@@ -10,6 +10,7 @@ import json
 from collections.abc import Awaitable, Callable, Iterator, Mapping, MutableMapping
 from typing import Any, TypeAlias
 
+from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import AbortedError, StoreError
 from fsstore.format.node_words import NodeWords, parsed
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
@@ -20,8 +21,6 @@ __all__ = ["Attributes", "Changed", "change_document"]
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]
 """Work that has to follow a change: renewing consolidated metadata, for one."""
-
-_ATTEMPTS = 1000  # other writers may come before us this often; each time one of them has succeeded
 
 
 class Attributes(MutableMapping[str, Any]):
@@ -161,7 +160,7 @@ async def change_document(
 
     Nothing that another writer stores meanwhile is lost: the change is made again on top of it.
     """
-    for _ in range(_ATTEMPTS):
+    for _ in range(DOCUMENT_ATTEMPTS):
         answer = await place.read(key)
         stored = bytes(answer.value) if answer.state == "value" else None
         wanted = changed(stored)
@@ -171,5 +170,5 @@ async def change_document(
         if (await place.write(key, wanted, condition)).generation != UNKNOWN:
             return wanted
     raise AbortedError(
-        f"{place.describe(key)} was changed by other writers {_ATTEMPTS} times in a row; try again"
+        f"{place.describe(key)} was changed by other writers {DOCUMENT_ATTEMPTS} times in a row; try again"
     )

@@ -15,6 +15,7 @@ from typing import Any
 
 from fsstore.driver.attributes import Attributes, change_document
 from fsstore.driver.contract import ArrayDriver
+from fsstore.driver.tuning import METADATA_ATTEMPTS
 from fsstore.errors import AbortedError, PermissionDeniedError, UnimplementedError
 from fsstore.format.node_words import parsed, words_of
 from fsstore.kvstore.contract.driver import KvPrefix, Read
@@ -23,7 +24,6 @@ from fsstore.values.json_value import quote
 __all__ = ["attributes_of", "renew_collected"]
 
 _ROOTS = {".zarray": (".zmetadata", ".zgroup"), "zarr.json": ("zarr.json", "zarr.json")}
-_ATTEMPTS = 100  # at documents that others write meanwhile
 
 
 async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
@@ -36,7 +36,7 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
         return
     root, _ = _ROOTS[key]
     async for group, name in _groups_above(array, key):
-        for _ in range(_ATTEMPTS):
+        for _ in range(METADATA_ATTEMPTS):
             documents = await _read(array, (key, *others))
             entries = _entries(name, documents)
 
@@ -50,7 +50,7 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
                 break
         else:
             raise AbortedError(
-                f"{array.describe(key)} was changed by other writers {_ATTEMPTS} times in a row"
+                f"{array.describe(key)} was changed by other writers {METADATA_ATTEMPTS} times in a row"
             )
 
 

@@ -19,21 +19,20 @@ from fsstore.driver.downsample_grid import covering, groups_of, members_of, redu
 from fsstore.driver.layer_parts import coordinates, within
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.driver.reduce_blocks import METHODS, check_method, reduce_blocks
+from fsstore.driver.tuning import DOWNSAMPLED_ELEMENTS
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import run_bounded
+from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, array_of, integer, one_of
 
 __all__ = ["KIND", "DownsampleDriver"]
-
-_PIECE_ELEMENTS = 1 << 22  # of two pieces at once: one is reduced while the next is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +185,7 @@ class DownsampleDriver(ArrayDriver):
             len(np.unique(within(place, box))) * factor
             for place, factor in zip(where, self._factors, strict=True)
         )
-        if below <= _PIECE_ELEMENTS or max(sizes, default=1) == 1:
+        if below <= DOWNSAMPLED_ELEMENTS or max(sizes, default=1) == 1:
             yield box
             return
         axis = sizes.index(max(sizes))

@@ -20,6 +20,7 @@ from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.json_pointer import check_pointer, find, replace
 from fsstore.driver.metadata_entry import place_of
 from fsstore.driver.plain_kind import PlainKind
+from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
     AbortedError,
     DataLossError,
@@ -43,8 +44,6 @@ from fsstore.values.json_value import Fields, Json, dumps, loads, string
 from fsstore.values.url import decode_path, encode_path
 
 __all__ = ["KIND", "JsonDriver"]
-
-_ATTEMPTS = 1000  # at a document that others write
 
 
 def _pointer(value: Any) -> str:
@@ -236,7 +235,7 @@ class JsonDriver(ArrayDriver):
                 ' if only this process writes here, say so: "single_writer": true in the spec of the store'
             )
         begin_creating(self._store.driver)
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(DOCUMENT_ATTEMPTS):
             answer = await self._store.read()
             document = {} if answer.state == "missing" else self._parse(answer.value)
             try:

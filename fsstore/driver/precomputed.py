@@ -17,6 +17,7 @@ from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.plain_kind import OwnSpace
+from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
     AbortedError,
     AlreadyExistsError,
@@ -43,7 +44,6 @@ from fsstore.values.url import reject_query
 
 __all__ = ["KIND", "PrecomputedDriver", "PrecomputedKind"]
 
-_ATTEMPTS = 1000  # at a document that others write
 _FORMAT: Any = Precomputed()
 
 
@@ -149,7 +149,7 @@ class _Finder:
         if self.mode.delete_existing:
             await finish(self.store)
             await self.store.delete_range(KeyRange())
-        for _ in range(_ATTEMPTS):
+        for _ in range(DOCUMENT_ATTEMPTS):
             answer = self.documents.get("info") or await self.store.read("info")
             self.documents = {}
             info = self._parsed(answer)

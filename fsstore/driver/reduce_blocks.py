@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.driver.tuning import REDUCED_ELEMENTS
 from fsstore.errors import StoreError
 from fsstore.values.dtypes import dtype
 
@@ -25,8 +26,6 @@ __all__ = ["METHODS", "check_method", "reduce_blocks"]
 
 Array = np.ndarray[Any, np.dtype[Any]]
 METHODS = ("stride", "mean", "min", "max", "median", "mode")
-# elements: what passes over them again and again should find them in the cache of the core
-_AT_ONCE = 1 << 18
 
 
 def check_method(method: str, kind: dtype) -> None:
@@ -55,7 +54,7 @@ def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -
     reduce = _REDUCERS[method]
     # the outermost dimension that can be cut: its parts are contiguous
     cut = next((axis for axis, sizes in enumerate(groups) if len(sizes) > 1), 0)
-    most = max(1, _AT_ONCE * len(groups[cut]) // max(1, values.size)) if groups else 1
+    most = max(1, REDUCED_ELEMENTS * len(groups[cut]) // max(1, values.size)) if groups else 1
     for runs in product(*(_runs(sizes, most if axis == cut else None) for axis, sizes in enumerate(groups))):
         place = tuple(slice(run[0], run[0] + run[1]) for run in runs)
         source = tuple(slice(run[2], run[2] + run[1] * run[3]) for run in runs)

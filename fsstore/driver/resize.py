@@ -15,6 +15,7 @@ from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize_target import target_of
 from fsstore.driver.trim_chunks import delete_outside
+from fsstore.driver.tuning import METADATA_ATTEMPTS
 from fsstore.errors import AbortedError, FailedPreconditionError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexTransform
@@ -22,8 +23,6 @@ from fsstore.kvstore.contract.driver import UNKNOWN
 from fsstore.runtime import execution
 
 __all__ = ["Resize"]
-
-_ATTEMPTS = 100  # at metadata that others write
 
 
 class Resize:
@@ -44,7 +43,7 @@ class Resize:
             raise FailedPreconditionError(
                 "Resize operation would affect other fields but `resize_tied_bounds` was not specified"
             )
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(METADATA_ATTEMPTS):
             old = await self._entry.read(fresh_after=float("inf"))
             if old is None:
                 raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")

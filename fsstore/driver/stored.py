@@ -9,14 +9,12 @@ from typing import Any
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import OutputMap, Plan, PlanComponent, chunk_numbers, plan
-from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import ByteRange, KvSource, Source
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
 from fsstore.kvstore.contract.driver import KvPrefix
 
 __all__ = ["stored_share"]
-
-_BATCH = 1024
-_LISTED = 16  # entries of a listing that cost what asking for a key does
 
 
 async def stored_share(
@@ -29,8 +27,8 @@ async def stored_share(
     source: Source = KvSource(store)
     outline = plan(maps, shape, model.axes)
     count = outline.cell_count
-    if count > _BATCH and model.shard is None and outline.separable and store.driver.features.listable:
-        listed = await _listed(model, store, outline, limit=_LISTED * count)
+    if count > KEYS_AT_ONCE and model.shard is None and outline.separable and store.driver.features.listable:
+        listed = await _listed(model, store, outline, limit=LISTED_FOR_ONE * count)
         if listed is not None:
             return listed == 0, listed == count
     identities: Any
@@ -38,14 +36,14 @@ async def stored_share(
         identities = (model.key(chunk_numbers(outline, cell)) for cell in outline.cells())
     else:
         entries = ShardEntries(maps, shape, model)
-        source = entries.source(source)
+        source = entries.grid.source(source)
         identities = (
             identity
             for cell in outline.cells()
             for identity in entries.identities(model.key(chunk_numbers(outline, cell)), entries.of(cell)[1])
         )
     stored = missing = 0
-    while not (stored and missing) and (batch := list(islice(identities, _BATCH))):
+    while not (stored and missing) and (batch := list(islice(identities, KEYS_AT_ONCE))):
         for answer in await source.read_many([ByteRange(identity, 0, 0) for identity in batch]):
             stored += answer.state == "value"
             missing += answer.state == "missing"

@@ -17,14 +17,13 @@ from operator import ge
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FROM
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
 
 __all__ = ["delete_outside"]
 
-_BATCH = 1024
-_LISTED_FROM = 100_000  # chunks; of more those that are stored are found in a listing
 
 _Numbers = Sequence[int]
 
@@ -86,13 +85,13 @@ async def _outside(
 ) -> AsyncIterator[Sequence[_Numbers]]:
     """Yield the numbers of chunks of which fewer are kept, in batches."""
     number = math.prod(counts) - math.prod(kept)
-    if number > _LISTED_FROM and store.driver.features.listable:
+    if number > LISTED_FROM and store.driver.features.listable:
         async for entries in store.scan():
             found = [model.numbers(entry.key) for entry in entries]
             yield [numbers for numbers in found if numbers is not None and any(map(ge, numbers, kept))]
         return
     named = _named(counts, kept) if number else iter(())
-    while batch := list(islice(named, _BATCH)):
+    while batch := list(islice(named, KEYS_AT_ONCE)):
         yield batch
 
 

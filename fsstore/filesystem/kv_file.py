@@ -8,7 +8,7 @@ __all__ = ["KvFile"]
 
 
 class KvFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is untyped
-    """A file.  What is written becomes visible as a whole, when the file is closed."""
+    """A file.  Written bytes become visible as a whole, when the file is closed."""
 
     def _fetch_range(self, start: int, end: int) -> bytes:
         value: bytes = self.fs.cat_file(self.path, start=start, end=end)

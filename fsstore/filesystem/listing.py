@@ -1,7 +1,7 @@
 """Directories of a store that has only keys.
 
-Sizes come from listings, and for single keys from the answer to an empty read; neither costs a request a key.  What a
-listing does not know (a store of compressed values) is None in it, unless asking waits for nothing.
+Sizes come from listings, and for single keys from the answer to an empty read; neither costs a request a key.  A size
+that a listing does not know (of a compressed value) is None in it, unless asking waits for nothing.
 """
 
 from __future__ import annotations

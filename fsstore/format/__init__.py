@@ -1,6 +1,7 @@
 """Formats: stored documents to one description of a stored array, and back.  No format does any input or output.
 
 * `contract`: the contract of an array format: pure functions between stored documents, constraints and ChunkedArray
+* `extension`: the points where zarr v3 is extended beside its codecs: chunk grids, key encodings and data types
 * `field`: the part of a stored element that an array shows: all of it, one field of a structure, or its bytes
 * `fill_value`: fill values in metadata: JSON to scalars and back, bit for bit
 * `lenient`: what others have written into metadata, in the words of the specification

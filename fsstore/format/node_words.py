@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 from fsstore.errors import DataLossError, NotFoundError
-from fsstore.values.json_value import loads, show
+from fsstore.values.json_value import loads, quote, show
 
 __all__ = [
     "ARRAY_DIMENSIONS",
@@ -27,6 +27,8 @@ __all__ = [
     "ZARR3_WORDS",
     "NodeKind",
     "NodeWords",
+    "group_problem",
+    "inline_metadata",
     "is_document",
     "labels_of",
     "labels_of_attributes",
@@ -109,6 +111,36 @@ def parsed(data: bytes, where: str) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise DataLossError(f"Error reading {where}: Expected object, but received: {show(document)[:80]}")
     return document
+
+
+_GROUP_MEMBERS = frozenset(("zarr_format", "node_type", "attributes", "consolidated_metadata"))
+
+
+def group_problem(document: Mapping[str, Any]) -> str | None:
+    """Return why the document of a group of zarr v3 is not understood, or None.
+
+    Members beyond those of the specification must say that whoever does not know them may go on.
+    """
+    strange = [name for name in document if name not in _GROUP_MEMBERS and _must_be_known(document[name])]
+    if strange:
+        return f'Unsupported metadata field {quote(strange[0])} is not marked {{"must_understand": false}}'
+    collected = document.get("consolidated_metadata")
+    if collected is not None and inline_metadata(document) is None and _must_be_known(collected):
+        return 'Unsupported "consolidated_metadata" is not marked {"must_understand": false}'
+    return None
+
+
+def inline_metadata(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the consolidated metadata in the document of a group of zarr v3, or None if none are of a known kind."""
+    collected = document.get("consolidated_metadata")
+    if not isinstance(collected, Mapping) or collected.get("kind", "inline") != "inline":
+        return None
+    inner = collected.get("metadata")
+    return inner if isinstance(inner, Mapping) else None
+
+
+def _must_be_known(member: Any) -> bool:
+    return not isinstance(member, Mapping) or member.get("must_understand") is not False
 
 
 def _bytes(document: Mapping[str, Any]) -> bytes:

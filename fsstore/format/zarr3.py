@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, RegularAxis, VariableAxis
-from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.keys import ChunkKeys
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.chain import CodecChain
@@ -22,15 +22,16 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3.endian import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
+from fsstore.format.extension.axes import axes_of, first_chunk
+from fsstore.format.extension.contract import KeyNaming, read_extension
 from fsstore.format.field import FIELD, OCTETS
-from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.node_words import labels_of
 from fsstore.format.zarr3_create import create_metadata
 from fsstore.format.zarr3_document import load_document, parse_document, stored_units
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
 from fsstore.format.zarr3_match import check_constraints, constrain_schema, implied_schema
-from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.schema import Schema
+from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Json, Parser, boolean, dumps, string
 
@@ -41,7 +42,6 @@ DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 
 _MARSHAL = 2  # the last version in which equal values are equal bytes
 _MAX_KEPT = 16 * 1024  # bytes of constraints whose parsed form is remembered
-_MAX_LISTED = 1 << 22  # chunks along a dimension: a few bytes in a document may stand for many
 
 
 class Zarr3:
@@ -121,33 +121,6 @@ def _decoded(data: bytes, field: str | None, octets: bool) -> ChunkedArray:
     return build(parse_document(load_document(data), stored=True), {FIELD: field, OCTETS: octets})
 
 
-def _axes(grid: Mapping[str, Any], shape: Sequence[int]) -> tuple[tuple[Axis, ...], tuple[int, ...]]:
-    """Return the chunk boundaries, and the shape of the first chunk."""
-    configuration = grid["configuration"]
-    if grid["name"] == "regular":
-        sizes = tuple(configuration["chunk_shape"])
-        return tuple(RegularAxis(size) for size in sizes), sizes
-    axes: list[Axis] = []
-    for extent, sizes in zip(shape, configuration["chunk_shapes"], strict=True):
-        if isinstance(sizes, int):
-            axes.append(RegularAxis(sizes))
-            continue
-        axes.append(VariableAxis(_listed(sizes, extent)))
-    return tuple(axes), tuple(axis.size(0) for axis in axes)
-
-
-def _listed(sizes: Sequence[Any], extent: int) -> list[int]:
-    """Return the sizes of the chunks along a dimension, with runs written out."""
-    runs = [(size, 1) if isinstance(size, int) else size for size in sizes]
-    count = sum(repeats for _, repeats in runs)
-    covered = sum(size * repeats for size, repeats in runs)
-    if not count or covered < extent:
-        raise FailedPreconditionError(f"Chunk sizes of {covered} in all do not cover the extent {extent}")
-    if count > _MAX_LISTED or covered > MAX_FINITE:
-        raise FailedPreconditionError(f"A dimension of {count} chunks of listed sizes is not supported")
-    return [size for size, repeats in runs for _ in range(repeats)]
-
-
 def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a complete, checked document describes, or the part of it that is chosen."""
     shape = tuple(metadata["shape"])
@@ -155,10 +128,10 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     wish = ChainSpec.from_json(metadata["codecs"])
     field = shown_field(kind, options)
     native = _in_stored_order(kind.native, wish) if field.octets else kind.native
-    fill = np.asarray(fill_from_v3(metadata["fill_value"], kind.native, kind.name), kind.native)
-    fill = fill.astype(native)[()]
-    axes, write_chunk = _axes(metadata["chunk_grid"], shape)
-    bound = _bound(metadata, ChunkSpec(native, write_chunk, fill))
+    fill = np.asarray(kind.fill_from_json(metadata["fill_value"]), kind.native).astype(native)[()]
+    axes = axes_of(metadata["chunk_grid"], shape)
+    write_chunk = first_chunk(axes)
+    bound = _bound(metadata, axes, ChunkSpec(native, write_chunk, fill))
     _check_shards(axes, bound["chain"])
     rank, trailing = len(shape), field.shape
     names = labels_of(metadata.get("dimension_names") or [None] * rank)
@@ -191,14 +164,14 @@ def build(metadata: dict[str, Any], options: Mapping[str, Any]) -> ChunkedArray:
     )
 
 
-def _bound(metadata: Mapping[str, Any], spec: ChunkSpec) -> dict[str, Any]:
+def _bound(metadata: Mapping[str, Any], axes: Sequence[Axis], spec: ChunkSpec) -> dict[str, Any]:
     """Return the codecs of chunks like `spec`, and how to bind those of chunks of other shapes."""
     chain = CodecChain.from_json(metadata["codecs"])
     try:
         bound = chain.bind(spec)
     except StoreError as error:
         raise error.within('Error parsing object member "codecs"') from None
-    if metadata["chunk_grid"]["name"] == "regular":
+    if all(isinstance(axis, RegularAxis) for axis in axes):
         return {"chain": bound}
 
     @lru_cache(maxsize=256)
@@ -228,9 +201,9 @@ def _check_shards(axes: Sequence[Axis], chain: BoundChain) -> None:
             )
 
 
-def _keys(encoding: Mapping[str, Any]) -> KeyEncoding:
-    default = "/" if encoding["name"] == "default" else "."
-    return KeyEncoding.zarr3(encoding["name"], encoding.get("configuration", {}).get("separator", default))
+def _keys(encoding: Any) -> ChunkKeys:
+    naming: KeyNaming = read_extension(encoding, registry.chunk_key_encodings)
+    return naming.keys()
 
 
 def _shown_codecs(codecs: Any) -> Json:

@@ -13,11 +13,13 @@ from fsstore.codec.chain.chain_spec import ChainSpec, CodecOptions
 from fsstore.codec.chain.resolve import resolve, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
+from fsstore.format.extension.axes import axes_of, first_chunk
+from fsstore.format.extension.chunk_grid import RegularGrid
+from fsstore.format.extension.contract import extension_json
 from fsstore.format.field import is_chosen, require_type
-from fsstore.format.fill_value import fill_from_v3, fill_to_v3
 from fsstore.format.schema_check import new_shape, plain_fill, refuse_codec_chunk
 from fsstore.format.zarr3_dtype import DataType, parse_data_type, stored_type
-from fsstore.format.zarr3_match import constrain_schema, trailing_of, with_units
+from fsstore.format.zarr3_match import chunk_shape_of, constrain_schema, trailing_of, with_units
 from fsstore.index import NumpyIndexTerm
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_read_write_grids
@@ -56,7 +58,7 @@ def create_metadata(
         "chunk_grid": grid,
         "chunk_key_encoding": constraints.get("chunk_key_encoding", {"name": "default"}),
         "codecs": codecs.to_json(),
-        "fill_value": fill_to_v3(fill, kind.native, kind.name),
+        "fill_value": kind.fill_to_json(fill),
         **_attributes(constraints, merged, len(shape)),
     }
     names = _names(constraints, merged)
@@ -71,13 +73,14 @@ def _codecs_and_grid(
 ) -> tuple[CodecChain, Json]:
     """Return the complete chain and the chunk grid of a new array, whose shape `array` has."""
     layout = _layout(constraints, schema, chain, len(array.shape))
-    given = constraints.get("chunk_grid")
-    if given is not None and given["name"] == "rectilinear":
-        write, grid = _rectilinear(given, len(array.shape))
+    grid = constraints.get("chunk_grid")
+    if grid is not None and chunk_shape_of(constraints) is None:
+        write = first_chunk(axes_of(grid, array.shape))
         read = write if chain is None else wished_read_shape(chain, len(write)) or write
     else:
         read, write = choose_read_write_grids(layout, array.shape)
-        grid = {"name": "regular", "configuration": {"chunk_shape": list(write)}}
+        if grid is None or chunk_shape_of(constraints) != tuple(write):
+            grid = extension_json(RegularGrid(tuple(write)))
     complete = "codecs" in constraints
     order, is_hard = layout.inner_order or (None, False)
     codecs = resolve(
@@ -103,7 +106,7 @@ def _stored(schema: Schema, trailing: tuple[int, ...]) -> Schema:
 
 def _fill(constraints: Mapping[str, Any], schema: Schema, kind: DataType) -> Any:
     if "fill_value" in constraints:
-        return fill_from_v3(constraints["fill_value"], kind.native, kind.name)
+        return kind.fill_from_json(constraints["fill_value"])
     fill = plain_fill(schema, kind.native)
     if fill is None and kind.native.kind == "O":
         return "" if kind.name == "string" else b""
@@ -138,8 +141,7 @@ def _layout(
     constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int
 ) -> LayoutValue:
     """Return the layout constraints of the schema with what grid and codecs of the metadata fix."""
-    grid = constraints.get("chunk_grid", {}).get("configuration", {})
-    write = read = grid.get("chunk_shape")
+    write = read = chunk_shape_of(constraints)
     if chain is None or "codecs" not in constraints or chain.shard_levels:
         read = None if chain is None else wished_read_shape(chain, rank)
     layout = ChunkLayout(
@@ -147,22 +149,6 @@ def _layout(
     )._value.merged(schema.chunk_layout._value)
     refuse_codec_chunk(layout)
     return layout
-
-
-def _rectilinear(grid: Mapping[str, Any], rank: int) -> tuple[tuple[int, ...], Json]:
-    """Return the shape of the first chunk, and the grid."""
-    shapes = grid["configuration"]["chunk_shapes"]
-    if len(shapes) != rank:
-        raise StoreError(f"chunk_grid has rank {len(shapes)}, but the array has rank {rank}")
-    return tuple(_first(sizes) for sizes in shapes), dict(grid)
-
-
-def _first(sizes: Any) -> int:
-    while isinstance(sizes, list):
-        if not sizes:
-            raise StoreError("chunk_grid lists no chunks for a dimension")
-        sizes = sizes[0]
-    return int(sizes)
 
 
 def _names(constraints: Mapping[str, Any], schema: Schema) -> list[str | None]:

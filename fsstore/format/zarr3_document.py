@@ -8,16 +8,16 @@ from typing import Any
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec
 from fsstore.errors import JsonError, StoreError
-from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.format.extension.contract import extension_json, read_extension
 from fsstore.format.lenient import load_lenient, usual_v3
 from fsstore.format.zarr3_dtype import parse_data_type
 from fsstore.index.interval import MAX_FINITE
+from fsstore.values import registry
 from fsstore.values.json_value import (
     Fields,
     Json,
     Parser,
     array_of,
-    boolean,
     integer,
     obj,
     one_of,
@@ -29,8 +29,6 @@ from fsstore.values.units import Unit
 
 __all__ = ["load_document", "parse_document", "stored_units"]
 
-_SEPARATOR = one_of(".", "/")
-
 
 def load_document(data: bytes) -> Any:
     """Return the JSON of a stored document in its usual form.
@@ -41,57 +39,11 @@ def load_document(data: bytes) -> Any:
 
 
 def _grid(value: Any) -> dict[str, Json]:
-    fields = Fields(value)
-    name = fields.require("name", one_of("regular", "rectilinear"))
-    parse = _regular if name == "regular" else _rectilinear
-    configuration = fields.require("configuration", parse)
-    fields.take("must_understand", boolean)  # what is known is understood
-    fields.finish()
-    return {"name": name, "configuration": configuration}
-
-
-def _regular(value: Any) -> dict[str, Json]:
-    fields = Fields(value)
-    shape = fields.require("chunk_shape", array_of(integer(1, MAX_FINITE)))
-    fields.finish()
-    return {"chunk_shape": shape}
-
-
-def _run(value: Any) -> Json:
-    if isinstance(value, list):
-        return array_of(integer(1, MAX_FINITE), length=2)(value)
-    return integer(1, MAX_FINITE)(value)
-
-
-def _sizes(value: Any) -> Json:
-    return array_of(_run)(value) if isinstance(value, list) else integer(1, MAX_FINITE)(value)
-
-
-def _rectilinear(value: Any) -> dict[str, Json]:
-    fields = Fields(value)
-    kind = fields.take("kind", one_of("inline"), default="inline")
-    shapes = fields.require("chunk_shapes", array_of(_sizes))
-    fields.finish()
-    return {"kind": kind, "chunk_shapes": shapes}
+    return extension_json(read_extension(value, registry.chunk_grids))
 
 
 def _key_encoding(value: Any) -> dict[str, Json]:
-    fields = Fields(value)
-    name = fields.require("name", one_of("default", "v2"))
-    configuration = fields.take("configuration", _key_configuration)
-    fields.take("must_understand", boolean)
-    fields.finish()
-    default = {"separator": "/" if name == "default" else "."}
-    if not configuration or configuration == default:
-        return {"name": name}
-    return {"name": name, "configuration": configuration}
-
-
-def _key_configuration(value: Any) -> dict[str, Json]:
-    fields = Fields(value)
-    separator = fields.take("separator", _SEPARATOR)
-    fields.finish()
-    return {} if separator is None else {"separator": separator}
+    return extension_json(read_extension(value, registry.chunk_key_encodings))
 
 
 def _no_transformers(value: Any) -> None:
@@ -197,14 +149,13 @@ def _fill(value: Any, data_type: Any, *, has_type: bool) -> Json:
             return None
         raise JsonError('must be specified in conjunction with "data_type"')
     kind = parse_data_type(data_type)
-    return fill_to_v3(fill_from_v3(value, kind.native, kind.name), kind.native, kind.name)
+    return kind.fill_to_json(kind.fill_from_json(value))
 
 
 def _check_ranks(fields: Fields, out: Mapping[str, Any]) -> None:
     ranks = {name: len(out[name]) for name in ("shape", "dimension_names") if out.get(name) is not None}
     if out.get("chunk_grid"):
-        configuration = out["chunk_grid"]["configuration"]
-        ranks["chunk_grid"] = len(configuration.get("chunk_shape", configuration.get("chunk_shapes", ())))
+        ranks["chunk_grid"] = read_extension(out["chunk_grid"], registry.chunk_grids).rank
     units = (out.get("attributes") or {}).get("dimension_units")
     if units is not None:
         ranks["dimension_units"] = len(units)

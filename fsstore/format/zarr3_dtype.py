@@ -14,7 +14,10 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError, StoreError
+from fsstore.format.extension.contract import DataTypeExtension, extension_json, read_extension
 from fsstore.format.field import Field, is_chosen, select_field
+from fsstore.format.fill_value import fill_from_v3, fill_to_v3
+from fsstore.values import registry
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import (
     Fields,
@@ -29,7 +32,7 @@ from fsstore.values.json_value import (
     string,
 )
 
-__all__ = ["DataType", "parse_data_type", "shown_field", "stored_type"]
+__all__ = ["DataType", "older_type", "parse_data_type", "shown_field", "stored_type"]
 
 _CORE = (
     "bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
@@ -49,11 +52,25 @@ class DataType:
     dtype: dtype
     native: np.dtype[Any]
     json: Json
+    extension: DataTypeExtension | None = None
+    """The data type of another package, which knows how metadata write its fill values."""
 
     @property
     def name(self) -> str:
         """The name of the data type in metadata."""
         return str(self.json["name"] if isinstance(self.json, dict) else self.json)
+
+    def fill_from_json(self, value: Any) -> Any:
+        """Return the fill value of metadata as a scalar of the NumPy type."""
+        if self.extension is not None:
+            return self.extension.fill_from_json(value)
+        return fill_from_v3(value, self.native, self.name)
+
+    def fill_to_json(self, value: Any) -> Json:
+        """Return a scalar of the NumPy type as metadata have it."""
+        if self.extension is not None:
+            return self.extension.fill_to_json(value)
+        return fill_to_v3(value, self.native, self.name)
 
 
 def _length(value: Any, *, unit: int = 1) -> int:
@@ -131,9 +148,10 @@ def parse_data_type(value: Any) -> DataType:
     fields.finish()
     reader = _CONFIGURED.get(name)
     if reader is None:
-        if configuration:
+        kind = _named(name, configuration)
+        if configuration and kind.extension is None:
             raise JsonError(f"{name} data type takes no configuration")
-        return _named(name)
+        return kind
     try:
         native = reader(configuration)
     except JsonError as error:
@@ -151,7 +169,8 @@ def shown_field(kind: DataType, options: Mapping[str, Any]) -> Field:
     return Field(kind.dtype, kind.native)
 
 
-def _named(name: str) -> DataType:
+def _named(name: str, configuration: Mapping[str, Json] | None = None) -> DataType:
+    """Return the type called so: one of ours, or one that another package has registered."""
     if name in _CORE:
         kind = dtype_of(name)
         return DataType(kind, kind.numpy_dtype, name)
@@ -163,7 +182,13 @@ def _named(name: str) -> DataType:
         return DataType(dtype_of("ustring"), np.dtype(object), name)
     if name in ("variable_length_bytes", "bytes"):
         return DataType(dtype_of("string"), np.dtype(object), name)
-    raise JsonError(f"{name} data type is not one of the supported data types: " + ", ".join(_CORE))
+    if registry.data_types.get(name) is None:
+        raise JsonError(f"{name} data type is not one of the supported data types: " + ", ".join(_CORE))
+    value = {"name": name, "configuration": configuration or {}}
+    extension: DataTypeExtension = read_extension(value, registry.data_types)
+    json = extension_json(extension)
+    stored: Json = json if "configuration" in json else name
+    return DataType(dtype_of(extension.native), extension.native, stored, extension)
 
 
 def stored_type(kind: dtype) -> DataType:
@@ -185,9 +210,30 @@ def stored_type(kind: dtype) -> DataType:
             {"name": names[native.kind], "configuration": {"length_bytes": native.itemsize}}
         )
     if native.fields is not None:
-        # of the two spellings the one that both TensorStore and zarr-python read
-        return parse_data_type({"name": "structured", "configuration": {"fields": _field_json(native)}})
+        return parse_data_type({"name": "struct", "configuration": {"fields": _field_json(native)}})
     raise StoreError(f"Data type not supported: {kind.name}")
+
+
+def older_type(kind: DataType) -> DataType:
+    """Return the type with structures called `structured`, as zarr-python before `struct` was registered knows them.
+
+    Every reader of `struct` reads that too.
+    """
+    return parse_data_type(_older_json(kind.json))
+
+
+def _older_json(json: Json) -> Json:
+    if not isinstance(json, dict) or json["name"] != "struct":
+        return json
+    configuration: Any = json["configuration"]
+    pairs: list[Json] = [
+        [name, _older_json(each)]
+        for name, each in (
+            field if isinstance(field, list) else (field["name"], field["data_type"])
+            for field in configuration["fields"]
+        )
+    ]
+    return {"name": "structured", "configuration": {"fields": pairs}}
 
 
 def _field_json(native: np.dtype[Any]) -> list[Json]:
@@ -196,5 +242,5 @@ def _field_json(native: np.dtype[Any]) -> list[Json]:
         part = native.fields[name][0] if native.fields is not None else native
         if part.subdtype is not None:
             raise StoreError(f"Data type not supported: field {name} is an array")
-        out.append([name, stored_type(dtype_of(part)).json])
+        out.append({"name": name, "data_type": stored_type(dtype_of(part)).json})
     return out

@@ -10,8 +10,8 @@ from fsstore.codec.chain.chain_spec import ChainSpec
 from fsstore.codec.chain.resolve import wished_order, wished_read_shape
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
+from fsstore.format.extension.contract import read_extension
 from fsstore.format.field import is_chosen
-from fsstore.format.fill_value import fill_from_v3
 from fsstore.format.node_words import labels_of
 from fsstore.format.schema_check import SchemaWords, check_schema, expect_attributes, expect_member
 from fsstore.format.zarr3_dtype import parse_data_type, shown_field
@@ -19,9 +19,17 @@ from fsstore.index import IndexDomain
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.schema import Schema
+from fsstore.values import registry
 from fsstore.values.json_value import Json, dumps
 
-__all__ = ["check_constraints", "constrain_schema", "implied_schema", "trailing_of", "with_units"]
+__all__ = [
+    "check_constraints",
+    "chunk_shape_of",
+    "constrain_schema",
+    "implied_schema",
+    "trailing_of",
+    "with_units",
+]
 
 _COMPARED_APART = frozenset(
     {"zarr_format", "node_type", "data_type", "codecs", "attributes", "dimension_names"}
@@ -76,7 +84,7 @@ def _constrain_type(
         raise FailedPreconditionError(error.message) from None
     merged.update(dtype=field.dtype)
     if "fill_value" in constraints:
-        fill = fill_from_v3(constraints["fill_value"], kind.native, kind.name)
+        fill = kind.fill_from_json(constraints["fill_value"])
         merged.update(fill_value=field.shown(fill, kind.native))
     return field.shape
 
@@ -106,8 +114,7 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
     if "data_type" not in constraints and is_chosen(options):
         return merged
     trailing = trailing_of(constraints, options)
-    grid = constraints.get("chunk_grid") or {}
-    shape = grid["configuration"]["chunk_shape"] if grid.get("name") == "regular" else None
+    shape = chunk_shape_of(constraints)
     if shape is not None:
         merged.update(rank=len(shape) + len(trailing))
     if merged.rank is not None:
@@ -115,8 +122,14 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
     return merged
 
 
+def chunk_shape_of(constraints: Mapping[str, Any]) -> tuple[int, ...] | None:
+    """Return the shape that all chunks have by the grid of the constraints, or None."""
+    grid = constraints.get("chunk_grid")
+    return None if grid is None else read_extension(grid, registry.chunk_grids).chunk_shape
+
+
 def _implied_layout(
-    constraints: Mapping[str, Any], shape: list[int] | None, rank: int, trailing: tuple[int, ...]
+    constraints: Mapping[str, Any], shape: tuple[int, ...] | None, rank: int, trailing: tuple[int, ...]
 ) -> ChunkLayout:
     """Return the layout that follows from chunks of a shape, if it is known, and from the codecs."""
     layout = ChunkLayout(grid_origin=(0,) * rank)

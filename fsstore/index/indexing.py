@@ -1,4 +1,4 @@
-"""What `view[key]` means: every kind of key, applied to a transform."""
+"""The meaning of `view[key]`: every kind of key, applied to a transform."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The JSON forms of domains and transforms.
 
-An implicit bound is wrapped in a list of one, an infinite one is `"-inf"` or `"+inf"`.  What says nothing is left out:
-vectors of implicit infinite bounds, empty labels, zero offsets, unit strides, the output of an identity.  Unlike
-elsewhere, numbers of bounds may be given as strings.
+An implicit bound is wrapped in a list of one, an infinite one is `"-inf"` or `"+inf"`.  Members that say nothing are
+left out: vectors of implicit infinite bounds, empty labels, zero offsets, unit strides, the output of an identity.
+Unlike elsewhere, numbers of bounds may be given as strings.
 """
 
 from __future__ import annotations

@@ -29,13 +29,10 @@ from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
 from fsstore.interop.numpy_index import read_outer
+from fsstore.interop.tuning import DASK_BLOCKS, DASK_SMALL_BYTES
 from fsstore.values.json_value import dumps
 
 __all__ = ["from_tensorstore", "to_tensorstore"]
-
-
-_BLOCKS = 16  # at least, of a large array: for a few workers with a few turns each
-_SMALL_BYTES = 4 * 2**20  # a block that takes dask longer to schedule than us to read
 
 
 class _FromZero:
@@ -106,7 +103,7 @@ def _limit(store: TensorStore, stored: tuple[tuple[int, ...], ...]) -> int:
     """
     item = store.dtype.numpy_dtype.itemsize
     chunk = math.prod(max(sizes, default=1) for sizes in stored) * item
-    wanted = max(_SMALL_BYTES, chunk, store.size * item // _BLOCKS)
+    wanted = max(DASK_SMALL_BYTES, chunk, store.size * item // DASK_BLOCKS)
     return min(int(parse_bytes(dask.config.get("array.chunk-size"))), wanted)
 
 

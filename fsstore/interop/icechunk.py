@@ -19,6 +19,7 @@ import numpy as np
 from icechunk import VirtualChunkSpec
 
 from fsstore.errors import StoreError
+from fsstore.interop.tuning import ICECHUNK_TOGETHER
 from fsstore.interop.virtual_chunks import VirtualArray, group_attributes, virtual_arrays
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.table.table import INLINE
@@ -26,8 +27,6 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.values.json_value import quote
 
 __all__ = ["write_virtual"]
-
-_TOGETHER = 10_000  # references that are handed over in one call
 
 
 def write_virtual(
@@ -82,13 +81,13 @@ def _write(
         key = "/".join(["c", *map(str, places[at].tolist())])
         kvstore.write(_key(path, key), inline[int(rows.offset[at])]).result()
     there = np.flatnonzero(rows.url >= 0).tolist()
-    for start in range(0, len(there), _TOGETHER):
+    for start in range(0, len(there), ICECHUNK_TOGETHER):
         chunks = [
             VirtualChunkSpec(
                 places[at].tolist(), urls[int(rows.url[at])], int(rows.offset[at]), int(rows.length[at]),
                 last_updated_at_checksum=last_updated_at,
             )
-            for at in there[start : start + _TOGETHER]
+            for at in there[start : start + ICECHUNK_TOGETHER]
         ]  # fmt: skip
         refused = store.set_virtual_refs(path.strip("/"), chunks, validate_containers=True)
         if refused:

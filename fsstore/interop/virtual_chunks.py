@@ -22,7 +22,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE as WHOLE_ELEMENT
 from fsstore.format.fill_value import fill_to_v3
-from fsstore.format.zarr3_dtype import stored_type
+from fsstore.format.zarr3_dtype import older_type, stored_type
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.state.refset import Resolved
@@ -143,7 +143,7 @@ def document_v3(path: str, document: Mapping[str, Any], attributes: dict[str, An
     """Return a document of zarr v2 in the words of v3."""
     array = decode_stored(ZARR2.format, json.dumps(document).encode(), {WHOLE_ELEMENT: True})
     names = attributes.pop(_LABELS, None)
-    kind = stored_type(array.dtype)
+    kind = older_type(stored_type(array.dtype))  # which zarr-python of every age knows
     native = array.dtype.numpy_dtype
     fill: Json = ""
     if native.kind != "O":

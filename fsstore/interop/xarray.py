@@ -27,6 +27,7 @@ from xarray.core.variable import Variable
 from fsstore.dataset.group import Group
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
 from fsstore.interop.numpy_index import forward_outer, read_outer
+from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.store.kv_store import KvStore
 
@@ -39,8 +40,6 @@ _DECODING = (
 )
 
 
-_INDEX_BYTES = 64 * 2**20  # of an index, which xarray keeps in memory anyway
-_TIME_BYTES = 2**20  # of other times, of which it looks at the ends
 _OURS = (".ocdbt", ".icechunk", ".json", ".json.gz", ".json.zst", ".parq", ".parquet")
 """Endings of places that no engine of xarray opens: databases, repositories and reference sets."""
 
@@ -133,9 +132,9 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
 def _is_read_at_once(name: str, variable: Variable) -> bool:
     """Return whether xarray will look at the values while it opens the dataset: of indexes, and of times."""
     if variable.dims == (name,):
-        return bool(variable.nbytes <= _INDEX_BYTES)
+        return bool(variable.nbytes <= XARRAY_INDEX_BYTES)
     times = " since " in str(variable.attrs.get("units", ""))
-    return times and variable.ndim == 1 and bool(variable.nbytes <= _TIME_BYTES)
+    return times and variable.ndim == 1 and bool(variable.nbytes <= XARRAY_TIME_BYTES)
 
 
 def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:

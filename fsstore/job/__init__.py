@@ -17,6 +17,7 @@ journal beside the target says which are finished.
 * `scratch`: where a job keeps what is its own until it is done: its journal, what it spills, databases of its workers
 * `staging`: copies that appear at once: in databases, and in stores that are written as one, as ZIP archives are
 * `stored_keys`: checking what is stored of an array by its keys and sizes, without reading a value
+* `tuning`: the numbers that tune it, each with what it trades
 * `verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it
 * `work`: what workers do: coroutines over the stores of a job, which do no harm when they are done twice
 """

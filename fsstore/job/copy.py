@@ -44,7 +44,7 @@ IfExists = Literal["raise", "skip", "replace", "update"]
 
 @dataclass(frozen=True, slots=True)
 class _Options:
-    """What a caller says of a copy besides its places."""
+    """The choices of a caller for a copy, besides its places."""
 
     wishes: Mapping[str, Any]
     region: Any

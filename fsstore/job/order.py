@@ -1,4 +1,4 @@
-"""What a job is to its workers: opened stores and the boxes of its plan, sent to each worker once.
+"""A job as its workers see it: opened stores and the boxes of its plan, sent to each worker once.
 
 A task is then a word and a number, or a handful of keys: it travels as a few hundred bytes.
 """

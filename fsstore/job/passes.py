@@ -12,14 +12,11 @@ from dataclasses import dataclass
 
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job
+from fsstore.job.tuning import COPY_TASK_BYTES, KEYS_ASKED, TASK_KEYS
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.task.runner import Task
 
 __all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "remove_strangers"]
-
-_MOST_KEYS = 256
-_TASK_BYTES = 128 * 1024 * 1024  # of a task: seconds of work, and little to do again after a kill
-_ASKED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +51,7 @@ async def chunks_at(place: KvPrefix) -> AsyncIterator[list[tuple[str, int]]]:
 
 async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, counted: bool) -> Pass:
     """Return the pass over stored keys; they are listed once more beforehand if somebody wants to know how many."""
-    most = max(1, min(_MOST_KEYS, _TASK_BYTES // max(1, chunk_bytes)))
+    most = max(1, min(TASK_KEYS, COPY_TASK_BYTES // max(1, chunk_bytes)))
 
     async def tasks() -> AsyncIterator[Task]:
         waiting: list[tuple[str, int]] = []
@@ -84,8 +81,8 @@ async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:
     """Delete the chunks of a copy that its source has not, or has no more; return how many there were."""
     removed = 0
     async for batch in chunks_at(place):
-        for at in range(0, len(batch), _ASKED):
-            keys = [key for key, _ in batch[at : at + _ASKED]]
+        for at in range(0, len(batch), KEYS_ASKED):
+            keys = [key for key, _ in batch[at : at + KEYS_ASKED]]
             answers = await source.read_many([Read(key, 0, 0) for key in keys])
             gone = [key for key, answer in zip(keys, answers, strict=True) if answer.state == "missing"]
             if gone:

@@ -18,12 +18,11 @@ from html import escape
 from typing import Any
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut, most_covered
+from fsstore.job.tuning import COPIED_COPIES, READS_BEFORE_STAGING
 from fsstore.task.progress import bytes_text
 
 __all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "held_for", "parse_bytes", "plan_boxes"]
 
-_COPIES = 2  # of each chunk that is read or written: encoded and decoded
-_MOST_READS = 2.0
 _UNITS = {
     "": 1,
     "b": 1,
@@ -39,7 +38,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class ChunkSides:
-    """What a planner knows of an array: its chunks that are read and written, and the size of an element."""
+    """The facts about an array that a planner needs: the chunks to read and write, and the size of an element."""
 
     read: tuple[int, ...]
     write: tuple[int, ...]
@@ -48,7 +47,7 @@ class ChunkSides:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlan:
-    """What a copy will do: printed, or shown in a notebook, before anything is done.
+    """The plan of a copy, to be printed or shown in a notebook before anything is done.
 
     `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
     encoded ones where `passes` is 0; `why` says what decided the passes.
@@ -147,7 +146,7 @@ def _of_step(regions: Regions, step: Any) -> Regions | None:
 def held_for(boxes: Regions, reads: Sequence[int] = ()) -> int:
     """Return how many elements a task holds that reads whole chunks for its box, and writes the box."""
     box = math.prod(boxes.step)
-    return box + _COPIES * max(box, most_covered(boxes, reads) if reads else 0)
+    return box + COPIED_COPIES * max(box, most_covered(boxes, reads) if reads else 0)
 
 
 def plan_boxes(
@@ -159,7 +158,7 @@ def plan_boxes(
     """
     whole = Region((0,) * len(shape), tuple(shape))
     itemsize = max(source.itemsize, target.itemsize, 1)
-    single = (1 + _COPIES) * max(math.prod(source.read), math.prod(target.write))
+    single = (1 + COPIED_COPIES) * max(math.prod(source.read), math.prod(target.write))
     most = max(memory // itemsize, single)
     nbytes = math.prod(shape) * source.itemsize
     origin = (0,) * len(shape)
@@ -167,13 +166,13 @@ def plan_boxes(
     read = covered(targets, source.read) * source.itemsize
     times = read / nbytes if nbytes else 1.0
     fits = held_for(targets, source.read) <= most
-    if (times <= _MOST_READS and fits) or not spills:
+    if (times <= READS_BEFORE_STAGING and fits) or not spills:
         why = f"every byte is decoded {times:.2f} times"
         return CopyRegions(targets, None, read, nbytes, why, itemsize, tuple(source.read))
     targets = cut(whole, target.write, target.write, origin, most, held_for)
     sources = cut(whole, source.read, target.write, origin, most, held_for)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
-    if times <= _MOST_READS:
+    if times <= READS_BEFORE_STAGING:
         why = "one pass would hold more than this memory"
     return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize)
 

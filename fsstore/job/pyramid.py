@@ -48,7 +48,7 @@ _UNITS = {
 
 @dataclass(frozen=True, slots=True)
 class _Levels:
-    """What is to be made: factors from each level to the next, and how."""
+    """The levels to make: the factors from each to the next, and the method."""
 
     factors: tuple[tuple[int, ...], ...]
     method: Any

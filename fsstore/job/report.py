@@ -1,4 +1,4 @@
-"""What finished jobs say of themselves: copies, and checks, which are false if anything is wrong."""
+"""Reports of finished jobs: of copies, and of checks, which are false if anything is wrong."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Level = Literal["keys", "sizes", "decode", "values"]
 
 @dataclass(frozen=True, slots=True)
 class CopyReport:
-    """What was copied.  `arrays` are paths below the place, empty for an array that was copied by itself.
+    """The outcome of a copy.  `arrays` are paths below the place, empty for an array that was copied by itself.
 
     `tasks` counts what was done in this run, `resumed` what an earlier run had finished; `skipped` are arrays that were
     there already.  `by_storage` are those of the `nbytes` of this run that a storage has copied by itself: they
@@ -88,7 +88,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What `verify` found.  True if nothing is wrong.
+    """The findings of `verify`.  True if nothing is wrong.
 
     `chunks` are stored, `absent` are not and read as the fill value, and `fill` are stored though they hold nothing but
     the fill value, which only reading everything shows; neither is wrong.  None stands for what was not looked at.

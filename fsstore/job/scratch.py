@@ -72,7 +72,7 @@ class Scratch:
     async def begin(self) -> None:
         """Finish removing what a run left that was killed while it did so.
 
-        What is left of its journal says that tasks are finished, whose data may be gone since.
+        The rest of its journal would say that tasks are finished whose data may be gone since.
         """
         if (await self.store.read(_OVER)).state == "value":
             await self.clear()

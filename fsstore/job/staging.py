@@ -5,11 +5,11 @@ elsewhere below its directory: an OCDBT database takes databases, of which each 
 in one document takes files.  No value is copied by the commit: it takes the keys of what was written, the documents,
 and the deletion of what was there, as one step.  Readers see the old or the new; a job that is killed leaves the old.
 
-What a set refers to must not be written over by the next run of the same job, so each job has a directory of its own,
-whose name it keeps until it is done.  What was noted as finished counts for that directory only.
+The next run of a job must not write over files that a set refers to, so each job has a directory of its own, whose
+name it keeps until it is done.  Its notes of finished work count for that directory only.
 
 A copy into an archive is made in a directory and packed in one step, if nobody has written to the archive meanwhile.
-What stands there already is unpacked first, so the copy finds there what it would find anywhere else.
+The members that the archive has already are unpacked first, so the copy finds them as it would anywhere else.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fsstore.context.context import Context
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.job.order import Order, OwnDatabase, opened_database, unsynced
 from fsstore.job.scratch import around
+from fsstore.job.tuning import MAPPED_FROM_BYTES, UNPACKED_BYTES
 from fsstore.kvstore.contract.ability import TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
@@ -40,8 +41,6 @@ __all__ = ["Stage", "check_takes", "made_apart", "only_takes", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
-_MAPPED = 1 << 20  # bytes of a file that is mapped instead of read
-_BATCH = 64 << 20  # bytes that are unpacked at once
 T = TypeVar("T")
 
 
@@ -164,7 +163,7 @@ async def _unpack(store: OpenKv, directory: Path) -> dict[str, bytes]:
         for key, length in entries:
             batch.append(key)
             size += length or 0
-            if size >= _BATCH:
+            if size >= UNPACKED_BYTES:
                 seen |= await _unpacked(store, directory, batch)
                 batch, size = [], 0
     if batch:
@@ -191,7 +190,7 @@ def _values(directory: Path) -> list[tuple[str, Buffer]]:
     for path in sorted(directory.rglob("*"), key=lambda each: key_bytes(str(each))):
         if path.is_file():
             with path.open("rb") as file:
-                large = path.stat().st_size >= _MAPPED
+                large = path.stat().st_size >= MAPPED_FROM_BYTES
                 value = memoryview(
                     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read()
                 )

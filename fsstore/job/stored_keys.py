@@ -15,13 +15,13 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.job.array_copy import same_layout
 from fsstore.job.passes import chunks_at
 from fsstore.job.report import Finding
+from fsstore.job.tuning import KEYS_ASKED
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.spec.opening import as_directory
 
 __all__ = ["StoredChunks", "stored_chunks"]
 
 _PLAIN = ("zarr3", "zarr", "n5")
-_ASKED = 1000
 
 
 @dataclass(slots=True)
@@ -103,7 +103,7 @@ def _grid_of(path: str, store: TensorStore) -> _KeyGrid | None:
 
 
 def _portions(batch: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
-    return [batch[at : at + _ASKED] for at in range(0, len(batch), _ASKED)]
+    return [batch[at : at + KEYS_ASKED] for at in range(0, len(batch), KEYS_ASKED)]
 
 
 async def _wrong_sizes(

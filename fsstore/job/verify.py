@@ -22,6 +22,7 @@ from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
 from fsstore.job.report import Finding, Level, Verdict
 from fsstore.job.stored_keys import StoredChunks, stored_chunks
+from fsstore.job.tuning import REPAIR_ROUNDS, VERIFIED_COPIES, VERIFY_TASK_BYTES
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import Write
 from fsstore.kvstore.spec.opening import as_directory
@@ -33,14 +34,11 @@ from fsstore.task.runner import Task, width_of
 __all__ = ["verify"]
 
 _MOST_FINDINGS = 1000  # more of them say nothing new
-_COPIES = 4  # of a box that are in memory: both arrays, and what comparing them takes
-_TASK_BYTES = 256 * 1024 * 1024
-_ROUNDS = 100  # of repairs, each of as many findings as are reported
 
 
 @dataclass(frozen=True, slots=True)
 class _Check:
-    """What a caller asks for."""
+    """The wishes of a caller."""
 
     level: Level
     memory: int
@@ -89,7 +87,7 @@ def verify(
         theirs = {} if against is None else await _arrays(await opened_source(against, chosen))
         found = await _verdict(ours, theirs, check, compared=against is not None)
         repaired = 0
-        for _ in range(_ROUNDS if repair else 0):
+        for _ in range(REPAIR_ROUNDS if repair else 0):
             done = await _repaired(ours, theirs, found, chosen)
             if not done:
                 break
@@ -123,7 +121,7 @@ async def _verdict(
 
 @dataclass(slots=True)
 class _Totals:
-    """What was found so far, in all arrays."""
+    """The findings so far, in all arrays."""
 
     nbytes: int = 0
     fill: int = 0
@@ -172,10 +170,10 @@ async def _read_all(
         other = other.astype(store.dtype)
     itemsize = max(1, store.dtype.numpy_dtype.itemsize)
     sharing = width_of(None) if check.executor is None else 1
-    memory = min(_TASK_BYTES, check.memory // sharing)
+    memory = min(VERIFY_TASK_BYTES, check.memory // sharing)
     whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
     chunk, anchor = _write_chunk(store), (0,) * store.rank
-    boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (_COPIES * itemsize)))
+    boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (VERIFIED_COPIES * itemsize)))
     single = Regions(whole.start, whole.stop, chunk, anchor)
     order = Order(f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single)
     name = f"verify {path}".strip()

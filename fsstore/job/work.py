@@ -1,4 +1,4 @@
-"""What workers do: coroutines over the stores of a job, which do no harm when they are done twice.
+"""The work of a job: coroutines over its stores, which do no harm when they are done twice.
 
 `run_task` is what executors call.  A worker that does not know the job says so, and gets it with the next call; from
 then on a task is a word, a name, and a number or some keys.  Each answers how many bytes it has moved.
@@ -22,6 +22,7 @@ from fsstore.chunk.plan.regions import Region, Regions
 from fsstore.codec.scratch import passing
 from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of
+from fsstore.job.tuning import PARTS_TOGETHER
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.runtime import execution
@@ -210,8 +211,8 @@ async def _gather_box(order: Order, number: int) -> int:
     assert order.scratch is not None
     place = order.scratch.prefix
     parts = list(_parts(box, order.sources))
-    for begin in range(0, len(parts), _PARTS):
-        some = parts[begin : begin + _PARTS]
+    for begin in range(0, len(parts), PARTS_TOGETHER):
+        some = parts[begin : begin + PARTS_TOGETHER]
         reads = []
         for part, at in some:
             offset, size = _place(order.sources.at(at), part, kind.itemsize)
@@ -222,9 +223,6 @@ async def _gather_box(order: Order, number: int) -> int:
         del answers
     await await_begun(lambda: order.target[box.slices].write(values).commit)
     return int(values.nbytes)
-
-
-_PARTS = 64  # of a box that are read together: of many small ones more would only take memory
 
 
 def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:

@@ -1,6 +1,7 @@
 """Key-value stores: roots reach a place where bytes are kept, adapters rewrite requests to a base store.
 
-`contract` says what a driver promises, and what is registered for it.
+`contract` says what a driver promises, and what is registered for it; `tuning` has the numbers that tune all
+stores, each with what it trades.
 
 * for users: `store` is `KvStore`, `spec` reads what names one, `transaction` changes several keys at once;
 * roots: `memory` (`elsewhere` stands for that of another process), `local` files, and `root` for everything that a

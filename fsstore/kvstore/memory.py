@@ -33,13 +33,11 @@ from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.elsewhere import ElsewhereDriver
+from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, MEMORY_PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = ["KIND", "MemoryDriver", "MemoryKind"]
-
-_BATCH = 1000
-_COPY_UP_TO = 4096  # a slice this small is copied: a view would keep the whole value alive
 
 
 class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
@@ -148,8 +146,8 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
             entries = [Entry(name, len(storage.values[name][0])) for name in names]
         if self.meter is not None:
             self.meter.listed("memory", begin_ns, entries=len(entries))
-        for start in range(0, len(entries), _BATCH):
-            yield entries[start : start + _BATCH]
+        for start in range(0, len(entries), MEMORY_PAGE):
+            yield entries[start : start + MEMORY_PAGE]
 
     def describe_key(self, key: str) -> str:
         """Return the key in quotes."""
@@ -184,7 +182,7 @@ def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadRes
         low, high = resolve_range(read.start, read.stop, len(value))
     except StoreError as error:
         raise error.within(f"Error reading {quote(read.key)}") from None
-    part: Buffer = value[low:high] if high - low <= _COPY_UP_TO else memoryview(value)[low:high]
+    part: Buffer = value[low:high] if high - low <= COPIED_SLICE_BYTES else memoryview(value)[low:high]
     return ReadResult("value", part, generation, time, len(value))
 
 

@@ -9,5 +9,6 @@
 * `pieces`: which piece of an array holds what, found in microseconds
 * `saved`: the saved document of a dataset: read, and replaced in one step by one that refers to what was copied into it
 * `stored`: the two stored forms, parquet and JSON
+* `tuning`: the numbers that tune it, each with what it trades
 * `value`: the dataset as a value
 """

@@ -41,15 +41,14 @@ from fsstore.kvstore.reference.taking import check_unchanged
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.kvstore.tuning import SET_ATTEMPTS
 from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
+from fsstore.mosaic.tuning import KEYS_OF_A_PAGE
 from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["MosaicDriver", "changed", "mosaic_driver"]
-
-_PAGE = 4096
-_TRIES = 50  # against other writers
 
 
 class _Made(NamedTuple):
@@ -243,7 +242,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         if self._document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
         taking = await self.references.taking(others, writes, deleted)
-        for _ in range(_TRIES):
+        for _ in range(SET_ATTEMPTS):
             mosaic, answer = await load_mosaic(self._document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
             after = await with_copy(mosaic, taking)
@@ -332,5 +331,5 @@ def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver, generat
 
 
 def _pages(grid: Grid) -> Iterator[list[str]]:
-    for start in range(0, grid.count, _PAGE):
-        yield grid.keys(np.arange(start, min(start + _PAGE, grid.count)))
+    for start in range(0, grid.count, KEYS_OF_A_PAGE):
+        yield grid.keys(np.arange(start, min(start + KEYS_OF_A_PAGE, grid.count)))

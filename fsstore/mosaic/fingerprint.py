@@ -14,11 +14,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from fsstore.mosaic.tuning import FINGERPRINT_ELEMENTS
+
 __all__ = ["Fingerprint", "fingerprint_of"]
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 
-_BLOCK = 2**16  # elements at once: what is made of them stays in the cache of a processor
 _EXACT = 2.0**53
 _SEEDS = (np.uint64(0x8A5CD789635D2DFF), np.uint64(0x121FD2155C472F96))
 _STEP, _ONE, _TWO = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
@@ -39,16 +40,16 @@ class Fingerprint:
     def add(self, origin: Sequence[int], values: Any) -> None:
         """Add the values that stand at `origin`."""
         flat = np.ascontiguousarray(values).reshape(-1)
-        for start in range(0, flat.size, _BLOCK):
-            words = _words(flat[start : start + _BLOCK])
+        for start in range(0, flat.size, FINGERPRINT_ELEMENTS):
+            words = _words(flat[start : start + FINGERPRINT_ELEMENTS])
             self._add(origin, values.shape, start, words)
 
     def add_fill(self, origin: Sequence[int], shape: Sequence[int], fill: Any) -> None:
         """Add a part of this shape that is all `fill`."""
         word = _words(np.asarray(fill).reshape(1))
         count = math.prod(shape)
-        for start in range(0, count if word[0] else 0, _BLOCK):
-            self._add(origin, shape, start, np.repeat(word, min(_BLOCK, count - start)))
+        for start in range(0, count if word[0] else 0, FINGERPRINT_ELEMENTS):
+            self._add(origin, shape, start, np.repeat(word, min(FINGERPRINT_ELEMENTS, count - start)))
 
     @staticmethod
     def counts(fill: Any, dtype: np.dtype[Any]) -> bool:

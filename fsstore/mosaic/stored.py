@@ -1,8 +1,8 @@
 """The two stored forms of a virtual dataset: a header in JSON, and named columns.
 
 The JSON form holds both in one document that people can read.  The parquet form is one file of columns: each row is a
-column of the dataset, a list of integers, texts or byte strings; the first row is the header.  What only those need who
-add files lies in row groups behind the others, and is not read to open the dataset.
+column of the dataset, a list of integers, texts or byte strings; the first row is the header.  Columns that only
+adding files needs lie in row groups behind the others, and are not read to open the dataset.
 
 Both begin with a mark of their own: no reader of reference sets takes one for a set and reads fill values.
 """
@@ -35,7 +35,7 @@ Column: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]] | list[str] | list[byte
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """What a document holds: the header, its columns, and those for adding files."""
+    """The contents of a document: the header, its columns, and those for adding files."""
 
     header: Mapping[str, Any]
     columns: Mapping[str, Column]

@@ -25,7 +25,7 @@ from fsstore.values.json_value import Json
 __all__ = ["HIDDEN", "FileFact", "Layered", "Mosaic", "PieceSource"]
 
 HIDDEN = ".sources/"
-"""What the keys of sources begin with."""
+"""The beginning of the keys of sources."""
 
 _LARGEST_CHUNK = 2**31
 

@@ -1,4 +1,4 @@
-"""What attributes say of an image in several resolutions: axes, and where the elements of each level lie.
+"""An image in several resolutions, as attributes describe it: axes, and where the elements of each level lie.
 
 Two vocabularies are read: `multiscales` of OME-Zarr (0.4 in the attributes themselves, 0.5 below `ome`, and what older
 versions say of paths and axes), and the convention `multiscales` of zarr, whose levels are derived from each other.
@@ -82,7 +82,7 @@ class LevelPlace:
 
 @dataclass(frozen=True, slots=True)
 class LevelWords:
-    """What is said of one level: the path of its array or group, and its place."""
+    """The description of one level: the path of its array or group, and its place."""
 
     path: str
     place: LevelPlace = field(default_factory=LevelPlace)
@@ -90,7 +90,7 @@ class LevelWords:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What is said of an image: by whom (`vocabulary`), its axes (none if they are not told) and its levels."""
+    """The description of an image: its `vocabulary`, its axes (none if they are not told) and its levels."""
 
     vocabulary: str
     levels: tuple[LevelWords, ...]

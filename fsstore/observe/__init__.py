@@ -1,4 +1,4 @@
-"""What goes on inside, for people and for other tools: traces, metrics and spans over the counters of the runtime.
+"""Observation, for people and for other tools: traces, metrics and spans over the counters of the runtime.
 
 * `metrics`: the functions of TensorStore that tell what all stores of the process have done
 * `spans`: operations as spans of OpenTelemetry

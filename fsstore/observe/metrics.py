@@ -131,7 +131,7 @@ def parse_tensorstore_flags(argv: Sequence[str]) -> None:
     """Take the flags of TensorStore from a command line, as `sys.argv` has it: the program first.
 
     `--tensorstore_verbose_logging` does what `experimental_update_verbose_logging` does.  Other flags of TensorStore
-    tune its own machinery; they are accepted and logged.  What is no flag of TensorStore is left to the program.
+    tune its own machinery; they are accepted and logged.  Other flags are left to the program.
     """
     words = iter(argv[1:])
     for word in words:

@@ -18,12 +18,12 @@ from weakref import WeakValueDictionary
 
 from fsstore.runtime import fork
 from fsstore.runtime.observer import Meter
+from fsstore.runtime.tuning import REMEMBERED_GROUPS
 
 __all__ = ["CachePool"]
 
 T = TypeVar("T")
 Group: TypeAlias = tuple[Hashable, Hashable]
-_REMEMBERED = 4096  # groups that were forgotten: as many keys as a few large writes have at most
 
 
 class CachePool:
@@ -126,7 +126,7 @@ class CachePool:
 
     def _forget(self, what: Hashable, groups: list[Group]) -> None:
         self.epoch += 1
-        if len(self._forgotten) >= _REMEMBERED:
+        if len(self._forgotten) >= REMEMBERED_GROUPS:
             self._forgotten.clear()
             self._oldest = self.epoch
         self._forgotten[what] = self.epoch

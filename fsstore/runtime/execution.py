@@ -32,6 +32,7 @@ from fsstore.runtime.fan_out import Spread, WorkEnd
 from fsstore.runtime.future import Future
 from fsstore.runtime.ordered_map import InOrder
 from fsstore.runtime.pool import Job, Pool, begin_thread
+from fsstore.runtime.tuning import IO_THREADS
 from fsstore.runtime.wake import Flag
 
 __all__ = [
@@ -42,8 +43,6 @@ __all__ = [
 T = TypeVar("T")
 S = TypeVar("S")
 PoolKind = Literal["compute", "io", "request"]
-
-_IO_THREADS = 32  # which wait more than they work
 
 
 class _State:
@@ -119,7 +118,7 @@ futures.refuse_blocking_when(on_loop_thread)
 
 def pool(kind: PoolKind, limit: int | None = None) -> Pool:
     """Return the shared pool of a kind, or the one of `limit` threads."""
-    size = limit or (core_count() if kind == "compute" else _IO_THREADS)
+    size = limit or (core_count() if kind == "compute" else IO_THREADS)
     pools = _state.pools
     found = pools.get((kind, size))
     if found is None:
@@ -319,7 +318,7 @@ def map_in_order(
 
     They go on with all of them, or, so that what they make has a place, with no more than `ahead` that are not drawn.
     """
-    workers = min(limit or (core_count() if kind == "compute" else _IO_THREADS), len(items))
+    workers = min(limit or (core_count() if kind == "compute" else IO_THREADS), len(items))
     if workers <= 1 or on_worker(kind):
         yield from map(function, items)
         return

@@ -1,9 +1,10 @@
-"""A piece of work that several threads do item by item, and the future of its end."""
+"""One function for many items: by several threads, or as tasks of an event loop within a budget."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -12,7 +13,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Spread", "WorkEnd"]
+__all__ = ["Spread", "WorkEnd", "run_bounded"]
 
 S = TypeVar("S")
 
@@ -96,3 +97,33 @@ class Spread(Generic[S]):
             futures.resolve(self.future, None)
         else:
             futures.fail(self.future, self._failure)
+
+
+async def run_bounded(
+    function: Callable[[S], Awaitable[None]], items: Iterable[S], *, cost: Callable[[S], int], budget: int
+) -> None:
+    """Await `function` of each item: as many together as their costs fit into the budget, and one in any case.
+
+    Items are drawn when there is room for them.  The first error cancels the others.
+    """
+    under_way: dict[asyncio.Future[None], int] = {}
+
+    async def settle() -> None:
+        done, _ = await asyncio.wait(under_way, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            del under_way[task]
+            task.result()
+
+    try:
+        for item in items:
+            price = cost(item)
+            while under_way and sum(under_way.values()) + price > budget:
+                await settle()
+            under_way[asyncio.ensure_future(function(item))] = price
+        while under_way:
+            await settle()
+    except BaseException:
+        for task in under_way:
+            task.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
+        raise

@@ -6,7 +6,6 @@ error if it fails.  If it is cancelled, the next of them reads.  Nothing is kept
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import threading
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence
@@ -14,7 +13,7 @@ from typing import Generic, TypeVar
 
 from fsstore.runtime import fork
 from fsstore.runtime.execution import must_not_wait
-from fsstore.runtime.wake import Flag
+from fsstore.runtime.together import Moment
 
 __all__ = ["FirstTouch"]
 
@@ -28,37 +27,8 @@ class _UnderWay(Generic[T]):
     def __init__(self) -> None:
         self.values: list[T] = []
         self.error: Exception | None = None
-        self.over = Flag()
+        self.over = Moment()
         self.thread = threading.get_ident() if must_not_wait() else 0
-        self._lock = fork.lock()
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
-
-    async def wait(self) -> None:
-        """Return when the read is over."""
-        if must_not_wait():
-            self.over.wait()
-            return
-        with self._lock:
-            if self.over.is_set():
-                return
-            running = asyncio.get_running_loop()
-            future: asyncio.Future[None] = running.create_future()
-            self._waiting.append((running, future))
-        await future
-
-    def end(self) -> None:
-        """Wake those who wait."""
-        with self._lock:
-            self.over.set()
-            waiting, self._waiting = self._waiting, []
-        for loop, future in waiting:
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(_finish, future)
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
 
 
 class FirstTouch(Generic[K, T]):
@@ -84,7 +54,7 @@ class FirstTouch(Generic[K, T]):
             if mine:
                 found.update(await self._load(list(mine), mine, load))
             for key, read in others.items():
-                await read.wait()
+                await read.over.wait()
                 if read.error is not None:
                     raise copy.copy(read.error)
                 if read.values:
@@ -131,4 +101,4 @@ class FirstTouch(Generic[K, T]):
             for key in over:
                 del self._under_way[key]
         for read in mine.values():
-            read.end()
+            read.over.come()

@@ -8,7 +8,7 @@ an object with `tell_child`.  Objects are held weakly.
 Before a fork, functions of `before_fork` run (small writes are finished there), and then every lock is taken for a
 moment, so that no thread is in the middle of a change: the child sees whole transactions in memory and sound caches.
 They are taken in turns, so that one that is held for long costs the others nothing.  A lock that is held longer than
-`_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
+`FORK_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
 
 State of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because
 the operation is not in the child.
@@ -27,14 +27,11 @@ from contextlib import suppress
 from typing import Protocol, TypeAlias
 from weakref import WeakSet
 
+from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
+
 __all__ = ["ForkedState", "Lock", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child"]
 
 Lock: TypeAlias = threading.RLock
-
-_PATIENCE_S = (
-    0.1  # for all locks together: two that are taken in another order elsewhere would wait for each other
-)
-_TURN_S = 0.002  # for one lock, before the others that are held are tried again
 
 
 class ForkedState(Protocol):
@@ -60,7 +57,7 @@ class _Registry:
         for call in self.before:
             call()
         taken = self.taken[threading.get_ident()] = []
-        deadline = time.monotonic() + _PATIENCE_S
+        deadline = time.monotonic() + FORK_PATIENCE_S
         wanted, patience = list(self.locks), 0.0
         while wanted and time.monotonic() <= deadline:
             held = []
@@ -69,7 +66,7 @@ class _Registry:
                 if not each.acquire(timeout=patience):
                     taken.pop()
                     held.append(each)
-            wanted, patience = held, _TURN_S
+            wanted, patience = held, FORK_TURN_S
 
     def go_on(self) -> list[threading.RLock]:
         """Give the locks back in the parent; return which they were."""

@@ -12,10 +12,10 @@ from typing import Any
 
 from fsstore.runtime import fork
 from fsstore.runtime.state import OfProcess
+from fsstore.runtime.tuning import KEPT_JOBS
 
 __all__ = ["keep", "kept", "shares_memory"]
 
-_MOST = 16  # jobs that a worker serves by turns
 
 _values: OfProcess[OrderedDict[str, Any]] = OfProcess(OrderedDict)
 _lock = fork.lock()
@@ -26,7 +26,7 @@ def keep(name: str, value: Any) -> Any:
     with _lock:
         found = _values.now.setdefault(name, value)
         _values.now.move_to_end(name)
-        while len(_values.now) > _MOST:
+        while len(_values.now) > KEPT_JOBS:
             _values.now.popitem(last=False)
         return found
 

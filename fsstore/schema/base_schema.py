@@ -2,7 +2,7 @@
 
 `Spec.update` and `open` take constraints in the coordinates of the spec's transform; the schema of a spec speaks of the
 array.  Layout and units move with their dimensions (`layout_transform`), a domain through the inverse of the
-transform.  What a transform cannot carry is refused, never dropped.
+transform.  Constraints that a transform cannot carry are refused, never dropped.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`CodecSpec`: how the elements of chunks should be encoded, as a constraint of a schema.
 
-A value of one driver's JSON, such as `{"driver": "zarr3", "codecs": [...]}`.  What the members mean and how two of
-them merge is the business of that driver's codecs, imported when a spec is made.
+A value of one driver's JSON, such as `{"driver": "zarr3", "codecs": [...]}`.  The meaning of the members, and how two
+of them merge, is the business of that driver's codecs, imported when a spec is made.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ divided by their common divisor with the stride, aspect ratios by the stride; th
 whose cell begins at or after it.  Dimensions that are not the same say nothing.
 
 `backward` takes constraints on a view to constraints on the array below.  Sizes and ratios are multiplied by the
-stride.  What is required of a dimension that the array does not have is an error.
+stride.  A requirement on a dimension that the array does not have is an error.
 
 The order of elements follows the dimensions; those that do not exist on the other side come last.
 """

@@ -29,7 +29,7 @@ class ModeOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class OpenMode:
-    """What `open` may do.  Without any flag it opens what exists.
+    """The permissions of `open`.  Without any flag it opens what exists.
 
     >>> OpenMode(create=True, open=True)
     OpenMode(open=True, create=True)

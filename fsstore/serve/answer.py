@@ -14,6 +14,7 @@ from urllib.parse import quote, unquote
 from fsstore.errors import StoreError
 from fsstore.filesystem.listing import Listing, children
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
+from fsstore.serve.tuning import COMPRESSED_FROM_BYTES
 
 __all__ = ["Answer", "answer", "path_of"]
 
@@ -21,12 +22,11 @@ _RANGE = re.compile(r"bytes=(\d*)-(\d*)\Z")
 _DOCUMENTS = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json")
 _CONDITIONS = ("If-Match", "If-None-Match")
 _LOOKING_FIRST = ("Range", *_CONDITIONS)
-_WORTH_COMPRESSING = 1400  # bytes; less fits into one packet anyway
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What is sent: a status, headers, and a body; `length` is that of a body that is left out."""
+    """An answer to send: a status, headers, and a body; `length` is that of a body that is left out."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -105,7 +105,11 @@ def _whole(key: str, found: ReadResult, headers: Mapping[str, str]) -> Answer:
     tag = _tag(found)
     if tag:
         named["ETag"] = tag
-    if _is_document(key) and len(body) > _WORTH_COMPRESSING and "gzip" in headers.get("Accept-Encoding", ""):
+    if (
+        _is_document(key)
+        and len(body) > COMPRESSED_FROM_BYTES
+        and "gzip" in headers.get("Accept-Encoding", "")
+    ):
         return Answer(
             200, {**named, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"}, gzip.compress(body, 6)
         )

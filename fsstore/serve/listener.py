@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 from fsstore.runtime import fork
 from fsstore.serve.answer import Answer
+from fsstore.serve.tuning import CONNECTIONS, SILENT_S
 
 __all__ = ["HttpAnswers", "Listener", "is_plain_host"]
 
-_TIMEOUT_S = 30  # between two packets
-_MOST_CONNECTIONS = 512
 _BUSY = (
     b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 )
@@ -32,7 +31,7 @@ class Listener(ThreadingHTTPServer):
     daemon_threads = True
     allow_reuse_address = True
     request_queue_size = 256
-    most_connections = _MOST_CONNECTIONS
+    most_connections = CONNECTIONS
 
     def __init__(self, host: str, port: int, handler: type[HttpAnswers]) -> None:
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -81,7 +80,7 @@ class HttpAnswers(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     server_version, sys_version = "fsstore", ""
-    timeout = _TIMEOUT_S
+    timeout = SILENT_S
     disable_nagle_algorithm: ClassVar[bool] = True
     wbufsize = -1
     shared_headers: ClassVar[dict[str, str]] = {"X-Content-Type-Options": "nosniff"}

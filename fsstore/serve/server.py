@@ -1,4 +1,4 @@
-"""The server of stores: places by name, tokens and origins.  What is answered is decided in `answer`.
+"""The server of stores: places by name, tokens and origins.  `answer` decides what is answered.
 
 It listens on this machine only, unless a host is given; then it wants a token or the word that everybody may read.
 There is nothing to be written.

@@ -6,4 +6,5 @@ Copies of arrays and scans of a thousand files are such work; nothing here knows
 * `journal`: what a job has finished, kept in a store, so that the same call continues after it was killed
 * `progress`: what a long operation tells while it runs: how much is done, how fast, and how long the rest takes
 * `runner`: running tasks on an executor: a bounded number under way, failures tried again, finished ones noted
+* `tuning`: the numbers that tune it, each with what it trades
 """

@@ -20,10 +20,9 @@ from uuid import uuid4
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.task.tuning import MERGED_NOTES
 
 __all__ = ["Journal", "job_name"]
-
-_MERGED = 64  # notes of one run that become one
 
 
 def job_name(parts: Mapping[str, Any]) -> str:
@@ -60,8 +59,8 @@ class Journal:
         prefix = f"{self.name}/notes/"
         keys = await self.store.list(KeyRange.prefix(prefix))
         found: dict[str, set[int]] = {}
-        for at in range(0, len(keys), _MERGED):
-            answers = [self.store.read(key) for key in keys[at : at + _MERGED]]
+        for at in range(0, len(keys), MERGED_NOTES):
+            answers = [self.store.read(key) for key in keys[at : at + MERGED_NOTES]]
             for answer in answers:
                 for kind, spans in (_parsed((await answer).value) or {}).items():
                     found.setdefault(kind, set()).update(_numbers(spans))
@@ -83,13 +82,13 @@ class Journal:
             pending, self._pending = self._pending, {}
             for kind, numbers in pending.items():
                 self._noted.setdefault(kind, []).extend(numbers)
-            merged = self._count % _MERGED == _MERGED - 1
+            merged = self._count % MERGED_NOTES == MERGED_NOTES - 1
             self._count += 1
             told = self._noted if merged else pending
             note = {kind: _spans(numbers) for kind, numbers in told.items()}
             await self.store.write(self._key(self._count), json.dumps(note))
             if merged:
-                for number in range(max(1, self._count - _MERGED), self._count):
+                for number in range(max(1, self._count - MERGED_NOTES), self._count):
                     await self.store.write(self._key(number), None)
         self._writing = None
 

@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from fsstore.runtime import fork
+from fsstore.task.tuning import PROGRESS_S
 
 __all__ = ["Progress", "Reporter", "Told", "bytes_text", "reporter_of"]
-
-_EVERY_S = 0.5  # between two lines of text
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +88,7 @@ class Reporter:
                 elapsed_s=elapsed,
             )
             state = self.state
-            due = elapsed - self._last >= _EVERY_S or state.tasks + state.resumed == state.total
+            due = elapsed - self._last >= PROGRESS_S or state.tasks + state.resumed == state.total
             if due:
                 self._last = elapsed
         if due and self._told is not None:

@@ -17,18 +17,17 @@ from typing import Any, TypeAlias
 from fsstore.errors import StoreError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter
+from fsstore.task.tuning import (
+    STOPPED_S,
+    TASK_ATTEMPTS,
+    TASK_PAUSE_S,
+    TASK_THREADS,
+    TASKS_AHEAD,
+    TASKS_UNDER_WAY,
+    UNKNOWN_WIDTH,
+)
 
 __all__ = ["Ask", "Finished", "Task", "run_tasks", "width_of"]
-
-_AHEAD = (
-    4  # tasks a worker that are handed over before it asks: with two, distributed is idle half of the time
-)
-_THREADS = 2  # tasks under way in this process: one reads while the other writes
-_UNKNOWN_WIDTH = 64  # tasks under way on an executor that does not say how many workers it has
-_MOST = 4096
-_ATTEMPTS = 3
-_PATIENCE_S = 0.5  # for tasks that are stopped by Ctrl-C
-_PAUSE_S = 0.2  # before a task that failed is tried again; it doubles
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +50,12 @@ Ask: TypeAlias = Callable[[Task], Awaitable[Any]]
 def width_of(executor: Executor | None) -> int:
     """Return how many tasks are under way at once."""
     if executor is None:
-        return _THREADS
+        return TASK_THREADS
     workers = getattr(executor, "_max_workers", None)  # what ThreadPoolExecutor and ProcessPoolExecutor keep
     client = getattr(executor, "_client", None)  # of dask.distributed
     if workers is None and client is not None:
         workers = sum(client.nthreads().values())
-    return max(1, min(_MOST, _AHEAD * int(workers))) if workers else _UNKNOWN_WIDTH
+    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * int(workers))) if workers else UNKNOWN_WIDTH
 
 
 async def run_tasks(
@@ -104,7 +103,7 @@ async def run_tasks(
         for other in list(running):
             other.cancel()
         if running:
-            await asyncio.wait(running, timeout=_PATIENCE_S)
+            await asyncio.wait(running, timeout=STOPPED_S)
         raise
     if failures:
         raise failures[0]
@@ -136,16 +135,16 @@ def _asking(executor: Executor | None) -> Ask:
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again."""
-    for attempt in range(_ATTEMPTS):
+    for attempt in range(TASK_ATTEMPTS):
         try:
             return await ask(task)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
         except Exception as error:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)
-            if final or attempt == _ATTEMPTS - 1:
+            if final or attempt == TASK_ATTEMPTS - 1:
                 raise
             reporter.retried()
         # spread, so that many that failed together do not come back together
-        await asyncio.sleep(_PAUSE_S * 2**attempt * (0.5 + random.random()))
+        await asyncio.sleep(TASK_PAUSE_S * 2**attempt * (0.5 + random.random()))
     raise AssertionError  # the last attempt returns or raises

@@ -2,7 +2,7 @@
 
 `CHECKS` maps names to functions.  Each takes a `Factory`: a function that returns a new store with exactly the given
 contents, as a `KvPrefix`.  A driver that cannot write gets its contents some other way; for all others `filled` does
-it.  What a driver cannot do it declares in `features`, and the checks then insist that it refuses.  With pytest:
+it.  A driver declares in `features` what it cannot do, and the checks then insist that it refuses.  With pytest:
 
     @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
     def test_my_driver(check):

@@ -2,8 +2,8 @@
 
 Samples are numbered from zero, and *blocks* are the ranges between the boundaries of chunks.  Blocks are shuffled; each
 rank takes as many samples as every other of the sequence that this makes, so at most one block is cut between two
-ranks; workers of a rank take whole pieces.  What a worker holds in memory at a time, a *pool* of pieces, is shuffled
-again, sample by sample.  All of it follows from a seed, so ranks that do not speak to each other agree.
+ranks; workers of a rank take whole pieces.  A *pool* of pieces, as many as a worker holds in memory at a time, is
+shuffled again, sample by sample.  All of it follows from a seed, so ranks that do not speak to each other agree.
 """
 
 from __future__ import annotations

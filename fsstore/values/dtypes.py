@@ -197,7 +197,7 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
 
 
 DTypeLike: TypeAlias = dtype | str | type | np.dtype[Any]
-"""What `dtype_of` takes: a data type, its name, a NumPy type or a Python type."""
+"""The argument of `dtype_of`: a data type, its name, a NumPy type or a Python type."""
 
 
 def _make(name: str, numpy_dtype: np.dtype[Any] | None) -> dtype:

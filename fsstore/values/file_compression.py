@@ -4,8 +4,8 @@ How a file is compressed is told by its first bytes; its name says only how it i
 
 A file may consist of several members (gzip), frames (zstd) or streams (bzip2, xz), as parallel compressors write them;
 together they are one value.  Everything is produced in bounded pieces, so that a few bytes that promise gigabytes
-cost no more than the limit.  What is cut off, damaged, or followed by something else is an error; only padding with
-zeros, which the formats or their tools allow, may follow gzip and xz.
+cost no more than the limit.  Input that is cut off, damaged, or followed by something else is an error; only padding
+with zeros, which the formats or their tools allow, may follow gzip and xz.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What may stand for JSON: mappings, tuples, NumPy's numbers, and values that are written as JSON themselves.
+"""Values that may stand for JSON: mappings, tuples, NumPy's numbers, and objects that are written as JSON.
 
 So `{"dtype": ts.int32, "schema": {"chunk_layout": layout}}` means what the JSON of its parts means.  Everything else,
 open stores among it, is left for the parsers, which know what they take.

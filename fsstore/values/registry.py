@@ -12,9 +12,12 @@ from typing import Any, Generic, TypeVar
 
 __all__ = [
     "Registry",
+    "chunk_grids",
+    "chunk_key_encodings",
     "codec_families",
     "codecs",
     "codecs_v2",
+    "data_types",
     "detections",
     "door",
     "drivers",
@@ -163,6 +166,27 @@ codec_families: Registry[Any] = Registry(
     },
 )
 """Functions that find a codec of zarr v3 by its whole name, by what the names of their family begin with."""
+
+chunk_grids: Registry[Any] = Registry(
+    "fsstore.chunk_grids",
+    {
+        "rectilinear": "fsstore.format.extension.chunk_grid:RectilinearGrid",
+        "regular": "fsstore.format.extension.chunk_grid:RegularGrid",
+    },
+)
+"""Chunk grids of zarr v3 (classes with the `ChunkGrid` contract), by name."""
+
+chunk_key_encodings: Registry[Any] = Registry(
+    "fsstore.chunk_key_encodings",
+    {
+        "default": "fsstore.format.extension.chunk_key:DefaultKeys",
+        "v2": "fsstore.format.extension.chunk_key:Version2Keys",
+    },
+)
+"""Chunk key encodings of zarr v3 (classes with the `KeyNaming` contract), by name."""
+
+data_types: Registry[Any] = Registry("fsstore.data_types", {})
+"""Data types of other packages for zarr v3 (classes with the `DataTypeExtension` contract), by name."""
 
 codecs_v2: Registry[Any] = Registry(
     "fsstore.codecs_v2",

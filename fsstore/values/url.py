@@ -5,8 +5,8 @@
               / scheme [ ":" rest ]        an adapter or an array driver
 
 The text is split at every bar first, so a literal bar must be written `%7C`; then each component at its first colon.
-Schemes are case-sensitive.  What a scheme means, and what `rest` means to it, is not known here: see
-`spec_parse`.  Percent-encoding keeps what TensorStore keeps.
+Schemes are case-sensitive.  Nothing here knows the meaning of a scheme and its `rest`: see `spec_parse`.
+Percent-encoding keeps what TensorStore keeps.
 """
 
 from __future__ import annotations

@@ -13,4 +13,5 @@ them itself.
 * `routes`: what the page may ask, and what it is answered
 * `server`: the server of one page, and who may ask it
 * `subject`: what is looked at: the arrays below a place, opened once each
+* `tuning`: the numbers that tune it, each with what it trades
 """

@@ -1,4 +1,4 @@
-"""What stands along the dimensions of an array: coordinates, times, latitudes.
+"""The axes of an array: the coordinates, times and latitudes along its dimensions.
 
 Coordinates are arrays of one dimension named after it, in the group of the array or above, as CF and xarray have them.
 """
@@ -15,10 +15,10 @@ import numpy as np
 from fsstore.errors import StoreError
 from fsstore.viewer.number import is_number, numbers, text_of
 from fsstore.viewer.picture import PictureLimits, sample, sampled
+from fsstore.viewer.tuning import AXIS_VALUES
 
 __all__ = ["axis"]
 
-_MOST = 4096  # values of a coordinate that are sent; of longer ones every n-th
 _SINCE = re.compile(
     r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::([\d.]+))?)?(.*)"
 )
@@ -68,7 +68,12 @@ def _values(store: Any, size: int) -> tuple[Any, int, int]:
     chunk = (store.chunk_layout.read_chunk.shape or (None,))[0] or size
     each = store.dtype.numpy_dtype.itemsize
     (along,) = sampled(
-        [(0, size)], [_MOST], shape=[size], chunks=[chunk], chunk_bytes=chunk * each, limits=PictureLimits(64)
+        [(0, size)],
+        [AXIS_VALUES],
+        shape=[size],
+        chunks=[chunk],
+        chunk_bytes=chunk * each,
+        limits=PictureLimits(64),
     )
     return sample(store, [0], [0], [along]), along.step, along.selection.start
 

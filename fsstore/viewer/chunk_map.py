@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.viewer.tuning import MAPPED_CHUNKS
 
-__all__ = ["MISSING", "MOST", "STORED", "UNKNOWN", "chunk_map"]
+__all__ = ["MISSING", "STORED", "UNKNOWN", "chunk_map"]
 
 MISSING, STORED, UNKNOWN = 0, 1, 2
-MOST = 1024  # chunks of one map; each may cost a request
 
 
 def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Sequence[tuple[int, int]]) -> Any:
@@ -22,8 +22,8 @@ def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Seque
     """
     sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
     counts = [high - low for low, high in window]
-    if min(counts, default=0) < 0 or int(np.prod(counts)) > MOST:
-        raise ValueError(f"A map has at most {MOST} chunks")
+    if min(counts, default=0) < 0 or int(np.prod(counts)) > MAPPED_CHUNKS:
+        raise ValueError(f"A map has at most {MAPPED_CHUNKS} chunks")
     found = np.full(counts, UNKNOWN, "u1")
     begun = []
     for place in np.ndindex(*counts):

@@ -8,10 +8,9 @@ from typing import Any
 
 from fsstore.errors import StoreError
 from fsstore.multiscale.description import Description, described
+from fsstore.viewer.tuning import LEVELS
 
 __all__ = ["Level", "axes_of", "datasets_of", "levels_of", "scales_of"]
-
-_MOST = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def axes_of(attributes: Mapping[str, Any]) -> tuple[str, ...]:
 def datasets_of(attributes: Mapping[str, Any]) -> list[str]:
     """Return the paths of the arrays that the attributes of a group call resolutions of one image, the finest first."""
     image = _image(attributes)
-    return [level.path for level in image.levels[:_MOST]] if image is not None else []
+    return [level.path for level in image.levels[:LEVELS]] if image is not None else []
 
 
 def levels_of(stores: Sequence[Any]) -> list[Level]:
@@ -67,7 +66,7 @@ def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
     if spec.get("driver") != "neuroglancer_precomputed" or ("transform" in spec and store.rank != 4):
         return [store]
     stores, first = [store], spec.get("scale_index", 0)
-    for number in range(first + 1, first + _MOST):
+    for number in range(first + 1, first + LEVELS):
         try:
             stores.append(
                 opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number})

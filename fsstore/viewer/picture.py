@@ -20,7 +20,7 @@ __all__ = ["PictureLimits", "Sampling", "sample", "sampled"]
 
 @dataclass(frozen=True, slots=True)
 class PictureLimits:
-    """What one picture or series may take."""
+    """The limits of one picture or series."""
 
     chunks: int = 256
     nbytes: int = 64 << 20

@@ -1,4 +1,4 @@
-"""What the page may ask, and what it is answered.  Nothing here knows of sockets or tokens.
+"""The questions that the page may ask, and their answers.  Nothing here knows of sockets or tokens.
 
 Questions are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a header.
 """
@@ -17,12 +17,13 @@ import numpy as np
 
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.serve.answer import Answer
-from fsstore.viewer.chunk_map import MOST, chunk_map
+from fsstore.viewer.chunk_map import chunk_map
 from fsstore.viewer.description import describe, described_members, plain_json
 from fsstore.viewer.level import Level
 from fsstore.viewer.number import decoded, is_number, numbers, text_of
 from fsstore.viewer.picture import PictureLimits, Sampling, sample, sampled
 from fsstore.viewer.subject import Shown, Subject
+from fsstore.viewer.tuning import MAPPED_CHUNKS, PICTURE_PIXELS, SERIES_POINTS, TABLE_COLUMNS, TABLE_ROWS
 
 __all__ = ["DESCRIPTION", "page_file", "routed"]
 
@@ -33,15 +34,12 @@ _TYPES = {
     "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }  # fmt: skip
-_MOST_PIXELS = 2048  # along one side of a picture
-_MOST_POINTS = 4096  # of a series
-_MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts
 _MOST_QUERY = 8192
 
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of a subject, and what the answer may take."""
+    """A question about a subject, and the limits of its answer."""
 
     subject: Subject
     query: Mapping[str, str]
@@ -193,7 +191,7 @@ def _picture(question: _Question) -> Answer:
     along, at = _along(shown, question, (2, 3)), _place(shown, question)
     window, pixels = (
         _window(question, 2),
-        [max(1, min(each, _MOST_PIXELS)) for each in question.integers("pixels")],
+        [max(1, min(each, PICTURE_PIXELS)) for each in question.integers("pixels")],
     )
     began, colours = time.perf_counter(), along[2:]
     for number in colours:  # all of them, whole
@@ -214,7 +212,7 @@ def _series(question: _Question) -> Answer:
     shown = question.shown
     along, at = _along(shown, question, (1,)), _place(shown, question)
     window = _window(question, 1)
-    level, samplings = _chosen(shown, along, window, [_MOST_POINTS], question.limits)
+    level, samplings = _chosen(shown, along, window, [SERIES_POINTS], question.limits)
     values = _read(shown, level, at, along, samplings)
     factor, (only,) = level.factors[along[0]], samplings
     return _numbers(values, {"start": only.selection.start * factor, "step": only.step * factor})
@@ -225,7 +223,7 @@ def _chunks(question: _Question) -> Answer:
     along = _along(shown, question, (1, 2))
     window = _window(question, len(along))
     found = chunk_map(shown.zeroed, _place(shown, question), along, window)
-    return _numbers(found, {"most": MOST})
+    return _numbers(found, {"most": MAPPED_CHUNKS})
 
 
 def _value(question: _Question) -> Answer:
@@ -252,7 +250,7 @@ def _table(question: _Question) -> Answer:
     if not store.rank:
         return _json({"rows": [[text_of(store.read().result())]], "start": []})
     along, at = _along(shown, question, (1, 2)), _place(shown, question)
-    most = (_MOST_ROWS, _MOST_COLUMNS)
+    most = (TABLE_ROWS, TABLE_COLUMNS)
     window = [
         (low, min(high, low + limit))
         for (low, high), limit in zip(_window(question, len(along)), most, strict=False)

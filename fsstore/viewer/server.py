@@ -19,13 +19,13 @@ from fsstore.serve.listener import HttpAnswers, Listener
 from fsstore.viewer.picture import PictureLimits
 from fsstore.viewer.routes import page_file, routed
 from fsstore.viewer.subject import Subject
+from fsstore.viewer.tuning import READS_AT_ONCE
 
 __all__ = ["MARK", "PageServer"]
 
 MARK = "Fsstore-View"
 """The header of every question of the page: other sites would have to ask first whether they may send it."""
 
-_AT_ONCE = 4  # questions that read; the others wait, so that memory stays bounded
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self';"
     " base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
@@ -110,7 +110,7 @@ class _PageConnection(HttpAnswers):
                 self.server.title.encode("utf-8", "replace"),
             )
         asked = (self.server.subject, route, query, self.server.limits)
-        return execution.submit(routed, *asked, kind="request", limit=_AT_ONCE).result()
+        return execution.submit(routed, *asked, kind="request", limit=READS_AT_ONCE).result()
 
 
 def _plain(status: int, text: bytes) -> Answer:

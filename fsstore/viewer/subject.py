@@ -1,4 +1,4 @@
-"""What is looked at: the arrays below a place, opened once each, and what belongs to them.
+"""The subject of a page: the arrays below a place, opened once each, and their coordinates.
 
 A subject is an open array or an open group.  The members of a group are listed once; an array is opened when it is
 asked for, with its coordinates and its coarser resolutions.
@@ -20,10 +20,9 @@ from fsstore.index import d
 from fsstore.runtime import fork
 from fsstore.viewer.axis import axis
 from fsstore.viewer.level import Level, axes_of, datasets_of, levels_of, scales_of
+from fsstore.viewer.tuning import KEPT_OPEN
 
 __all__ = ["Shown", "Subject"]
-
-_MOST_OPEN = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ class Subject:
         if found is None:
             found = self._open(path)
             with self._lock:
-                while len(self._shown) >= _MOST_OPEN:
+                while len(self._shown) >= KEPT_OPEN:
                     self._shown.pop(next(iter(self._shown)))
                 self._shown[path] = found
         return found

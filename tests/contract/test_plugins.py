@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -26,11 +27,109 @@ PLUGINS = Path(__file__).parents[2] / "examples" / "plugins"
 def installed(monkeypatch):
     """The examples can be imported, and are registered for one test."""
     monkeypatch.syspath_prepend(str(PLUGINS))
-    for table in (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections, plugin.scanners):
+    tables = (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections, plugin.scanners)
+    for table in (*tables, plugin.chunk_grids, plugin.chunk_key_encodings, plugin.data_types):
         monkeypatch.setattr(table, "_where", dict(table._where))
         monkeypatch.setattr(table, "_loaded", dict(table._loaded))
     plugin.kvstores.add("sqlite", "sqlite_store:KIND")
     plugin.codecs.add("example.mask", "mask_codec:MaskCodec")
+    plugin.chunk_grids.add("example.growing", "zarr3_extensions:GrowingGrid")
+    plugin.chunk_key_encodings.add("example.suffixed", "zarr3_extensions:SuffixedKeys")
+    plugin.data_types.add("example.rgb", "zarr3_extensions:RgbType")
+
+
+def new_array(shape, **members):
+    """Create an array in memory; return it and the names of what is stored."""
+    metadata = {"shape": shape, "data_type": "int32", **members}
+    store = ts.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True).result()
+    return store, lambda: sorted(key.decode() for key in store.kvstore.list().result())
+
+
+def opened_again(store):
+    """Open an array by what is stored alone, in a context where nothing is cached."""
+    kvstore = ts.KvStore.open("memory://", context=ts.Context()).result()
+    for key in store.kvstore.list().result():
+        kvstore[key] = store.kvstore[key]
+    return ts.open({"driver": "zarr3", "kvstore": kvstore.spec(retain_context=True)}).result()
+
+
+GROWING = {"name": "example.growing", "configuration": {"first": 2, "factor": 3}}
+
+
+@pytest.mark.parametrize(
+    "codecs", [["bytes"], [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2]}}]]
+)
+def test_a_grid_of_another_package_cuts_arrays(codecs):
+    """Chunks have the sizes that it lists, in shards too; arrays grow and shrink along its boundaries."""
+    store, keys = new_array([20], chunk_grid=GROWING, codecs=codecs)
+    model = np.arange(1, 21, dtype="i4")
+    store[...] = model
+    assert keys() == ["c/0", "c/1", "c/2", "zarr.json"]  # of 2, 6 and 18
+    store[7:9], model[7:9] = -1, -1
+    again = opened_again(store)
+    assert again.read().result().tolist() == model.tolist()
+    assert again[19:1:-4].read().result().tolist() == model[19:1:-4].tolist()
+    assert again.vindex[[0, 8, 3]].read().result().tolist() == model[[0, 8, 3]].tolist()
+    grown = store.resize(exclusive_max=[60]).result()
+    grown[26:] = 5
+    assert keys() == ["c/0", "c/1", "c/2", "c/3", "zarr.json"]
+    assert grown.read().result().tolist() == [*model.tolist(), *[0] * 6, *[5] * 34]
+    assert store.resize(exclusive_max=[3]).result().read().result().tolist() == model[:3].tolist()
+    assert keys() == ["c/0", "c/1", "zarr.json"]
+    assert store.spec().to_json()["metadata"]["chunk_grid"] == GROWING
+
+
+def test_mistakes_about_a_grid_are_located():
+    """Its own parser speaks, in the place of the document; another rank is refused."""
+    wrong = {"name": "example.growing", "configuration": {"first": 0}}
+    with pytest.raises(JsonError, match=r'"chunk_grid": .*"configuration": .*"first": Expected integer'):
+        new_array([20], chunk_grid=wrong)
+    with pytest.raises(StoreError, match="rank"):
+        new_array([20, 3], chunk_grid=GROWING)
+    with pytest.raises(
+        JsonError, match='"example.growing", "rectilinear", "regular", but received: "example.no"'
+    ):
+        new_array([20], chunk_grid={"name": "example.no", "must_understand": False})
+
+
+@pytest.mark.parametrize("configuration", [None, {"suffix": ".chunk"}])
+def test_a_key_encoding_of_another_package_names_chunks(configuration):
+    """Chunks are written, read, listed and deleted under the names that it makes."""
+    encoding = {"name": "example.suffixed", **({"configuration": configuration} if configuration else {})}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [2, 3]}}
+    store, keys = new_array([4, 5], chunk_grid=grid, chunk_key_encoding=encoding)
+    model = np.arange(1, 21, dtype="i4").reshape(4, 5)
+    store[...] = model
+    suffix = ".bin" if configuration is None else ".chunk"
+    assert keys() == [*(f"{number}{suffix}" for number in ("0-0", "0-1", "1-0", "1-1")), "zarr.json"]
+    again = opened_again(store)
+    assert again.read().result().tolist() == model.tolist()
+    assert again[1:3, 2:4].read().result().tolist() == model[1:3, 2:4].tolist()
+    assert store.storage_statistics(query_fully_stored=True).result().fully_stored
+    assert store.spec().to_json()["metadata"]["chunk_key_encoding"] == encoding
+    store.resize(exclusive_max=[4, 3]).result()
+    assert keys() == [f"0-0{suffix}", f"1-0{suffix}", "zarr.json"]
+    with pytest.raises(JsonError, match=r'"chunk_key_encoding": .*extra members: "suffx"'):
+        new_array([3], chunk_key_encoding={"name": "example.suffixed", "configuration": {"suffx": 1}})
+
+
+def test_a_data_type_of_another_package_holds_elements():
+    """Elements are of its NumPy type, and metadata have its fill values."""
+    store, keys = new_array([3], data_type="example.rgb", fill_value="#ff8000")
+    assert json.loads(store.kvstore["zarr.json"])["data_type"] == "example.rgb"
+    assert json.loads(store.kvstore["zarr.json"])["fill_value"] == "#ff8000"
+    assert store.read().result().tolist() == [(255, 128, 0)] * 3
+    store[1] = np.array((1, 2, 3), store.dtype.numpy_dtype)
+    assert store.kvstore["c/0"] == b"\xff\x80\0\1\2\3\xff\x80\0"
+    assert opened_again(store).read().result().tolist() == [(255, 128, 0), (1, 2, 3), (255, 128, 0)]
+    store[1] = np.array((255, 128, 0), store.dtype.numpy_dtype)
+    assert keys() == ["zarr.json"]
+    place = {"driver": "zarr3", "kvstore": opened_again(store).kvstore.spec(retain_context=True)}
+    assert ts.open({**place, "field": "r"}).result().read().result().tolist() == [255] * 3
+    with pytest.raises(JsonError, match=r'"fill_value": Expected a colour'):
+        new_array([3], data_type="example.rgb", fill_value="red")
+    with pytest.raises(JsonError, match="example.rbg data type is not one of the supported"):
+        new_array([3], data_type="example.rbg")
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)

@@ -46,8 +46,9 @@ def mutated_json(draw: random.Random, value: Any) -> Any:
         return rest if draw.random() < 0.1 else {**rest, name: mutated_json(draw, value[name])}
     if isinstance(value, list) and value and draw.random() < 0.85:
         at = draw.randrange(len(value))
-        part = [mutated_json(draw, value[at])] * draw.choice((0, 1, 1, 1, 2, 40))
-        return [*value[:at], *part, *value[at + 1 :]]
+        part = mutated_json(draw, value[at])
+        most = 40 if len(repr(part)) < 400 else 2  # lists in lists would grow by the power of their depth
+        return [*value[:at], *[part] * draw.choice((0, 1, 1, 1, 2, most)), *value[at + 1 :]]
     if isinstance(value, str) and value.startswith("{") and draw.random() < 0.8:
         try:
             return json.dumps(mutated_json(draw, json.loads(value)))

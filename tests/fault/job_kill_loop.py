@@ -164,7 +164,7 @@ def loop(kills: int, seed: int, folder: Path) -> list[Kind]:
     """Kill jobs of all kinds by turns; return what was done."""
     for name, function in list(work._WORK.items()):
         work._WORK[name] = slowed(function)
-    passes._MOST_KEYS = 1
+    passes.TASK_KEYS = 1
     dice, wholes = random.Random(seed), {}
     for kind in [*KINDS, *KINDS]:  # the second time is what a run takes when everything is imported
         kind.begin(folder / "whole")

@@ -213,7 +213,7 @@ def main() -> None:
     kills, dice = int(sys.argv[1]), random.Random(int(sys.argv[2]))
     for name, function in list(work._WORK.items()):
         work._WORK[name] = slowed(function)
-    passes._MOST_KEYS = 1
+    passes.TASK_KEYS = 1
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             print(

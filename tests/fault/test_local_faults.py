@@ -267,8 +267,8 @@ def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, sync):
         return real(fd, buffers)
 
     monkeypatch.setattr(os, "writev", writev)
-    monkeypatch.setattr(local_stage, "_STEP_BYTES", 10000)
-    monkeypatch.setattr(local_stage, "_CALL_BYTES", 10000)
+    monkeypatch.setattr(local_stage, "STAGED_STEP_BYTES", 10000)
+    monkeypatch.setattr(local_stage, "STAGED_CALL_BYTES", 10000)
     for portion in [[25000], [1000, 9000], [1000, 9001], [10, 25000, 10]]:
         write_and_compare(tmp_path / "k", portion, sync=sync)
 

@@ -175,7 +175,7 @@ def slowed(function):
 
 for kind in list(work._WORK):
     work._WORK[kind] = slowed(work._WORK[kind])
-passes._MOST_KEYS = 1
+passes.TASK_KEYS = 1
 print("ready", flush=True)
 report = ts.copy(sys.argv[1], sys.argv[2], schema=eval(sys.argv[3]), max_memory="250kB").result()
 print("resumed", report.resumed, flush=True)

@@ -13,6 +13,7 @@ import xarray
 import zarr
 
 import fsstore as ts
+from fsstore.errors import StoreError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.testing.doubles import Recording
@@ -375,3 +376,60 @@ def test_attributes_of_groups_reach_consolidated_metadata(tmp_path, version, pat
         )
     whole = zarr.open_consolidated(tmp_path / "a", zarr_format=version)
     assert dict((whole[path] if path else whole).attrs) == {"title": "Sea"}
+
+
+INLINE = {"kind": "inline", "must_understand": False, "metadata": {}}
+UNDERSTOOD = {
+    "a member that says so": {"note": {"must_understand": False, "name": "x"}},
+    "no consolidated metadata": {"consolidated_metadata": None},
+    "another kind that says so": {"consolidated_metadata": {"kind": "elsewhere", "must_understand": False}},
+    "attributes are free": {"attributes": {"must_understand": True, "x": {"must_understand": True}}},
+}
+NOT_UNDERSTOOD = {
+    "text": {"note": "x"},
+    "an object that does not say": {"note": {"name": "x"}},
+    "an object that insists": {"note": {"must_understand": True}},
+    "a list": {"extensions": [{"must_understand": False}]},
+    "another kind that insists": {"consolidated_metadata": {"kind": "elsewhere", "must_understand": True}},
+}
+
+
+def group_with(place, members):
+    """Write a group with members beyond the usual, an array in it, and a group around it."""
+    whole = {"zarr_format": 3, "node_type": "group", "attributes": {"a": 1}}
+    outer = ts.open_group(place, mode="w").result()
+    outer.create_array("inner/x", shape=[2], dtype="int8").result()
+    (place / "inner" / "zarr.json").write_text(json.dumps({**whole, **members}))
+    return place / "inner"
+
+
+@pytest.mark.parametrize("members", UNDERSTOOD.values(), ids=UNDERSTOOD)
+def test_members_of_groups_that_may_be_left_out(tmp_path, members):
+    """A group opens, lists and changes; members that are not known stay in its document."""
+    place = group_with(tmp_path, members)
+    group = ts.open_group(place).result()
+    assert sorted(group) == ["x"]
+    group.attrs["b"] = 2
+    stored = json.loads((place / "zarr.json").read_bytes())
+    assert {name: stored[name] for name in members if name != "attributes"} == {
+        name: value for name, value in members.items() if name != "attributes"
+    }
+    assert ts.open_group(tmp_path).result()["inner"].attrs["b"] == 2
+
+
+@pytest.mark.parametrize("members", NOT_UNDERSTOOD.values(), ids=NOT_UNDERSTOOD)
+def test_members_of_groups_that_must_be_understood(tmp_path, members):
+    """A group whose document asks for more than is known is refused, opened by itself, from above, and in a listing."""
+    place = group_with(tmp_path, members)
+    asked = "is not marked"
+    with pytest.raises(StoreError, match=asked):
+        ts.open_group(place).result()
+    outer = ts.open_group(tmp_path).result()
+    with pytest.raises(StoreError, match=asked):
+        outer["inner"]
+    document = json.loads((tmp_path / "zarr.json").read_bytes())
+    inner = json.loads((place / "zarr.json").read_bytes())
+    document["consolidated_metadata"] = {**INLINE, "metadata": {"inner": inner}}
+    (tmp_path / "zarr.json").write_text(json.dumps(document))
+    with pytest.raises(StoreError, match=asked):
+        ts.open_group(tmp_path).result()["inner"]

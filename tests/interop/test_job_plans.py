@@ -200,7 +200,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
         patch.setitem(work._WORK, "box", full)
-        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
         with pytest.raises(ResourceExhaustedError):
             ts.copy(array, tmp_path / "b", **options).result()
     assert not (tmp_path / "b/zarr.json").exists()
@@ -223,7 +223,7 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
         return await real(order, number)
 
     monkeypatch.setitem(work._WORK, "box", flaky)
-    monkeypatch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+    monkeypatch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
     report = ts.copy(array, tmp_path / "b", schema={"chunks": [2, 4]}, max_memory="2kB").result()
     assert report.retries == report.tasks == len(failed)
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), np.full((20, 20), 7))

@@ -198,7 +198,7 @@ def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("fsstore.kvstore.local.take._pour", full)
-        patch.setattr("fsstore.task.runner._PAUSE_S", 0.001)
+        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
         with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
             ts.copy(array, tmp_path / "b").result()
     assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]

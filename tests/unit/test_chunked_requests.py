@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.plan import shard_entries
 from fsstore.chunk.read import reader as chunk_read
+from fsstore.chunk.shard import shard_entries
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
 
@@ -274,9 +274,9 @@ def test_a_large_shard_is_read_in_windows(few, ranges, requests, monkeypatch):
 
     Of many, those that lie next to each other are asked for as one.
     """
-    monkeypatch.setattr(chunk_read, "_NEAR_SHARD_BYTES", 32)  # two sub-chunks
-    monkeypatch.setattr(chunk_read, "INLINE_BYTES", 16)  # more is read by workers
-    monkeypatch.setattr(shard_entries, "FEW", few)
+    monkeypatch.setattr(chunk_read, "NEAR_SHARD_BYTES", 32)  # two sub-chunks
+    monkeypatch.setattr(chunk_read, "INLINE_READ_BYTES", 16)  # more is read by workers
+    monkeypatch.setattr(shard_entries, "FEW_CELLS", few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
     metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}

@@ -9,7 +9,7 @@ import fsstore as ts
 from fsstore.kvstore.engine.contract import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
-from fsstore.runtime.bounded_tasks import run_bounded
+from fsstore.runtime.fan_out import run_bounded
 
 
 class Crowd(MemoryDriver):

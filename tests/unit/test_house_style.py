@@ -10,6 +10,7 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -335,11 +336,13 @@ def _comments(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-TRANSLATED = re.compile(r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of)\s|;\s+(?:who|whoever|whose)\s")
+TRANSLATED = re.compile(
+    r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of|What)\s|;\s+(?:who|whoever|whose)\s|\b(?:he|his|him)\b"
+)
 
 
 def test_sentences_begin_with_their_subject():
-    """No docstring or comment has a sentence that begins with `who` or `of`."""
+    """No docstring or comment has a sentence that begins with `who`, `of` or `what`; callers are no men."""
     problems = []
     for name, (path, _) in sources().items():
         tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
@@ -494,6 +497,171 @@ def test_what_modules_keep_is_known_to_the_runtime():
             ) or isinstance(value, (ast.Dict, ast.List, ast.Set, ast.DictComp, ast.ListComp, ast.SetComp))
             problems += [f"{name}:{node.lineno}: {target}"] * (makes and not is_constant)
     assert not problems, "\n" + "\n".join(sorted(set(problems)))
+
+
+# Words of names that stand for amounts which trade one cost against another.
+AMOUNTS = {
+    *(
+        "AHEAD",
+        "ATTEMPTS",
+        "BATCH",
+        "BLOCK",
+        "BLOCKS",
+        "BUDGET",
+        "BYTES",
+        "COST",
+        "DENSE",
+        "EARLY",
+        "FEW",
+        "FROM",
+    ),
+    *(
+        "GROUP",
+        "HEAD",
+        "INLINE",
+        "KEPT",
+        "LARGE",
+        "LEAST",
+        "MANY",
+        "ONCE",
+        "PAGE",
+        "PART",
+        "PARTS",
+        "PATIENCE",
+    ),
+    *(
+        "PAUSE",
+        "PIECE",
+        "PIECES",
+        "PORTION",
+        "READERS",
+        "REMEMBERED",
+        "S",
+        "SHARE",
+        "SLOWEST",
+        "SMALL",
+        "STEP",
+    ),
+    *("THREADS", "TIMEOUT", "TOGETHER", "TRIES", "TRUSTED", "TURN", "WINDOW", "WORKERS", "WORTH", "WRITERS"),
+}
+# What is refused beyond it belongs to what is accepted, and stands where that is checked.
+LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
+# module -> why its amounts are no choice of ours, or change what comes out
+GIVEN: dict[str, str] = {
+    "chunk.read.box_columns": "which strides a dense box has",
+    "codec.extension.zfp": "the format of zfp",
+    "codec.image_header": "the formats of images",
+    "codec.numcodecs.hdf5_v2": "the formats of filters of HDF5",
+    "codec.numcodecs.numeric_v2": "the formats of zfp and pcodec",
+    "codec.size": "how far anything may decompress",
+    "codec.zarr3.blosc": "the format of blosc",
+    "codec.zarr3.blosc_snappy": "the format of blosc",
+    "codec.zarr3.zstd": "blocks of zstd that a few bytes may hold",
+    "combine.report": "how much a report shows",
+    "format.precomputed.create": "voxels of a block of compressed segmentation",
+    "job.pyramid": "which levels an image is given",
+    "kvstore.archive.compressed": "what a block of zstd may hold",
+    "kvstore.archive.zip_member": "how far a member may decompress",
+    "kvstore.client.object_store": "a page of a listing of S3",
+    "kvstore.client.web": "what servers that think in blocks send",
+    "kvstore.icechunk.format.envelope": "what a block of zstd may hold",
+    "kvstore.icechunk.format.identifier": "the format of Icechunk",
+    "kvstore.icechunk.format.snapshot": "the format of Icechunk",
+    "kvstore.local.read": "what Linux reads in one call",
+    "kvstore.ocdbt.format.envelope": "bytes that may hide no more than a limit",
+    "kvstore.ocdbt.format.leaf": "the format of OCDBT",
+    "kvstore.ocdbt.sink": "a page of a disk",
+    "kvstore.reference.detect": "how much of a document tells that it is one",
+    "kvstore.reference.table.table": "a number that stands for inline values",
+    "kvstore.scan.fits.header": "the format of FITS",
+    "kvstore.scan.hdf5.format.tree2": "the format of HDF5",
+    "kvstore.scan.hdf5.index.tree": "the format of HDF5",
+    "testing.kvstore_writing": "what the battery does",
+}
+
+
+def _is_number(node: ast.expr) -> bool:
+    match node:
+        case ast.Constant(value=value):
+            return type(value) in (int, float)
+        case ast.BinOp(left=left, right=right):
+            return _is_number(left) and _is_number(right)
+        case ast.UnaryOp(operand=operand):
+            return _is_number(operand)
+        case ast.Tuple(elts=elements):
+            return all(_is_number(element) for element in elements)
+    return False
+
+
+def _amounts(source: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield the line and name of every constant of a module that is an amount by its name, and a plain number."""
+    for node in source.body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None:
+            continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+        pairs = [(target, node.value)]
+        if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+            pairs = list(zip(target.elts, node.value.elts, strict=True))
+        for name, value in pairs:
+            words = set(name.id.split("_")) if isinstance(name, ast.Name) else set()
+            if words & AMOUNTS and not words & LIMITS and _is_number(value):
+                yield node.lineno, ast.unparse(name)
+
+
+def test_numbers_that_tune_stand_in_one_place_a_package():
+    """Amounts stand in the module `tuning` of their package, or all in one of its modules."""
+    homes: dict[str, dict[str, list[str]]] = {}
+    given = set()
+    for name, (_, tree) in sources().items():
+        below = name.removeprefix("fsstore.")
+        found = [f"{name}:{line}: {constant}" for line, constant in _amounts(tree)]
+        if below in GIVEN:
+            given |= {below} if found else set()
+        elif found:
+            homes.setdefault(below.split(".")[0], {})[below] = found
+    problems = [f"{module}: has no amounts any more" for module in GIVEN.keys() - given]
+    for package, modules in homes.items():
+        if len(modules) > 1:
+            problems += [
+                each for module in modules if module != f"{package}.tuning" for each in modules[module]
+            ]
+    assert not problems, "\n" + "\n".join(sorted(problems))
+
+
+def test_numbers_that_tune_say_what_they_trade():
+    """Every number of a `tuning` module has a comment of some words, is used, and the module holds nothing else."""
+    everything = Counter(
+        found
+        for path in PACKAGE.rglob("*.py")
+        for found in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+    )
+    problems = []
+    for name, (path, tree) in sources().items():
+        if not name.endswith(".tuning"):
+            continue
+        comments = dict(_comments(path))
+        for node in tree.body[1:]:
+            said = comments.get(node.lineno) or comments.get(node.lineno - 1) or ""
+            constant = ast.unparse(node.targets[0]) if isinstance(node, ast.Assign) else ""
+            if not constant.isupper() or len(said.split()) < 4 or everything[constant] < 2:
+                problems.append(f"{name}:{node.lineno}: {ast.unparse(node)}")
+    assert not problems, "\n" + "\n".join(problems)
+
+
+@pytest.mark.parametrize(
+    ("source", "names"),
+    [
+        ("_KEPT_BYTES = 64 << 20", ["_KEPT_BYTES"]),
+        ("_FIRST_S, _LAST_S = 0.1, -1", ["_FIRST_S", "_LAST_S"]),
+        ("_MOST_BYTES = 2**31", []),
+        ("_MAGIC = 0x89", []),
+        ("_KEPT_BYTES = struct.calcsize('<I')", []),
+        ("_PAUSES_S = (0.1, 0.2)\nPAUSE_S: Final = 3", ["_PAUSES_S", "PAUSE_S"]),
+    ],
+)
+def test_amounts_are_told_by_their_names(source, names):
+    """An amount is a plain number whose name has a word for one, and no word for a limit."""
+    assert [name for _, name in _amounts(ast.parse(source))] == names
 
 
 CONTRACTS = {"codec/ability.py"}  # where abilities are looked up

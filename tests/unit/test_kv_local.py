@@ -339,7 +339,7 @@ def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
     """Each part is asked for when those before are written, full steps on their way to the disk; the sync comes last."""
     calls = recorded(monkeypatch, "writev", "fsync", "rename")
     monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
-    monkeypatch.setattr(local_stage, "_STEP_BYTES", 4)
+    monkeypatch.setattr(local_stage, "STAGED_STEP_BYTES", 4)
 
     def value():
         for portion in ([b"0123456789"], [b"ab", memoryview(b"cdef")], [b"g", b"", b"h"]):
@@ -580,7 +580,7 @@ def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, monkeypatch, mo
             raise StoreError("no more")
         return LateWrite(f"{tmp_path}/{n}", b"v" * (n + 1))
 
-    monkeypatch.setattr(local_write, "_LARGE_BYTES", large)
+    monkeypatch.setattr(local_write, "LARGE_FILE_BYTES", large)
     with pytest.raises(StoreError, match="no more"):
         drive(LocalDriver(Protocol(mode)).write_late([partial(make, n) for n in range(5)], 1))
     assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(3) if n + 1 >= large]
@@ -597,7 +597,7 @@ def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch):
         real(fd)
 
     monkeypatch.setattr(local_stage.os, "fsync", slow)
-    monkeypatch.setattr(local_write, "_LARGE_BYTES", 1)
+    monkeypatch.setattr(local_write, "LARGE_FILE_BYTES", 1)
 
     def make(n):
         made.append(n)

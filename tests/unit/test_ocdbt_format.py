@@ -221,7 +221,7 @@ def test_shared_prefixes():
 
 def test_shared_prefixes_in_blocks(monkeypatch):
     """Keys are compared in blocks; the seams do not show."""
-    monkeypatch.setattr("fsstore.kvstore.ocdbt.format.key_column._BLOCK", 20)
+    monkeypatch.setattr("fsstore.kvstore.ocdbt.format.key_column.COMPARED_KEY_BYTES", 20)
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted

@@ -11,7 +11,8 @@ import pytest
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.codec import scratch as module
-from fsstore.codec.scratch import BLOCK_BYTES, block, scratch
+from fsstore.codec.scratch import block, scratch
+from fsstore.codec.tuning import SCRATCH_BLOCK_BYTES as BLOCK_BYTES
 from fsstore.errors import ResourceExhaustedError
 
 LARGE = BLOCK_BYTES + 4096

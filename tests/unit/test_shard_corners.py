@@ -77,6 +77,44 @@ def test_boxes_of_shards_are_what_numpy_selects(codecs, pool):
         np.testing.assert_array_equal(future.result(), data[key])
 
 
+@pytest.mark.parametrize("codec", ["zstd", "blosc"])
+def test_large_sub_chunks_of_transposed_shards(codec):
+    """What is decoded of a sub-chunk that is not decoded whole is found where the transpose before the shard puts it."""
+    blosc = {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "typesize": 4, "blocksize": 4096}
+    last = {"name": codec, "configuration": blosc if codec == "blosc" else {"level": 1}}
+    inner = {"chunk_shape": [128, 16, 64], "codecs": [LITTLE, last], "index_codecs": [LITTLE]}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [32, 64, 256]}}
+    metadata = {"shape": [32, 64, 256], "data_type": "int32", "chunk_grid": grid}
+    metadata["codecs"] = [TRANSPOSE, {"name": "sharding_indexed", "configuration": inner}]
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    array = fsstore.open(spec, create=True).result()
+    data = np.random.default_rng(0).integers(0, 1000, (32, 64, 256)).astype("i4")
+    array.write(data).result()
+    for key in [
+        np.s_[0:2, 0:3, 0:5],
+        np.s_[10:14, 30:50, 60:70],
+        np.s_[3:5, 2:9, 200:201],
+        np.s_[15:16],
+        np.s_[:, 5],
+    ]:
+        np.testing.assert_array_equal(array[key].read().result(), data[key])
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_windows_of_many_shards(codecs, monkeypatch):
+    """Shards are read some at a time, a box of their grid; what is read is what NumPy selects, whatever the number."""
+    array, data = opened(codecs)
+    keys = [np.s_[:], np.s_[::-1, ::3], np.s_[:, 17], np.s_[3, ::-2, 5:9], np.s_[2:19, 30:3:-1, ::7]]
+    for most in (1 << 12, 1 << 14, 1 << 22):
+        monkeypatch.setattr(chunk_read, "INLINE_READ_BYTES", most)
+        for key in keys:
+            np.testing.assert_array_equal(array[key].read().result(), data[key])
+    rows = np.array([19, 3, 3, 0, 12])
+    columns = np.array([32, 1, 16, 15, 31])
+    np.testing.assert_array_equal(array.vindex[rows, columns].read().result(), data[rows, columns])
+    np.testing.assert_array_equal(array.oindex[rows, columns].read().result(), data[np.ix_(rows, columns)])
+
+
 def test_a_part_of_one_shard_is_planned_once(monkeypatch):
     """Its sub-chunks are planned, the shard is not; all of a shard, or parts of several, are planned both ways."""
     array, data = opened(CHAINS["plain"])

@@ -135,7 +135,7 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
 def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch):
     """The first sub-chunks are in the file before the last are encoded, and partial writes do the same."""
     monkeypatch.setattr(execution, "core_count", lambda: 1)
-    monkeypatch.setattr(shard_layout, "_PORTION_BYTES", 1)
+    monkeypatch.setattr(shard_layout, "SHARD_PORTION_BYTES", 1)
     events = []
     encode, writev = BoundChain.encode, os.writev
     monkeypatch.setattr(BoundChain, "encode", lambda *a: events.append("encode") or encode(*a))

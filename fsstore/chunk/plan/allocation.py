@@ -13,14 +13,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fsstore.chunk.tuning import ALIGNED_FROM_BYTES, CACHE_LINE_BYTES
 from fsstore.codec.contract import Array
-from fsstore.codec.scratch import BLOCK_BYTES, block
+from fsstore.codec.scratch import passing as passing_memory
 from fsstore.errors import ResourceExhaustedError, StoreError
 
 __all__ = ["broadcast", "new_array"]
-
-_LINE = 64  # bytes of a line of the processor's cache
-_ALIGNED_FROM = 1 << 20  # bytes from which an array is large
 
 
 def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaustedError:
@@ -37,12 +35,12 @@ def new_array(
     memory: Literal["C", "F"] = "F" if order == "F" else "C"
     try:
         size = math.prod(shape) * native.itemsize
-        if size < _ALIGNED_FROM or native.hasobject:
+        if size < ALIGNED_FROM_BYTES or native.hasobject:
             return np.empty(shape, native, order=memory)
-        if passing and size > BLOCK_BYTES:
-            return np.ndarray(shape, native, block(size).data, order=memory)
-        octets = np.empty(size + _LINE, np.uint8)
-        first = -octets.__array_interface__["data"][0] % _LINE
+        if passing:
+            return np.ndarray(shape, native, passing_memory(size).data, order=memory)
+        octets = np.empty(size + CACHE_LINE_BYTES, np.uint8)
+        first = -octets.__array_interface__["data"][0] % CACHE_LINE_BYTES
         return np.ndarray(shape, native, octets.data, first, order=memory)
     except (MemoryError, ValueError, OverflowError) as error:
         raise _too_large(shape, native) from error

@@ -1,6 +1,6 @@
 """Cells that follow each other in a plan, made when they are asked for.
 
-A request may touch millions of small chunks.  What decodes and places many of them at once wants their keys, the first
+A request may touch millions of small chunks.  Decoding and placing many of them at once takes their keys, the first
 and the last; to make them all, with their segments, would take longer than that.
 """
 
@@ -14,13 +14,12 @@ from typing import Any, overload
 import numpy as np
 
 from fsstore.chunk.plan.grid import Segment, SliceSegments
+from fsstore.chunk.plan.listed import ListedSegments, Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Cell, Plan, Points, chunk_numbers, even
+from fsstore.chunk.plan.planner import Cell, Plan, chunk_numbers, even
+from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
 
-__all__ = ["FEW", "CellRun", "batches"]
-
-FEW = 32  # columns for fewer cells cost more than the cells
-_TOGETHER = 128  # made together for batches of few: made between large chunks, which fill the caches, they take longer
+__all__ = ["CellRun", "batches"]
 
 
 def batches(
@@ -34,7 +33,7 @@ def batches(
     count = plan.cell_count
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
-    if count <= FEW:
+    if count <= FEW_CELLS:
         cells = list(plan.cells())
         keys = [model.key(chunk_numbers(plan, cell)) for cell in cells]
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
@@ -47,10 +46,10 @@ def batches(
 def _made(
     plan: Plan, model: ChunkModel, numbers: range, size: int
 ) -> Iterator[tuple[Sequence[Cell], list[str]]]:
-    step = size if size > FEW else size * (_TOGETHER // size)
+    step = size if size > FEW_CELLS else size * (CELLS_MADE_TOGETHER // size)
     for begin in numbers[::step]:
         run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
-        if size > FEW:
+        if size > FEW_CELLS:
             yield run, run.keys(model)
         else:
             yield from _cut(list(run), run.keys(model), size)
@@ -145,4 +144,7 @@ def _chunks(segments: Sequence[Any]) -> Sequence[int]:
     """Return the numbers of the chunks of segments along one dimension."""
     if isinstance(segments, SliceSegments):
         return segments.chunks
+    if isinstance(segments, ListedSegments):
+        listed: list[int] = segments.chunks[0].tolist()
+        return listed
     return [segment.chunk for segment in segments]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol
 
-__all__ = ["ChunkKeys", "KeyEncoding"]
+__all__ = ["ChunkKeys", "KeyEncoding", "WholeKeys"]
 
 _DIGITS = 20  # which no number of a chunk has
 
@@ -35,6 +35,33 @@ class ChunkKeys(Protocol):
         ...
 
 
+class WholeKeys:
+    """Keys made of all numbers together: the rest of `ChunkKeys`, for classes that have `key` and `numbers`."""
+
+    __slots__ = ()
+
+    @property
+    def is_joined(self) -> bool:
+        """Keys are not made of parts."""
+        return False
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks."""
+        return [self.key(numbers) for numbers in zip(*columns, strict=True)]
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
+        """Refuse: there are no parts."""
+        raise NotImplementedError  # `is_joined` says so
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        raise NotImplementedError
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none."""
+        raise NotImplementedError
+
+
 class KeyEncoding(NamedTuple):
     """`lead` and the chunk numbers joined by `separator`; `scalar` is the key of an array of rank 0.
 
@@ -45,11 +72,6 @@ class KeyEncoding(NamedTuple):
     lead: str = ""
     separator: str = "."
     scalar: str = "0"
-
-    @classmethod
-    def zarr3(cls, name: str, separator: str) -> KeyEncoding:
-        """Return the encoding that zarr v3 calls `default` or `v2`."""
-        return cls("c", separator, "c") if name == "default" else cls("", separator, "0")
 
     @property
     def is_joined(self) -> bool:

@@ -8,16 +8,13 @@ from dataclasses import dataclass, field
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.tuning import JOINT_BYTES, WINDOW_BYTES
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.observer import Meter
 
-__all__ = ["JOINT_BYTES", "WINDOW_BYTES", "OpenChunks"]
-
-# what a request may have in memory beside its result: 64 MB, a third of which is freed and not given back
-WINDOW_BYTES = 40 * 1024 * 1024
-JOINT_BYTES = 64 * 1024 * 1024  # reads that touch more are made by themselves, in windows
+__all__ = ["OpenChunks"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
+from fsstore.chunk.tuning import SUMMED_BOXES
+
 __all__ = ["Region", "Regions", "covered", "cut", "most_covered"]
-
-
-_MOST_SUMMED = 256  # boxes along a dimension that are looked at one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,15 +117,15 @@ def _covered_along(regions: Regions, dimension: int, size: int) -> int:
         low, high = max(start, anchor + number * step), min(stop, anchor + (number + 1) * step)
         return min(-(-high // size) * size, max(stop, high)) - max(low // size * size, min(start, low))
 
-    edge = min(size // step + 2, _MOST_SUMMED)
-    if last - first <= 2 * edge + _MOST_SUMMED:
+    edge = min(size // step + 2, SUMMED_BOXES)
+    if last - first <= 2 * edge + SUMMED_BOXES:
         return sum(map(one, range(first, last)))
     ends = sum(map(one, range(first, first + edge))) + sum(map(one, range(last - edge, last)))
     common = math.gcd(step, size)
     period = size // common
     repeated, rest = divmod(last - first - 2 * edge, period)
     read = step + size - (0 if anchor % common else common)  # by a box, over a repetition
-    if rest > _MOST_SUMMED:
+    if rest > SUMMED_BOXES:
         return ends + (repeated * period + rest) * read
     return ends + repeated * period * read + sum(map(one, range(first + edge, first + edge + rest)))
 

@@ -15,28 +15,31 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxView, plan_boxes
-from fsstore.chunk.read.reader import INLINE_BYTES, plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import ChunkReader, Planned, ReadRequest, locate_error
+from fsstore.chunk.read.reader import plan_alone, read_here, read_spread
+from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
+from fsstore.chunk.tuning import (
+    BOX_COLUMNS_FROM,
+    INLINE_READ_BYTES,
+    LARGE_CHUNK_BYTES,
+    QUEUE_FETCH_BYTES,
+    QUEUE_LIMIT,
+    SHARED_CHUNKS_FROM,
+)
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import outcomes, tell
 
 __all__ = ["ReadQueue"]
 
-_FETCH_BYTES = 32 * 1024 * 1024  # decoded, of chunks that are fetched together
-_QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked
-_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
-_LARGE_CHUNK = 256 * 1024  # worth a worker each
-_SHARED_FROM = 16  # waking a worker costs about as much as decoding a few small chunks
 
-User: TypeAlias = tuple[int, ChunkReader, AnyCell]
+User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
 
 
@@ -54,7 +57,7 @@ class ReadQueue:
         future: Future[Any] = futures.pending(start=self.flush)
         with self._lock:
             self._waiting.append((future, wanted))
-            full = len(self._waiting) >= _QUEUE_LIMIT
+            full = len(self._waiting) >= QUEUE_LIMIT
         if full:
             self.flush()
         return future
@@ -81,10 +84,10 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     """
     try:
         windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
-        if touched_bytes <= INLINE_BYTES:
+        if touched_bytes <= INLINE_READ_BYTES:
             execution.drive(read_here(windows))
             futures.resolve(future, out)
-        elif len(windows) > 1 and windows[0].part.entries is None and not execution.on_worker("compute"):
+        elif len(windows) > 1 and not execution.on_worker("compute"):
             chunks = windows[0].part.chunks
             threads = chunks.workers(chunks.model.chain.working_size)
             futures.follow(future, read_spread(windows, threads), lambda _: out)
@@ -113,7 +116,7 @@ class _Batch:
             self._plan(wanted)
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
-        if self._touched_bytes <= INLINE_BYTES:
+        if self._touched_bytes <= INLINE_READ_BYTES:
             self._make()
         else:
             execution.hand_over(self._make, kind="io")
@@ -127,7 +130,7 @@ class _Batch:
     def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
         """Plan the reads that are not planned yet."""
         views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
-        if len(views) >= _COLUMNS_FROM:
+        if len(views) >= BOX_COLUMNS_FROM:
             self._boxes = plan_boxes(views)
         for boxes in self._boxes:
             self._outs |= boxes.outs
@@ -146,11 +149,10 @@ class _Batch:
             execution.drive(self._make_together())
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
-        for number, (future, error) in enumerate(zip(self._futures, self._errors, strict=True)):
-            if error is None:
-                futures.resolve(future, self._outs[number])
-            else:
-                futures.fail(future, error)
+        found = [
+            self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
+        ]
+        tell(self._futures, found)
 
     async def _make_together(self) -> None:
         """Make the reads; each chunk is fetched once."""
@@ -189,7 +191,7 @@ def _batch_size(model: ChunkModel) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
     shard = model.shard
     size = (model.chain if shard is None else shard.inner).decoded_size
-    return 1 if shard is None and size >= _LARGE_CHUNK else max(1, _FETCH_BYTES // size)
+    return 1 if shard is None and size >= LARGE_CHUNK_BYTES else max(1, QUEUE_FETCH_BYTES // size)
 
 
 class _SharedChunks(NamedTuple):
@@ -205,13 +207,14 @@ class _SharedChunks(NamedTuple):
 
     async def fetch_and_place(self, batch: list[Any]) -> None:
         """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
-        answers: list[ReadResult | None]
-        try:
-            answers = list(await self.source.read_whole(batch))
-        except Exception:  # noqa: BLE001  # which reads fail comes out one by one
-            answers = await self._one_by_one(batch)
-        pairs, begin_ns = list(zip(batch, answers, strict=True)), perf_counter_ns()
-        if len(pairs) > _SHARED_FROM:
+        pairs: list[tuple[Any, ReadResult]] = []
+        for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
+            if isinstance(outcome, BaseException):  # only what is damaged fails
+                self._fail(identity, outcome)
+            else:
+                pairs.append((identity, outcome))
+        begin_ns = perf_counter_ns()
+        if len(pairs) > SHARED_CHUNKS_FROM:
             await execution.offload(execution.map_blocking, self._place, pairs)
         else:
             for pair in pairs:
@@ -220,22 +223,12 @@ class _SharedChunks(NamedTuple):
         if part.chunks.meter is not None:
             part.chunks.meter.decoded(len(batch), begin_ns)
 
-    async def _one_by_one(self, batch: list[Any]) -> list[ReadResult | None]:
-        """Read a batch that failed as a whole key by key, so that only what is damaged fails."""
-        answers: list[ReadResult | None] = []
-        for identity in batch:
-            try:
-                answers += await self.source.read_whole([identity])
-            except Exception as error:  # noqa: BLE001  # the futures carry it
-                answers.append(None)
-                for number, _, _ in self.users[identity]:
-                    self.errors[number] = error
-        return answers
+    def _fail(self, identity: Any, error: BaseException) -> None:
+        for number, _, _ in self.users[identity]:
+            self.errors[number] = error
 
-    def _place(self, pair: tuple[Any, ReadResult | None]) -> None:
+    def _place(self, pair: tuple[Any, ReadResult]) -> None:
         identity, answer = pair
-        if answer is None:
-            return
         users = list(self.users[identity])
         try:
             if len(users) == 1 or answer.state != "value" or _want_little(users):
@@ -247,9 +240,7 @@ class _SharedChunks(NamedTuple):
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except Exception as error:  # noqa: BLE001  # the futures carry it
-            told = locate_error(self.source, identity, error)
-            for number, _, _ in users:
-                self.errors[number] = told
+            self._fail(identity, locate_error(self.source, identity, error))
 
 
 def _want_little(users: Sequence[User]) -> bool:

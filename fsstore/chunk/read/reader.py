@@ -16,40 +16,44 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.open_chunks import JOINT_BYTES, WINDOW_BYTES, OpenChunks
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
 from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
-from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.tuning import (
+    COPIED_IN_FLIGHT_BYTES,
+    FAR_SHARD_BYTES,
+    FAR_WINDOW_BYTES,
+    FEW_LARGE_CELLS,
+    INLINE_READ_BYTES,
+    JOINT_BYTES,
+    LOOP_COPY_BYTES,
+    NEAR_SHARD_BYTES,
+    NEAR_SHARDS_BYTES,
+    NEAR_WINDOW_BYTES,
+    READ_WINDOW_CELLS,
+    SLOW_WINDOW_BYTES,
+    SLOW_WINDOWS,
+    THREAD_WORTH_BYTES,
+    TOGETHER_BYTES,
+    TURN_S,
+    WINDOW_BYTES,
+    WINDOW_COST_BYTES,
+)
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.bounded_tasks import run_bounded
+from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["INLINE_BYTES", "Later", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = ["Later", "plan_alone", "read", "read_here", "read_spread"]
 
-_SHARD_BYTES = 32 * 1024 * 1024  # of a shard that is read at once
-# the same over a store that never waits, where parts cost little, and of the shards of all threads
-_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES = 4 * 1024 * 1024, 16 * 1024 * 1024
-_WINDOW_CELLS = 512
-# of a window of a store that never waits: still in the processor's cache when it is decoded
-_NEAR_BYTES = 1024 * 1024
-# windows a worker where decoding takes long, and their bytes at most: their Python costs more than cold caches do
-_NEAR_SHARE, _NEAR_MOST = 16, 8 * 1024 * 1024
-_TOGETHER_BYTES = 128 * 1024  # larger chunks, decoded as fast as zstd or faster, are windows of their own
-_TURN_S = 0.005  # that a worker waits for its turn to fetch
-_FEW = 16  # of so many cells, which are large, fetching is reading
-INLINE_BYTES = 4 * 1024 * 1024  # reading this much takes about as long as waking the workers a few times
-_WORTH_A_THREAD = 448 * 1024  # bytes of zstd: 0.4 ms, of which waking a worker takes 0.1
-_IN_FLIGHT_BYTES = 32 * 1024 * 1024  # of what is only copied
-_WAITING_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
-_COPIED_BYTES = 2 * 1024 * 1024  # of a window that the event loop may copy itself
-_WINDOW_COST = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
 
@@ -64,12 +68,12 @@ def _bytes_touched(window: Window) -> int:
 
 def _chain_of(window: Window) -> BoundChain:
     part = window.part
-    return part.chunks.model.chain if part.entries is None else part.entries.layout.inner
+    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
     """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
-    if touched <= INLINE_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
+    if touched <= INLINE_READ_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
         return touched
     total = 0
     for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
@@ -111,18 +115,19 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
     waits = chunks.store.driver.features.waits
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
-    small = touched <= INLINE_BYTES or (cells == 1 and entries is None)
-    joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_BYTES)
-    chain = model.chain if entries is None else entries.layout.inner
+    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
+    joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    chain = model.chain if entries is None else entries.grid.layout.inner
     threads = chunks.workers(chain.working_size)
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
-    size = outline.even(max(1, min(share, _WINDOW_CELLS, _most_cells(chunks, touched // threads))))
+    size = outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched // threads))))
     windows = _windows(request, outline, size, threads)
     if entries is not None:
-        most = _SHARD_BYTES if waits or joint else min(_NEAR_SHARD_BYTES, _NEAR_SHARDS_BYTES // threads)
+        most = FAR_SHARD_BYTES if waits or joint else min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads)
         few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
-        windows = shard_windows(request, outline, entries, most=most, few=few)
+        together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+        windows = shard_windows(request, outline, entries, most=most, together=together, few=few)
     if waits:
         done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
     elif joint and later is not None:
@@ -137,9 +142,9 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
     """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
     if not small:
-        return entries.worth_sharing
+        return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
-    return model.chain.effort >= 2 * _WORTH_A_THREAD and not store.driver.features.waits
+    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
 
 
 def _most_cells(chunks: OpenChunks, touched: int) -> int:
@@ -152,10 +157,10 @@ def _most_cells(chunks: OpenChunks, touched: int) -> int:
     """
     size = chunks.model.chain.decoded_size
     if chunks.store.driver.features.waits:
-        return _WAITING_BYTES // size
+        return FAR_WINDOW_BYTES // size
     if chunks.model.chain.effort > size:
-        return max(_NEAR_BYTES, min(touched // _NEAR_SHARE, _NEAR_MOST)) // size
-    return 1 if size > _TOGETHER_BYTES else _NEAR_BYTES // size
+        return max(NEAR_WINDOW_BYTES, min(touched // SLOW_WINDOWS, SLOW_WINDOW_BYTES)) // size
+    return 1 if size > TOGETHER_BYTES else NEAR_WINDOW_BYTES // size
 
 
 def _window_of_box(request: ReadRequest) -> Window | None:
@@ -172,10 +177,10 @@ def _window_of_box(request: ReadRequest) -> Window | None:
     if model.shard is None:
         return Window(ChunkReader(chunks, BoxPlacement(), source), [box], [key])
     entries = None if box.covers else ShardEntries(maps, out.shape, model)
-    if entries is None or entries.touched_bytes > INLINE_BYTES:
+    if entries is None or entries.touched_bytes > INLINE_READ_BYTES:
         return None
     cells, numbers = entries.of(box)
-    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     return Window(part, cells, entries.identities(key, numbers))
 
 
@@ -203,10 +208,10 @@ def _taking_turns() -> Callable[[Window], None]:
     turn = fork.brief_lock()
 
     def run(window: Window) -> None:
-        small = len(window.cells) > _FEW and window.guard is None
+        small = len(window.cells) > FEW_LARGE_CELLS and window.guard is None
         mine = False
         try:
-            mine = small and turn.acquire(timeout=_TURN_S)
+            mine = small and turn.acquire(timeout=TURN_S)
             answers = execution.drive(fetch(window))
         finally:
             if mine:
@@ -252,7 +257,7 @@ def _sharers(windows: Sequence[Window]) -> int:
         return 1
     effort = sum([len(window.cells) * _chain_of(window).effort for window in windows])
     threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
-    return min(threads, int(effort // _WORTH_A_THREAD))
+    return min(threads, int(effort // THREAD_WORTH_BYTES))
 
 
 async def _read_waiting(
@@ -271,7 +276,7 @@ async def _read_waiting(
 
     async def make(window: Window) -> None:
         answers = await fetch(window)
-        if copied and window.part.chunks.cache is None and _bytes_of(window) <= _COPIED_BYTES:
+        if copied and window.part.chunks.cache is None and _bytes_of(window) <= LOOP_COPY_BYTES:
             decode(window, answers)
             return
         await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
@@ -280,30 +285,36 @@ async def _read_waiting(
             await make(again)
 
     fewest = threads * chain.decoded_size
-    budget = _IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
+    budget = COPIED_IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await run_bounded(make, windows, cost=_bytes_of, budget=budget)
 
 
 def _bytes_of(window: Window) -> int:
     """Return what a window weighs while it is under way; a small one costs its tasks and requests."""
-    return max(_WINDOW_COST, _bytes_touched(window))
+    return max(WINDOW_COST_BYTES, _bytes_touched(window))
 
 
 def _pieces(
-    window: Window, answers: Answers, count: int, least: int = _FEW
+    window: Window, answers: Answers, count: int, least: int = FEW_LARGE_CELLS
 ) -> Iterator[tuple[Window, Answers]]:
     """Yield `count` parts of a window and of what was fetched, or fewer that have `least` cells."""
-    size = max(least, math.ceil(len(window.cells) / count))
-    for begin in range(0, len(window.cells), size):
-        end = begin + size
-        part = Window(window.part, window.cells[begin:end], window.identities[begin:end])
-        yield part, answers[begin:end]
+    begin = 0
+    for cells in split(window.cells, max(least, math.ceil(len(window.cells) / count))):
+        end = begin + len(cells)
+        yield Window(window.part, cells, window.identities[begin:end]), answers[begin:end]
+        begin = end
 
 
 def _windows(request: ReadRequest, outline: Plan, size: int, threads: int = 1) -> Iterator[Window]:
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
-    apart = chunks.model.chain.decoded_size > _TOGETHER_BYTES and not chunks.store.driver.features.waits
-    part = ChunkReader(chunks, Placement(outline, request.out), KvSource(chunks.store))
-    for cells, keys in batches(outline, chunks.model, size, lanes=threads if apart else 1):
+    apart = chunks.model.chain.decoded_size > TOGETHER_BYTES and not chunks.store.driver.features.waits
+    lanes, source = threads if apart else 1, KvSource(chunks.store)
+    if outline.listed:
+        part = ChunkReader(chunks, Gather(outline, request.out), source)
+        for box in boxes(outline, size, lanes):
+            yield Window(part, box, box.keys(chunks.model))
+        return
+    part = ChunkReader(chunks, Placement(outline, request.out), source)
+    for cells, keys in batches(outline, chunks.model, size, lanes):
         yield Window(part, cells, keys)

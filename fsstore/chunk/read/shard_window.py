@@ -1,4 +1,4 @@
-"""The windows of a read of shards: whole shards where these are small, parts of large ones.
+"""The windows of a read of shards: what is touched of many where that is little, parts of large ones.
 
 The parts of one shard are of one generation, as if it had been read at once: if it is rewritten in between, all of it
 is read again when the last part has been put in its place.
@@ -12,61 +12,70 @@ from collections.abc import Iterator
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Plan, chunk_numbers
-from fsstore.chunk.plan.shard_entries import ShardEntries
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_grid import ShardGrid
+from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES
 
 __all__ = ["shard_windows"]
 
-_PART_BYTES = 8 * 1024 * 1024  # of a shard whose parts are fetched far away
-
 
 def shard_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, few: bool
+    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
-    """Yield a window a shard: the shard as one chunk when all of it is wanted, else the sub-chunks touched.
+    """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
 
+    Where a shard is more than half of that, there is a window a shard: the shard as one chunk when all of it is wanted,
+    else the sub-chunks touched.
     With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a shard
     of more than `most` bytes are several windows, so that no thread has all of it in memory.
     """
     chunks, maps, out = request
     chain, source = chunks.model.chain, KvSource(chunks.store)
-    whole = ChunkReader(chunks, Placement(outline, out), source)
-    part = ChunkReader(chunks, Placement(entries.plan, out), entries.source(source), entries)
-    large = chain.decoded_size > most
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
-    coarse = part
-    if large and as_chunks and (depth := entries.depth(most)) < len(entries.layouts):
-        shards = ShardEntries(maps, out.shape, chunks.model, depth)
-        coarse = ChunkReader(chunks, Placement(shards.plan, out), shards.source(source), shards)
+    if entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
+        for cells, identities in entries.boxes(outline, chunks.model, together):
+            yield Window(part, cells, identities)
+        return
+    whole = ChunkReader(chunks, Placement(outline, out), source)
+    large = chain.decoded_size > most
+    coarse, coarse_part = entries, part
+    if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
+        coarse = ShardEntries(maps, out.shape, chunks.model, depth)
+        coarse_part = ChunkReader(
+            chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
+        )
     for cell in outline.cells():
         key = chunks.model.key(chunk_numbers(outline, cell))
         covers = cell.covers and as_chunks
         if covers and not large:
             yield Window(whole, [cell], [key])
             continue
-        here = coarse if covers else part
-        assert here.entries is not None
-        cells, numbers = here.entries.of(cell)
-        window = Window(here, cells, here.entries.identities(key, numbers))
-        yield from _cut(window, here.entries, min(most, _PART_BYTES), complete=covers) if large else [window]
+        here, reader = (coarse, coarse_part) if covers else (entries, part)
+        cells, numbers = here.of(cell)
+        window = Window(reader, cells, here.identities(key, numbers))
+        yield from (
+            _cut(window, here.grid, min(most, FAR_SHARD_PART_BYTES), complete=covers) if large else [window]
+        )
 
 
-def _cut(window: Window, entries: ShardEntries, most: int, *, complete: bool) -> Iterator[Window]:
+def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:
     """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
 
     Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
     both clear the same large page.
     """
     part, cells, identities, _ = window
-    size = max(1, most // entries.layout.inner.decoded_size)
+    size = max(1, most // grid.layout.inner.decoded_size)
     if size >= len(cells):
         yield window
         return
     size = math.ceil(len(cells) / (2 * math.ceil(len(cells) / (2 * size))))
     if isinstance(cells, CellRun):
         size = cells.even(size)
-    source = entries.source_of_parts(KvSource(part.chunks.store), complete=complete)
+    source = grid.source_of_parts(KvSource(part.chunks.store), complete=complete)
     begins = range(0, len(cells), size)
     guard = ShardGuard(window, source, len(begins)) if part.chunks.cache is None else None
     part = part._replace(source=source)

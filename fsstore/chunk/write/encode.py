@@ -19,9 +19,10 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.place import Placement, Placing
+from fsstore.chunk.plan.place import Placement, Sending
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
-from fsstore.chunk.plan.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
@@ -34,7 +35,6 @@ __all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest", "joined"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 Stored: TypeAlias = ReadResult | StoredShard
-_AT_ONCE_BYTES = 32 << 20  # which are touched, whatever is needed of them
 _Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
 _Touched: TypeAlias = list[tuple[Cell, tuple[int, ...]]]
 
@@ -58,7 +58,7 @@ class ChunkEncoder:
     `keeps`: chunks that become all fill values when a part is written are stored as such.
     """
 
-    def __init__(self, request: WriteRequest, placement: Placing, *, keeps: bool) -> None:
+    def __init__(self, request: WriteRequest, placement: Sending, *, keeps: bool) -> None:
         self._model, self._placement = request.chunks.model, placement
         self._elide, self._keeps = request.elide, keeps
         self._entries: ShardEntries | None = None
@@ -125,28 +125,28 @@ class ChunkEncoder:
         if isinstance(old, StoredShard):
             before = old
         else:
-            before = _split(None if old.state == "missing" else old.value, entries.layouts[0])
+            before = _split(None if old.state == "missing" else old.value, entries.grid.layouts[0])
         parts: Iterable[Buffer | None] = self._changed_parts(entries, touched, before)
         if may_vanish:
             parts = list(parts)
             if all(part is None for part in parts):
                 return None
-        return entries.layouts[0].portions(parts)
+        return entries.grid.layouts[0].portions(parts)
 
     def _changed_parts(
         self, entries: ShardEntries, touched: _Touched, before: _Parts, level: int = 0
     ) -> Iterator[Buffer | None]:
         """Yield the parts of a shard, whatever the level it is on: changed where they are touched."""
-        layout = entries.layouts[level]
+        layout = entries.grid.layouts[level]
         by_part: dict[int, _Touched] = {}
         for pair in touched:
             by_part.setdefault(pair[1][level], []).append(pair)
 
         def change(number: int) -> Buffer | None:
-            if level + 1 == len(entries.layouts):
+            if level + 1 == len(entries.grid.layouts):
                 cell = by_part[number][0][0]
                 return self._changed_part(entries, cell, None if self._is_whole(cell) else before[number])
-            inner = entries.layouts[level + 1]
+            inner = entries.grid.layouts[level + 1]
             old = _split(before[number], inner)
             parts = list(self._changed_parts(entries, by_part[number], old, level + 1))
             return None if all(part is None for part in parts) else inner.assemble(parts)
@@ -161,9 +161,9 @@ class ChunkEncoder:
         return cell.covers and not self._model.is_partial
 
     def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
-        chain = entries.layout.inner
+        chain = entries.grid.layout.inner
         chunk = _decoded(before, chain)
-        self._entry_placement.copy_in(cell, self._model.view(entries.in_array_order(chunk)))
+        self._entry_placement.copy_in(cell, self._model.view(entries.grid.in_array_order(chunk)))
         if self._elides(chunk, chain):
             return None
         return _encoded(chunk, chain) if self._elide else chain.encode_all(chunk)
@@ -180,7 +180,7 @@ def joined(portions: Portions, usual: int) -> Buffer:
     if second is None:
         return first[0] if len(first) == 1 else b"".join(first)
     whole = io.BytesIO()
-    whole.seek(min(usual + usual // 64, _AT_ONCE_BYTES))
+    whole.seek(min(usual + usual // 64, SHARD_AT_ONCE_BYTES))
     whole.write(b"\0")
     whole.seek(0)
     whole.writelines(itertools.chain(first, second))

@@ -1,8 +1,8 @@
 """Writes that touch the same chunks are made in the order in which they were begun.
 
-A large write is made by threads, or on the event loop, while its caller goes on.  What he begins meanwhile waits if it
-touches a chunk that is still to be written: a later write for its turn, so that it is the one that stays, and a read
-for what it is to see.  Everything else goes on at once.
+A large write is made by threads, or on the event loop, while its caller goes on.  Whatever the caller
+begins meanwhile waits if it touches a chunk that is still to be written: a later write for its turn, so that it is the
+one that stays, and a read for what it is to see.  Everything else goes on at once.
 
 Known are the writes of this process, by the store and the numbers of the chunks: of each chunk the latest write, which
 comes after those before it.  A write is over when nothing of it is written any more; one that was cancelled may still
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import ChunkBox, Outline, chunk_numbers
+from fsstore.chunk.tuning import LISTED_CHUNKS
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution, fork
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["after", "before", "in_order", "in_turn", "over", "touched"]
 
-_LISTED_CHUNKS = 1 << 18  # 4,096 take half a millisecond; writes of more stand for every chunk
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
 
@@ -80,7 +80,7 @@ def touched(outline: Outline, model: ChunkModel) -> _Chunks:
     rank = model.key_rank  # without dimensions inside the elements, of which another view has others
     if isinstance(outline, ChunkBox):
         return [tuple(outline.numbers[:rank])]
-    if outline.cell_count > _LISTED_CHUNKS:
+    if outline.cell_count > LISTED_CHUNKS:
         return None
     if not outline.separable:
         return [tuple(chunk_numbers(outline, cell)[:rank]) for cell in outline.cells()]

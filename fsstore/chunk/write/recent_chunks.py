@@ -1,8 +1,8 @@
 """Elements of chunks that were changed and encoded a moment ago.
 
-Appending to an array changes the same chunks again and again.  What is stored of them is read each time, because
-others may write there too; but where it is, byte for byte, what was encoded here last, the elements are still known
-and need not be decoded: a part of a chunk of zstd is written in nine tenths of the time.
+Appending to an array changes the same chunks again and again.  Their stored bytes are read each time, because others
+may write there too; but where they are, byte for byte, what was encoded here last, the elements are still known and
+need not be decoded: a part of a chunk of zstd is written in nine tenths of the time.
 
 Equal bytes decode to equal elements whatever their key is, so nothing has to be forgotten when something is written.
 A few chunks are kept, of all arrays together, and only of codecs that give back bit by bit what they were given.
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import TypeAlias
 
+from fsstore.chunk.tuning import LARGEST_RECENT_BYTES, RECENT_BYTES, RECENT_TAIL_BYTES, SMALLEST_RECENT_BYTES
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
 from fsstore.runtime.cache_pool import CachePool
@@ -19,17 +20,17 @@ from fsstore.runtime.state import OfProcess
 
 __all__ = ["is_kept", "keep", "taken"]
 
-_KEPT_BYTES = 8 << 20  # elements and encodings
-_LARGEST_BYTES = _KEPT_BYTES // 2  # of a chunk
-_WORTH_IT = 32 << 10  # which zstd decodes in eight times as long as a chunk takes to be kept and found here
-_TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
 _Key: TypeAlias = tuple[BoundChain, int, bytes]
-_pool = OfProcess(lambda: CachePool(_KEPT_BYTES))  # a forked child of few writes would keep it for ever
+_pool = OfProcess(lambda: CachePool(RECENT_BYTES))  # a forked child of few writes would keep it for ever
 
 
 def is_kept(chain: BoundChain) -> bool:
     """Return whether chunks of a chain are kept."""
-    return chain.is_exact and chain.decoded_size <= _LARGEST_BYTES and chain.effort >= _WORTH_IT
+    return (
+        chain.is_exact
+        and chain.decoded_size <= LARGEST_RECENT_BYTES
+        and chain.effort >= SMALLEST_RECENT_BYTES
+    )
 
 
 def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
@@ -46,4 +47,4 @@ def taken(chain: BoundChain, data: Buffer) -> Array | None:
 
 
 def _key(chain: BoundChain, data: Buffer) -> _Key:
-    return chain, len(data), bytes(data[-_TAIL:])
+    return chain, len(data), bytes(data[-RECENT_TAIL_BYTES:])

@@ -2,8 +2,8 @@
 
 Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
 encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the
-store can do that (`write_late`).  What is small and waits for a disk is written together with what is begun beside it
-(`joint_write`).  Writes of one chunk keep the order in which they were begun (`write_order`).
+store can do that (`write_late`).  Small writes that wait for a disk are made together with those begun beside them
+(`small_writes`).  Writes of one chunk keep the order in which they were begun (`order`).
 """
 
 from __future__ import annotations
@@ -13,30 +13,31 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from fsstore.chunk.plan.open_chunks import WINDOW_BYTES
 from fsstore.chunk.plan.planner import Outline, outline
+from fsstore.chunk.tuning import (
+    DISK_WORKERS,
+    FAR_WRITE_BYTES,
+    INLINE_WRITE_BYTES,
+    LATE_BYTES,
+    ONE_WINDOW_BYTES,
+    STORED_SHARD_BYTES,
+    WINDOW_BYTES,
+    WRITE_WINDOW_CELLS,
+    WRITE_WINDOWS,
+)
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import settle, write_small
-from fsstore.chunk.write.writer import LATE_BYTES, Changed, RequestChanges, Writer
+from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
-from fsstore.runtime.bounded_tasks import run_bounded
-from fsstore.runtime.fan_out import WorkEnd
+from fsstore.runtime.fan_out import WorkEnd, run_bounded
 from fsstore.runtime.future import Future, ready
 
 __all__ = ["finish", "write"]
-
-_WINDOW_CELLS = 64  # whose files a worker has synced together
-_INLINE_BYTES = 256 * 1024  # of a request that is encoded sooner than a thread is woken
-_WAITING_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
-_SHARD_BYTES = 12 * 1024 * 1024  # blocks of what is stored, and what is written at once
-_DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
-_WINDOWS = 32  # of a request that can be cut into so many
-_TOGETHER_BYTES = 8 * 1024 * 1024  # of a request that is one window
 
 
 def write(request: WriteRequest) -> Future[Any]:
@@ -50,7 +51,7 @@ def write(request: WriteRequest) -> Future[Any]:
     if not cells:
         return ready(None)
     here = not store.driver.features.waits and (
-        cells == 1 or cells * model.chain.decoded_size <= _INLINE_BYTES
+        cells == 1 or cells * model.chain.decoded_size <= INLINE_WRITE_BYTES
     )
     if not here:
         return in_order(store, touched(cut, model), lambda ended: _write_apart(request, cut, ended))
@@ -106,7 +107,7 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[
     each = _memory_of_chunk(model.chain, late=late)
     if driver.features.waits:
         each += chunk_bytes if model.chain.flat_dtype is not None else 0  # a view, which is copied to be sent
-        windows = _batches(changed, _window_size(cells, _WAITING_BYTES // chunk_bytes))
+        windows = _batches(changed, _window_size(cells, FAR_WRITE_BYTES // chunk_bytes))
         writer = Writer(driver, threads=chunks.workers(each))
         return execution.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
     # of shards that use every core by themselves one is encoded at a time
@@ -114,8 +115,8 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[
     encoders = 1 if shard is not None and shard.shares_cores else chunks.workers(each)
     if late or _is_one_window(cells, chunk_bytes):
         writer = Writer(driver, threads=encoders, late=True)
-        return _spread(writer, _batches(changed, _WINDOW_CELLS), workers=1, kind="request", ended=ended)
-    workers = encoders if chunks.threads else chunks.workers(each, _DISK_WORKERS)
+        return _spread(writer, _batches(changed, WRITE_WINDOW_CELLS), workers=1, kind="request", ended=ended)
+    workers = encoders if chunks.threads else chunks.workers(each, DISK_WORKERS)
     windows = _batches(changed, _window_size(cells, WINDOW_BYTES // (workers * each)))
     return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
 
@@ -124,13 +125,13 @@ def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
     shard = shard_of(chain)
     if late and shard is not None and not shard.at_start:  # then little by little
-        return _SHARD_BYTES + shard.inner.working_size
+        return STORED_SHARD_BYTES + shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
 
 def _window_size(cells: int, affordable: int) -> int:
     """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
-    return max(1, min(math.ceil(cells / _WINDOWS), _WINDOW_CELLS, affordable))
+    return max(1, min(math.ceil(cells / WRITE_WINDOWS), WRITE_WINDOW_CELLS, affordable))
 
 
 def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
@@ -150,7 +151,9 @@ def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     Windows of one would fight for the interpreter with system calls while others encode: parts of eight chunks of
     200 KB take 0.85 of the time together.
     """
-    return cells <= _WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= _TOGETHER_BYTES
+    return (
+        cells <= WRITE_WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= ONE_WINDOW_BYTES
+    )
 
 
 def _batches(changed: Iterator[Changed], size: int) -> Iterator[list[Changed]]:

@@ -1,16 +1,16 @@
 """Small writes made together: begun one by one, carried out in the order in which they were begun.
 
 A small durable write is waiting for the disk, and the disk takes many files in little more than the time of one.
-Nothing is faster for one alone than to make it at once, on the thread that begins it.  But who begins another before
-he has asked for the result of the one before wants several: from then on his writes wait, with a copy of their values,
-and a pool thread makes them in batches, each with what was begun while the one before was written.
+Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
+before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
+values, and a pool thread makes them in batches, each with what was begun while the one before was written.
 
 Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
 changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
-begun before: they finish it first, with `settle`.  When a batch fails, its writes are made again one by one, so that
-each future has the error of its own write; writing the same values again changes nothing.
+begun before: they finish it first, with `settle`.  Writing the same
+values again, which is what becomes of a batch that fails, changes nothing.
 
-Before a process forks all is written, because nobody would in the child; and before the interpreter exits.
+All is written before a process forks, because nobody would in the child, and before the interpreter exits.
 """
 
 from __future__ import annotations
@@ -23,22 +23,19 @@ from functools import partial
 from typing import NamedTuple
 
 from fsstore.chunk.plan.planner import Outline
+from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
-from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Copied, Future
 from fsstore.runtime.state import OfProcess, OfThread
+from fsstore.runtime.together import Outcome, outcomes, tell
 from fsstore.runtime.wake import Bell
 
 __all__ = ["settle", "write_small"]
 
-_BATCH_CHUNKS = 128  # of a batch, whose first waits for its last
-_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch
-_WAITING_BYTES = 16 * 1024 * 1024  # of writes that wait; a caller that begins more helps to make them
-_WRITE_BYTES = 4096  # of a write beside its values
 
 _lock = fork.lock()  # guards the queues
 
@@ -93,7 +90,7 @@ class _Begun(NamedTuple):
     @property
     def size(self) -> int:
         """How much memory it takes."""
-        return self.of.request.values.nbytes + _WRITE_BYTES
+        return self.of.request.values.nbytes + SMALL_WRITE_BYTES
 
 
 class _StoreQueue:
@@ -128,8 +125,8 @@ class _StoreQueue:
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if self._waiting_bytes > _WAITING_BYTES and not _own.now.is_busy:
-            self._help(lambda: self._waiting_bytes <= _WAITING_BYTES)
+        if self._waiting_bytes > SMALL_WAITING_BYTES and not _own.now.is_busy:
+            self._help(lambda: self._waiting_bytes <= SMALL_WAITING_BYTES)
 
     def settle(self, path: str | None = None) -> None:
         """Finish what was begun at a path, or anywhere, up to now."""
@@ -151,7 +148,7 @@ class _StoreQueue:
         """Carry out what can be; what waits for chunks under way is taken when these are finished."""
         while batch := self._take(is_job=is_job):
             with _busy():
-                errors = _errors(self._driver, batch)
+                found = _make(self._driver, batch)
             with _lock:
                 for write in batch:
                     del self._paths[write.number]
@@ -159,7 +156,7 @@ class _StoreQueue:
                 if not self._paths:
                     _queues.now.pop(self._driver, None)
             self._finished.ring()
-            _tell([write.future for write in batch], errors)
+            tell([write.future for write in batch], found)
 
     def _take(self, *, is_job: bool) -> list[_Begun]:
         """Return the next writes whose chunks nobody writes and no earlier write waits for; none ends a job."""
@@ -169,7 +166,7 @@ class _StoreQueue:
         size = 0
         with _lock:
             blocked = set(self._busy)
-            while self._waiting and len(keys) < _BATCH_CHUNKS and size < _BATCH_BYTES:
+            while self._waiting and len(keys) < SMALL_BATCH_CHUNKS and size < SMALL_BATCH_BYTES:
                 write = self._waiting.popleft()
                 if blocked.isdisjoint(write.changes):
                     batch.append(write)
@@ -186,20 +183,20 @@ class _StoreQueue:
         return batch
 
 
-def _errors(driver: KvDriver, batch: Sequence[_Begun]) -> list[BaseException | None]:
-    """Make the writes of a batch; return the error of each."""
-    try:
-        window = _window([write.changes for write in batch if not write.future.cancelled()])
+def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
+    """Make the writes of a batch."""
+
+    async def store(writes: Sequence[_Begun]) -> list[None]:
+        window = _window([write.changes for write in writes if not write.future.cancelled()])
         if window:
-            writer = Writer(driver, threads=batch[0].of.request.chunks.threads, late=len(window) > 1)
-            execution.drive(writer.store(window))
-    except StoreError as error:
-        if len(batch) == 1:
-            return [error]
-        return [error for write in batch for error in _errors(driver, [write])]
+            threads = writes[0].of.request.chunks.threads
+            await Writer(driver, threads=threads, late=len(window) > 1).store(window)
+        return [None] * len(writes)
+
+    try:
+        return execution.drive(outcomes(store, batch))
     except BaseException as error:  # noqa: BLE001  # the futures carry it
         return [error] * len(batch)
-    return [None] * len(batch)
 
 
 def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
@@ -212,14 +209,6 @@ def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
             else:
                 window.setdefault(key, []).append(change)
     return [*window.items()]
-
-
-def _tell(begun: Sequence[Future[None]], errors: Sequence[BaseException | None]) -> None:
-    good = [future for future, error in zip(begun, errors, strict=True) if error is None]
-    futures.resolve_all(good, [None] * len(good))
-    for future, error in zip(begun, errors, strict=True):
-        if error is not None:
-            futures.fail(future, error)
 
 
 def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
@@ -242,7 +231,7 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
         writer, window = Writer(driver), list(RequestChanges(request, cut).window())
         with _busy():
             done = execution.start(writer.store(window), waits=False)
-        _tell([future], [futures.error_of(done)])
+        tell([future], [futures.error_of(done)])
         return future
     changes = RequestChanges(request._replace(values=request.values.copy()), cut)
     by_key = {key: change for key, (change,) in changes.window()}

@@ -13,16 +13,14 @@ from typing import Self
 
 import numpy as np
 
-from fsstore.codec.chain.shard_layout import MISSING, ShardLayout
+from fsstore.chunk.tuning import STORED_BLOCK_BYTES, STORED_BLOCKS_KEPT
+from fsstore.codec.chain.shard_layout import MISSING, ShardLayout, present_in
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
 
 __all__ = ["ShardChangedError", "StoredShard"]
-
-_BLOCK_BYTES = 2 * 1024 * 1024
-_KEPT = 4  # blocks: threads that encode are ahead of each other
 
 
 class ShardChangedError(AbortedError):
@@ -41,8 +39,8 @@ class StoredShard:
         self._driver, self._key, self.generation = driver, key, index.generation
         entries = layout.decode_index(index.value, index.size)
         self._entries: list[list[int]] = entries.tolist()
-        length = np.where(layout.present(entries), entries[:, 1], 0).astype(np.int64)
-        self._blocks: list[int] = (np.cumsum(length) // _BLOCK_BYTES).tolist()
+        length = np.where(present_in(entries), entries[:, 1], 0).astype(np.int64)
+        self._blocks: list[int] = (np.cumsum(length) // STORED_BLOCK_BYTES).tolist()
         self._kept: dict[int, dict[int, Buffer]] = {}
         self._lock = fork.brief_lock()
 
@@ -71,7 +69,7 @@ class StoredShard:
         with self._lock:
             if block not in self._kept:
                 self._kept[block] = self._read(block)
-                if len(self._kept) > _KEPT:
+                if len(self._kept) > STORED_BLOCKS_KEPT:
                     del self._kept[next(iter(self._kept))]
             return self._kept[block]
 
@@ -80,7 +78,7 @@ class StoredShard:
         numbers = [each for each in range(first, stop) if self._entries[each][0] != MISSING]
         entries = [self._entries[number] for number in numbers]
         low, high = min(offset for offset, _ in entries), max(sum(entry) for entry in entries)
-        if high - low > 2 * _BLOCK_BYTES + max(length for _, length in entries):  # they lie far apart
+        if high - low > 2 * STORED_BLOCK_BYTES + max(length for _, length in entries):  # they lie far apart
             values = self._values([Read(self._key, offset, offset + length) for offset, length in entries])
             return dict(zip(numbers, values, strict=True))
         view = memoryview(self._values([Read(self._key, low, high)])[0])

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
+from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
@@ -35,11 +36,8 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 
-__all__ = ["LATE_BYTES", "Change", "Changed", "RequestChanges", "Writer"]
+__all__ = ["Change", "Changed", "RequestChanges", "Writer"]
 
-LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
-_LATE_CHUNKS = 16  # smaller ones that are encoded while others are written; 64 take 1.15 of the time so
-_ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each time
 _MISSING = ReadResult("missing")
 
 
@@ -115,7 +113,7 @@ class Writer:
     async def store(self, window: list[Changed]) -> None:
         """Store changed chunks, again and again those that other writers changed meanwhile."""
         left = window
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(WRITE_ATTEMPTS):
             left = await self._attempt(left)
             if not left:
                 return
@@ -159,7 +157,7 @@ class Writer:
             )
 
     async def _write(self, window: list[Changed]) -> list[Stamp]:
-        few = len(window) <= _LATE_CHUNKS or window[0][1][0].of.chunk_bytes >= LATE_BYTES
+        few = len(window) <= LATE_CHUNKS or window[0][1][0].of.chunk_bytes >= LATE_BYTES
         late = able(self._driver, WritesLate) if self._late and few else None
         if late is not None:
             return await late.write_late([partial(self._made, pair) for pair in window], self._threads)

@@ -20,18 +20,14 @@ from typing import Any, Protocol
 import numpy as np
 
 from fsstore.codec.ability import Abilities, abilities_of
-from fsstore.codec.chain.steps import DIRECT_BYTES, decoders, in_pieces, scratch_decoders, through
+from fsstore.codec.chain.steps import decoders, in_pieces, scratch_decoders, through
 from fsstore.codec.chain.working_size import working_size
 from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
 from fsstore.codec.scratch import scratch
+from fsstore.codec.tuning import DIRECT_BYTES, PIECES_FROM_BYTES, RUN_BYTES, RUN_COPIED_BYTES, RUN_PART_BYTES
 from fsstore.errors import StoreError
 
 __all__ = ["BoundChain", "Shard"]
-
-_PIECES_FROM = 8 << 20  # bytes of a chunk that is encoded in pieces; that of zstd takes 1.08 of the time
-_RUN_PART = 1 << 18  # decoding several at once gains nothing for chunks larger than this
-_RUN_COPIED = 1 << 17  # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
-_RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
 
 
 class Shard(Protocol):
@@ -161,8 +157,8 @@ class BoundChain:
         if stages and self._size >= DIRECT_BYTES:
             self._decode_into = stages[0].decode_into
             self._decode_span = stages[0].decode_span
-        if self._decode_joined is not None and self._size <= (_RUN_PART if stages else _RUN_COPIED):
-            self.run_length = _RUN_BYTES // self._size
+        if self._decode_joined is not None and self._size <= (RUN_PART_BYTES if stages else RUN_COPIED_BYTES):
+            self.run_length = RUN_BYTES // self._size
 
     def decode(self, data: Buffer, out: Array | None = None) -> Array:
         """Return the chunk that `data` encodes; with `out`, the chunk is written there and `out` is returned.
@@ -327,7 +323,7 @@ class BoundChain:
         if self.shard is not None:
             data = through(self._arrays, data)
             yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
-        elif self._size < _PIECES_FROM:
+        elif self._size < PIECES_FROM_BYTES:
             yield [through(self._steps, data)]
         else:
             for step in self._in_pieces:

@@ -20,21 +20,37 @@ import numpy.typing as npt
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer, ChunkSpec
 from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
+from fsstore.codec.tuning import (
+    SHARD_AHEAD_BYTES,
+    SHARD_PORTION_BYTES,
+    SHARD_PORTION_PARTS,
+    SHARED_SHARD_ENTRIES,
+)
 from fsstore.errors import DataLossError, StoreError
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 
-__all__ = ["MISSING", "Entries", "ShardLayout", "blocks_of", "copy_blocks", "shard_damage", "shard_of"]
+__all__ = [
+    "MISSING",
+    "NO_SIZE",
+    "Entries",
+    "ShardLayout",
+    "are_sound",
+    "blocks_of",
+    "copy_blocks",
+    "grid_boxes",
+    "present_in",
+    "shard_damage",
+    "shard_of",
+]
 
 S = TypeVar("S")
 Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
 """The offset and the length of a sub-chunk that is not in the shard."""
+NO_SIZE = 2**63 - 1
+"""The size of a shard that is not known: no entry may end beyond it."""
 _NEAR = 2**62  # the sum of two such numbers is no nonsense
-_SHARE_FROM = 16  # sub-chunks of a shard that is worth every core
-_AHEAD_BYTES = 16 << 20  # encoded while what came before is written, by threads that share a shard
-_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded
-_PORTION_PARTS = 512  # a system call takes 1,024
 
 
 def shard_damage(message: str) -> DataLossError:
@@ -116,6 +132,14 @@ class ShardLayout:
             raise damaged from error
         return entries
 
+    def unpacked_together(self, encoded: Sequence[Buffer]) -> Sequence[Entries] | None:
+        """Return the rows of several encoded indexes, not checked; None if they must be taken one by one."""
+        run = self._index.decode_run_to_scratch(encoded) if len(encoded) <= self._index.run_length else None
+        if run is None:
+            return None
+        entries: Entries = run.astype(np.uint64).reshape(len(encoded), self.count, 2)  # a copy
+        return list(entries)
+
     def checked(
         self, entries: Entries, numbers: Sequence[int] | npt.NDArray[np.int64], shard_size: int | None
     ) -> Entries:
@@ -142,10 +166,6 @@ class ShardLayout:
             )
         _check_apart(entries[~missing & (length > 0)])
         return entries
-
-    def present(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Return which sub-chunks the rows say are there."""
-        return np.not_equal(entries[:, 0], np.uint64(MISSING))
 
     def split(self, shard: Buffer) -> list[memoryview | None]:
         """Return views of the encoded sub-chunks of a whole shard in grid order, None for missing ones."""
@@ -175,7 +195,7 @@ class ShardLayout:
                 continue
             portion.append(part)
             size += lengths[-1]
-            if size >= _PORTION_BYTES or len(portion) >= _PORTION_PARTS:
+            if size >= SHARD_PORTION_BYTES or len(portion) >= SHARD_PORTION_PARTS:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
@@ -208,13 +228,15 @@ class ShardLayout:
     @property
     def shares_cores(self) -> bool:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
-        return self.inner.encoded_size is None and self.count >= _SHARE_FROM
+        return self.inner.encoded_size is None and self.count >= SHARED_SHARD_ENTRIES
 
     def map_parts(self, encode: Callable[[S], Buffer | None], parts: Sequence[S]) -> Iterator[Buffer | None]:
         """Yield what `encode` makes of sub-chunks, on every core if that is worth it; not far ahead of a slow taker."""
         if not self.shares_cores:
             return map(encode, parts)
-        return execution.map_in_order(encode, parts, ahead=max(2, _AHEAD_BYTES // self.inner.decoded_size))
+        return execution.map_in_order(
+            encode, parts, ahead=max(2, SHARD_AHEAD_BYTES // self.inner.decoded_size)
+        )
 
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
         """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
@@ -226,7 +248,7 @@ class ShardLayout:
             positions = list(self.positions())
             yield from self.map_parts(lambda at: self._encode_part(blocks[at], elide=elide), positions)
             return
-        for index in _boxes(self.grid, max(1, _PORTION_BYTES // self.inner.decoded_size)):
+        for index in grid_boxes(self.grid, max(1, SHARD_PORTION_BYTES // self.inner.decoded_size)):
             run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))
             # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
             parts = run if self.sub_shape else [run.reshape(())]
@@ -251,7 +273,7 @@ class ShardLayout:
         if None in parts:
             out[...] = self._fill
         first = 0
-        for index in _boxes(self.grid, self.inner.run_length):
+        for index in grid_boxes(self.grid, self.inner.run_length):
             box = blocks[(*index, ...)]
             count = math.prod(box.shape) // math.prod(self.sub_shape)
             self._decode_run(parts[first : first + count], first, box)
@@ -294,12 +316,42 @@ class ShardLayout:
         return True
 
 
+def present_in(entries: Entries) -> npt.NDArray[np.bool_]:
+    """Return which sub-chunks the rows of an index say are there."""
+    return np.not_equal(entries[:, 0], np.uint64(MISSING))
+
+
+def are_sound(entries: Entries, owners: npt.NDArray[np.int64], sizes: Sequence[int]) -> bool:
+    """Return whether rows of several indexes are valid: row `i` is of a shard of `sizes[owners[i]]` bytes.
+
+    `ShardLayout.checked` says what is wrong with the rows of one.
+    """
+    known = min(sizes) < NO_SIZE
+    if not known and entries.max(initial=0) < _NEAR:  # nearly always: nothing missing or wrong
+        return True
+    present = present_in(entries)
+    if (entries[~present, 1] != MISSING).any():
+        return False
+    entries, owners = entries[present], owners[present]
+    offset, length = entries[:, 0], entries[:, 1]
+    end = offset + length  # wraps around where the row is nonsense
+    limits = np.array(sizes, np.uint64)
+    if ((end < offset) | (end > limits[owners])).any():
+        return False
+    if not known:
+        return True
+    limits[limits == NO_SIZE] = 0
+    whole = (limits[owners] > 0) & (length > 0)
+    behind = np.stack([offset + (np.cumsum(limits) - limits)[owners], length], axis=1)
+    return not _clashes(behind[whole])[0].any()
+
+
 def shard_of(chain: BoundChain) -> ShardLayout | None:
     """Return the layout of what a chain encodes when that is a shard, else None."""
     return chain.shard if isinstance(chain.shard, ShardLayout) else None
 
 
-def _boxes(grid: Sequence[int], most: int) -> Iterator[tuple[int | slice, ...]]:
+def grid_boxes(grid: Sequence[int], most: int) -> Iterator[tuple[int | slice, ...]]:
     """Yield indexes of a grid, in its order: boxes of sub-chunks that follow each other, `most` or fewer.
 
     Copied together they fill rows of the array; one by one, each would write a few bytes to rows far apart, which
@@ -323,12 +375,17 @@ def _length(part: Buffer | None) -> int:
 
 def _check_apart(entries: Entries) -> None:
     """Refuse rows that share some of their bytes; equal sub-chunks may share all of them."""
-    order = np.argsort(entries[:, 0], kind="stable")
-    start, stop = entries[order, 0], entries[order].sum(axis=1)
-    clash = (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1]))
+    clash, start, stop = _clashes(entries)
     if clash.any():
         one = int(np.argmax(clash))
         raise shard_damage(
             f"Shard index entries with byte ranges [{start[one]}, {stop[one]}) and "
             f"[{start[one + 1]}, {stop[one + 1]}) overlap"
         )
+
+
+def _clashes(entries: Entries) -> tuple[npt.NDArray[np.bool_], Entries, Entries]:
+    """Return which rows, by their start, share some bytes with the next one, where they start and where they stop."""
+    order = np.argsort(entries[:, 0], kind="stable")
+    start, stop = entries[order, 0], entries[order].sum(axis=1)
+    return (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1])), start, stop

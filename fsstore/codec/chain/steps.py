@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 from fsstore.codec.ability import abilities_of
 from fsstore.codec.contract import BoundCodec, ByteSpec
 from fsstore.codec.scratch import scratch
+from fsstore.codec.tuning import DIRECT_BYTES
 
-__all__ = ["DIRECT_BYTES", "Steps", "decoders", "in_pieces", "scratch_decoders", "through"]
+__all__ = ["Steps", "decoders", "in_pieces", "scratch_decoders", "through"]
 
-DIRECT_BYTES = 1 << 15
 """Decompressing less into memory that is there already costs more than a copy."""
 
 Steps: TypeAlias = tuple[Callable[[Any], Any], ...]

@@ -14,11 +14,10 @@ import numpy as np
 from fsstore.codec.contract import Array, Buffer, ByteSpec
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import check_size
+from fsstore.codec.tuning import BASE64_BLOCK_BYTES
 from fsstore.errors import FailedPreconditionError
 
 __all__ = ["BoundBase64"]
-
-_BLOCK = 3 << 16  # bytes that become text at once; of more it is put together in memory that is used again
 
 
 def _length(size: int) -> int:
@@ -39,25 +38,25 @@ class BoundBase64:
     def encode(self, data: Any) -> Buffer:
         """Return `data` as text."""
         view = memoryview(data).cast("B")
-        if len(view) <= _BLOCK:
+        if len(view) <= BASE64_BLOCK_BYTES:
             return binascii.b2a_base64(view, newline=False)
         text = passing(_length(len(view)))
-        for at in range(0, len(view), _BLOCK):
-            _put(text, at // 3 * 4, binascii.b2a_base64(view[at : at + _BLOCK], newline=False))
+        for at in range(0, len(view), BASE64_BLOCK_BYTES):
+            _put(text, at // 3 * 4, binascii.b2a_base64(view[at : at + BASE64_BLOCK_BYTES], newline=False))
         return text.data
 
     def decode(self, data: Any) -> Buffer:
         """Return the bytes of the text."""
         check_size(len(data), self.encoded.size)
         size = self.decoded.size
-        if size is None or size <= _BLOCK:
+        if size is None or size <= BASE64_BLOCK_BYTES:
             octets = _octets(data)
             check_size(len(octets), size)
             return octets
         out, view, filled = passing(size), memoryview(data).cast("B"), 0
-        for at in range(0, len(view), _BLOCK // 3 * 4):
-            octets = _octets(view[at : at + _BLOCK // 3 * 4])
-            check_size(len(octets), min(_BLOCK, size - filled))  # less is padding inside the text
+        for at in range(0, len(view), BASE64_BLOCK_BYTES // 3 * 4):
+            octets = _octets(view[at : at + BASE64_BLOCK_BYTES // 3 * 4])
+            check_size(len(octets), min(BASE64_BLOCK_BYTES, size - filled))  # less is padding inside the text
             filled = _put(out, filled, octets)
         return out.data
 

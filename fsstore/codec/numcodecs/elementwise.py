@@ -14,12 +14,12 @@ import numpy as np
 from fsstore.codec.contract import Array
 from fsstore.codec.numcodecs.flat import as_array
 from fsstore.codec.scratch import passing
+from fsstore.codec.tuning import ELEMENTWISE_BLOCK
 
 __all__ = ["BLOCKS_BYTES", "in_blocks", "is_elementwise"]
 
 _NAMES = frozenset({"bitround", "fixedscaleoffset", "quantize"})
-_BLOCK = 1 << 15  # elements
-BLOCKS_BYTES = 3 * 8 * _BLOCK  # what the steps take for one
+BLOCKS_BYTES = 3 * 8 * ELEMENTWISE_BLOCK  # what the steps take for one
 
 
 def is_elementwise(name: str, options: Mapping[str, Any]) -> bool:
@@ -29,10 +29,10 @@ def is_elementwise(name: str, options: Mapping[str, Any]) -> bool:
 
 def in_blocks(function: Callable[[Array], Any], elements: Array, dtype: np.dtype[Any]) -> Any:
     """Return what `function` makes of flat `elements`, as many of `dtype`."""
-    if len(elements) <= _BLOCK:
+    if len(elements) <= ELEMENTWISE_BLOCK:
         return function(elements)
     out: Array = passing(len(elements) * dtype.itemsize).view(dtype)
-    for start in range(0, len(elements), _BLOCK):
-        block = slice(start, start + _BLOCK)
+    for start in range(0, len(elements), ELEMENTWISE_BLOCK):
+        block = slice(start, start + ELEMENTWISE_BLOCK)
         out[block] = as_array(function(elements[block]), dtype)
     return out

@@ -1,4 +1,4 @@
-"""What FITS does to its values: scaled and unsigned numbers, rows of tables, images compressed tile by tile.
+"""The encodings of FITS: scaled and unsigned numbers, rows of tables, images compressed tile by tile.
 
 `fits_numbers` makes of stored numbers what they stand for, `fits_rows` the same of the columns of a table.  `fits_tile`
 decodes tiles: each begins with a head that says how it is compressed, how large it is and how its numbers are scaled,

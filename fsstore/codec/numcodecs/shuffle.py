@@ -18,12 +18,11 @@ from fsstore.codec.contract import Array, ByteSpec
 from fsstore.codec.numcodecs.flat import size_of
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import check_size
+from fsstore.codec.tuning import SHUFFLE_AT_ONCE, SHUFFLE_MANY
 
 __all__ = ["BoundShuffle"]
 
 _PAIRED = (2, 4)
-_MANY = 2**15  # elements from which on numbers are quicker
-_AT_ONCE = 2**16  # elements that are put together by one call of NumPy
 
 
 class BoundShuffle:
@@ -59,7 +58,7 @@ class BoundShuffle:
             return False
         joined = parts[0] if len(parts) == 1 else b"".join(parts)
         planes = np.frombuffer(joined, np.uint8).reshape(len(parts), self.width, -1)
-        if len(parts) == 1 and self.width in _PAIRED and size >= _MANY * self.width:
+        if len(parts) == 1 and self.width in _PAIRED and size >= SHUFFLE_MANY * self.width:
             _paired(planes[0], out)
             return True
         elements = out.reshape(len(parts), -1, self.width)
@@ -72,9 +71,9 @@ def _paired(planes: Array, out: Array) -> None:
     """Put the elements of two or four planes of bytes together in `out`."""
     width, count = planes.shape
     elements = out.view(f"<u{width}")
-    low, high = (np.empty(_AT_ONCE if width == 4 else 0, "<u2") for _ in range(2))
-    for start in range(0, count, _AT_ONCE):
-        some, target = planes[:, start : start + _AT_ONCE], elements[start : start + _AT_ONCE]
+    low, high = (np.empty(SHUFFLE_AT_ONCE if width == 4 else 0, "<u2") for _ in range(2))
+    for start in range(0, count, SHUFFLE_AT_ONCE):
+        some, target = planes[:, start : start + SHUFFLE_AT_ONCE], elements[start : start + SHUFFLE_AT_ONCE]
         if width == 2:
             _join(some[0], some[1], 8, target)
             continue

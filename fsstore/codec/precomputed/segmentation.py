@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 
 from fsstore.codec.contract import Array, ByteSpec
+from fsstore.codec.tuning import SEGMENTATION_AT_ONCE
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundSegmentation"]
 
 _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
-_AT_ONCE = 1 << 18  # voxels decoded together: what stays in the cache
 _LARGEST = 1 << 24  # words of a channel: places of tables have 24 bits
 
 
@@ -78,7 +78,7 @@ class BoundSegmentation:
             length = -(-width * volume // 32)
             if len(blocks) and int(places[blocks].max()) + length > len(words):
                 raise _corrupted("the indices of a block reach outside the channel")
-            step = max(1, _AT_ONCE // (volume if width else kept))
+            step = max(1, SEGMENTATION_AT_ONCE // (volume if width else kept))
             for begin in range(0, len(blocks), step):
                 some = blocks[begin : begin + step]
                 indices = self._indices(words, places[some], width, length)

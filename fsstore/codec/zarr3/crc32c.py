@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
@@ -69,6 +69,15 @@ class BoundCrc32c:
                 f"Digest mismatch, stored digest is {stored:#010x} but computed digest is {computed:#010x}"
             )
         return view[:-4]
+
+    def decode_joined(self, parts: Sequence[Buffer], out: Any) -> bool:
+        """Put parts without their checksums one after the other; return False if one is not right."""
+        size = len(out) // len(parts)
+        if any(len(part) != size + 4 or checksum(part) != _RESIDUE for part in parts):
+            return False
+        rows = np.frombuffer(b"".join(parts), np.uint8).reshape(len(parts), size + 4)
+        out.reshape(len(parts), size)[...] = rows[:, :-4]
+        return True
 
     def _check_length(self, length: int) -> None:
         """Raise unless the data and their checksum are there, and no more."""

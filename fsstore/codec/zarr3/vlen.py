@@ -17,14 +17,12 @@ import numpy as np
 from fsstore.codec.configuration import Members, Options, read_options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long
+from fsstore.codec.tuning import VLEN_TOGETHER
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["BoundVlen", "VlenBytesCodec", "VlenUtf8Codec"]
 
-_TOGETHER = (
-    4096  # texts whose bytes are counted together, while they are in the cache: an eighth of decoding them
-)
 _TYPES: Mapping[str, type[Any]] = {"vlen-utf8": str, "vlen-bytes": bytes, "vlen-array": np.ndarray}
 
 
@@ -97,8 +95,8 @@ class BoundVlen:
         if self.name == "vlen-array":
             return sum(item.nbytes for item in array)
         total = 0
-        for start in range(0, len(array), _TOGETHER):
-            items = array[start : start + _TOGETHER].tolist()
+        for start in range(0, len(array), VLEN_TOGETHER):
+            items = array[start : start + VLEN_TOGETHER].tolist()
             total += len("".join(items).encode() if self.name == "vlen-utf8" else b"".join(items))
         return total
 

@@ -1,4 +1,4 @@
-"""What is known of many files, as columns: a batch of them, and how batches become one.
+"""Facts about many files, as columns: a batch of them, and how batches become one.
 
 A *form* is all that a file says of one variable except where its bytes are: document, shape, dimensions, attributes.
 Thousands of files share a few forms, so a file is a row of numbers: for each variable its form, its references, and its
@@ -30,7 +30,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Form:
-    """What a file says of one variable.  `document` is its zarr document without shape and attributes, as JSON."""
+    """One form of a variable in files.  `document` is its zarr document without shape and attributes, as JSON."""
 
     version: int
     document: str
@@ -114,7 +114,7 @@ class VariableColumns:
 
 @dataclass(frozen=True, slots=True)
 class FileBatch:
-    """What was found in some files.
+    """The facts found in some files.
 
     `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
     attributes are not the same in all.  `failed` says why files could not be scanned, `notes` what others lack.

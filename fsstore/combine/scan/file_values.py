@@ -9,14 +9,13 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.scan.source_file import ArrayReferences, ElsewhereError, SourceFile
+from fsstore.combine.tuning import FINGERPRINT_BYTES, FINGERPRINT_CHUNKS
 from fsstore.format.contract import ChunkedArray
 from fsstore.mosaic.fingerprint import Fingerprint
 from fsstore.runtime import execution
 
 __all__ = ["fingerprint_in", "whole_of"]
 
-_GROUP = 4 * 2**20  # bytes of chunks that a fingerprint reads at once
-_GROUP_CHUNKS = 64
 _MOST_FILL = 2**28  # elements of chunks that are not there, of a fill value other than zero
 
 
@@ -62,8 +61,8 @@ def _groups(lengths: Any) -> Iterator[slice]:
     """Yield chunks that are read together: few bytes, or one chunk."""
     start, held = 0, 0
     for at, length in enumerate(lengths.tolist()):
-        size = max(length, _GROUP // _GROUP_CHUNKS)
-        if at > start and held + size > _GROUP:
+        size = max(length, FINGERPRINT_BYTES // FINGERPRINT_CHUNKS)
+        if at > start and held + size > FINGERPRINT_BYTES:
             yield slice(start, at)
             start, held = at, 0
         held += size

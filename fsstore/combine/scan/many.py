@@ -24,6 +24,7 @@ import numpy as np
 from fsstore.combine.scan.facts import FileBatch, Ints, joined
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import FileStores, Wanted, is_unchanged, place_of, scan_files_here
+from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, TASK_S
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
@@ -37,10 +38,6 @@ from fsstore.values.json_value import quote
 __all__ = ["ScanMeans", "scan_many", "stored_bytes", "written_out"]
 
 _WILD = re.compile(r"[*?\[]")
-_ATTEMPTS = 3
-_FIRST = 8  # files of the first tasks
-_TASK_S = 2.0  # what a task is to take
-_MOST_FILES = 2000
 _DIRECTORY = ".fsstore-scan"
 
 
@@ -50,7 +47,7 @@ Part: TypeAlias = tuple[Ints, FileBatch]
 
 @dataclass(frozen=True, slots=True)
 class ScanMeans:
-    """What does the work: an executor or None, files a task, who is told, and where finished tasks are noted.
+    """The means of a scan of many files: an executor or None, files a task, who is told, and notes of finished tasks.
 
     Without a number of files, a task is as many as are scanned in some seconds.
     """
@@ -141,7 +138,7 @@ class _Scan:
         self.parts: list[Part] = []
         self._wanted, self._executor, self._fixed = wanted, means.executor, means.batch
         self._reporter, self._notes, self._position = reporter, notes, position
-        self._size = _FIRST
+        self._size = FIRST_TASK_FILES
 
     async def run(self, urls: list[str]) -> None:
         """Scan files, some tasks of them at the same time."""
@@ -163,8 +160,8 @@ class _Scan:
             await self._share(urls[len(urls) // 2 :])
             return
         seconds, found = answer
-        paced = int(_TASK_S * len(urls) / max(seconds, 1e-3))
-        self._size = max(1, min(_MOST_FILES, paced, 4 * len(urls)))
+        paced = int(TASK_S * len(urls) / max(seconds, 1e-3))
+        self._size = max(1, min(TASK_FILES, paced, 4 * len(urls)))
         done = [url for url in urls if url not in found.failed]
         if self._notes:
             await self._notes.write(done, found)
@@ -174,7 +171,7 @@ class _Scan:
     async def _attempted(self, urls: list[str]) -> tuple[float, FileBatch] | None:
         """Return the answer of a worker; None if several files failed together, and a note if one did alone."""
         why = ""
-        for _ in range(_ATTEMPTS if len(urls) == 1 else _ATTEMPTS - 1):
+        for _ in range(SCAN_ATTEMPTS if len(urls) == 1 else SCAN_ATTEMPTS - 1):
             try:
                 return await self._done(urls)
             except (ArithmeticError, LookupError, TypeError):
@@ -184,8 +181,8 @@ class _Scan:
                     raise
                 why = f"{type(error).__name__}: {error}"
                 self._reporter.retried()
-        failed = {urls[0]: f"its scan failed {_ATTEMPTS} times ({why})"}
-        return (_TASK_S, FileBatch(failed=failed)) if len(urls) == 1 else None
+        failed = {urls[0]: f"its scan failed {SCAN_ATTEMPTS} times ({why})"}
+        return (TASK_S, FileBatch(failed=failed)) if len(urls) == 1 else None
 
     async def _done(self, urls: list[str]) -> tuple[float, FileBatch]:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""

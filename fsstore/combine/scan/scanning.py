@@ -22,6 +22,7 @@ from fsstore.combine.scan.calendar import is_time
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns, value_key
 from fsstore.combine.scan.file_values import fingerprint_in, whole_of
 from fsstore.combine.scan.source_file import ArrayReferences, SourceFile, open_source
+from fsstore.combine.tuning import FINGERPRINT_READERS, SCANS_AT_ONCE, VALUES_KEPT_BYTES
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
@@ -34,14 +35,9 @@ from fsstore.values.json_value import loads
 
 __all__ = ["FileStores", "Wanted", "is_unchanged", "place_of", "scan_files_here"]
 
-_SMALL = (
-    64 * 1024
-)  # bytes of a variable that is compared, up to which its values are kept; else a fingerprint is
-_READERS = 4  # files of which fingerprints are made at once
 _TIMES = 2**20
 _ITEM = 16  # bytes of an element of a type that does not say
 _COORDINATE = 64 * 2**20
-_AT_ONCE = 16  # files of a store that waits that are scanned together
 _LABELS = "_ARRAY_DIMENSIONS"
 _PLAIN = frozenset("%?#|*\\")
 
@@ -73,7 +69,7 @@ class FileStores:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is looked for in files: the dimensions that grow, and attributes that tell where files lie."""
+    """The subjects of a scan: the dimensions that grow, and attributes that tell where files lie."""
 
     dims: tuple[str, ...]
     attributes: tuple[str, ...] = ()
@@ -86,8 +82,8 @@ def scan_files_here(urls: Sequence[str], wanted: Wanted) -> FileBatch:
     async def run() -> FileBatch:
         places = FileStores()
         await _open_first(urls, places, builder)
-        for start in range(1, len(urls), _AT_ONCE):
-            some = urls[start : start + _AT_ONCE]
+        for start in range(1, len(urls), SCANS_AT_ONCE):
+            some = urls[start : start + SCANS_AT_ONCE]
             await execution.gather(_scan(fspath(url), places, builder) for url in some)
         return builder.finish(urls)
 
@@ -153,7 +149,7 @@ class BatchBuilder:
         self._groups: dict[str, dict[str, Any]] = {}
         self._group_texts: dict[str, bytes] = {}
         self._varying: dict[str, set[str]] = {}
-        self._room = asyncio.Semaphore(_READERS)
+        self._room = asyncio.Semaphore(FINGERPRINT_READERS)
 
     async def add(self, url: str, source: SourceFile) -> None:
         """Add a file."""
@@ -207,7 +203,7 @@ class BatchBuilder:
         if is_time(form.attrs) or name in bounds:
             return size <= _TIMES
         shared = not self.dims & set(form.dims) or self._is_compared(path, form, there)
-        return shared and size <= _SMALL
+        return shared and size <= VALUES_KEPT_BYTES
 
     def _array(self, form: int) -> ChunkedArray:
         shown = self._form_at(form)

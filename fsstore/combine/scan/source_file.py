@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from fsstore.combine.scan.facts import Ints
+from fsstore.combine.tuning import FORMAT_HEAD_BYTES, OPEN_ATTEMPTS, PAST_BLOCKS_BYTES
 from fsstore.errors import AbortedError, JsonError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
@@ -33,10 +34,7 @@ from fsstore.values.json_value import loads
 
 __all__ = ["ArrayReferences", "ElsewhereError", "SourceFile", "open_source"]
 
-_TRIES = 5
-_LARGE = 2**20  # bytes of chunks that are read past the blocks of the scan
 _PARSED = ".zarray"
-_HEAD = 8192  # bytes that tell the format of a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +104,7 @@ class ScannedSource:
                 f'The values of "{path}" lie in another file and cannot be used to place this one'
             )
         spans = [(start, start + size) for start, size in zip(*_spans(found.rows, here), strict=True)]
-        large = sum(stop - start for start, stop in spans) > _LARGE
+        large = sum(stop - start for start, stop in spans) > PAST_BLOCKS_BYTES
         read: Iterator[Any] = iter(
             () if not spans else await (self._source.fetch if large else self._source.read)(spans)
         )
@@ -204,7 +202,7 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
             begun = await ScanSource(place).begin()
         except StoreError:
             begun = None  # a directory
-    name = None if begun is None else format_of_head(begun.head(_HEAD))
+    name = None if begun is None else format_of_head(begun.head(FORMAT_HEAD_BYTES))
     if name is not None:
         scanner: Any = registry.scanners.get(name)
         return await _scanned(url, place, scanner, begun)
@@ -228,7 +226,7 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
 async def _scanned(
     url: str, place: KvPrefix, scanner: FileScanner, begun: ScanSource | None = None
 ) -> SourceFile:
-    for _ in range(_TRIES):
+    for _ in range(OPEN_ATTEMPTS):
         try:
             source, begun = begun or await ScanSource(place).begin(), None
             return ScannedSource(url, source, await scanner.scan(source, {}))

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.chunk.plan.keys import WholeKeys
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
 
 __all__ = ["MortonKeys", "VoxelKeys", "folder_of"]
@@ -65,15 +66,10 @@ class VoxelKeys:
 
 
 @dataclass(frozen=True, slots=True)
-class MortonKeys:
+class MortonKeys(WholeKeys):
     """Keys of eight bytes; `bits` is how many bits the number of a chunk has along x, y and z."""
 
     bits: tuple[int, ...]
-
-    @property
-    def is_joined(self) -> bool:
-        """Keys are made of all numbers together."""
-        return False
 
     @property
     def order(self) -> list[tuple[int, int]]:
@@ -88,10 +84,6 @@ class MortonKeys:
             codes |= ((numbers[axis] >> np.uint64(bit)) & np.uint64(1)) << np.uint64(place)
         octets = codes.astype(">u8").tobytes()
         return [key_text(octets[begin : begin + 8]) for begin in range(0, len(octets), 8)]
-
-    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
-        """Refuse: there are no parts."""
-        raise NotImplementedError  # `is_joined` says so
 
     def key(self, chunk: Iterable[int]) -> str:
         """Return the key of a chunk."""

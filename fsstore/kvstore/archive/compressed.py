@@ -28,6 +28,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.tuning import UNPACKED_HEAD_BYTES, UNPACKED_KEPT_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.file_compression import Method, beginning, expand, usual_limit
@@ -38,8 +39,6 @@ __all__ = ["BZ2", "GZIP", "XZ", "ZSTD", "CompressedDriver", "CompressedKind"]
 
 Wanted: TypeAlias = Mapping[str, list[Read]]
 
-_OWN_BYTES = 64 << 20  # kept by a store in whose context nothing is cached
-_HEAD = 1 << 18
 """A range of the first bytes that ends here is served without the rest."""
 _BLOCK = (1 << 17) + 64
 """How much more of the base is asked for: a block of zstd, without whose end nothing of it can be decompressed."""
@@ -64,7 +63,7 @@ class CompressedDriver(ReadOnly, StandsOver):
             sorted_scan=below.sorted_scan,
             empty_key=not base.path.endswith("/"),
         )
-        self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(_OWN_BYTES)
+        self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(UNPACKED_KEPT_BYTES)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; each value is asked of the base once, all in one batch."""
@@ -156,7 +155,12 @@ class CompressedDriver(ReadOnly, StandsOver):
 
 
 def _is_head(read: Read) -> bool:
-    return read.start == 0 and read.stop is not None and read.stop <= _HEAD and read.if_not_equal == UNKNOWN
+    return (
+        read.start == 0
+        and read.stop is not None
+        and read.stop <= UNPACKED_HEAD_BYTES
+        and read.if_not_equal == UNKNOWN
+    )
 
 
 def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:

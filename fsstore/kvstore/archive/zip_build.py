@@ -101,7 +101,7 @@ def check_name(key: str) -> None:
 
 @dataclass
 class ArchivePlan:
-    """What an archive will be made of."""
+    """The members that an archive will be made of."""
 
     spans: list[tuple[int, int]]
     """Parts of the old file that come first, in order."""

@@ -22,7 +22,7 @@ from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.archive.zip_build import PACKERS
 from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
-from fsstore.kvstore.archive.zip_source import TRIES, Archive, ChangedError, ZipSource
+from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
 from fsstore.kvstore.archive.zip_writing import ZipWriting, archive_features
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
@@ -38,16 +38,14 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS, INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.url import encode_path
 
 __all__ = ["KIND", "ZipDriver", "ZipKind"]
 
-_SMALL = 64 * 1024  # a stored member up to this size is read whole rather than asked where its data start
 _HEADER = 30  # bytes of a local header before its name
-_PAGE = 1000
-_INLINE = 64 * 1024  # bytes that are unpacked on the thread that asks
 
 
 @dataclass(slots=True)
@@ -79,7 +77,7 @@ class ZipDriver(ZipWriting, StandsOver):
         """Return one result for each of `reads`, all from one generation of the archive."""
         if not reads:
             return []
-        for _ in range(TRIES):
+        for _ in range(CHANGED_ARCHIVE_ATTEMPTS):
             archive, fresh = self.source.archive, False
             if archive is None or archive.generation == UNKNOWN:
                 archive, fresh = await self.source.load(None), True
@@ -102,7 +100,7 @@ class ZipDriver(ZipWriting, StandsOver):
             raise ChangedError
         await self._fetch(archive, jobs)
         size = sum(len(job.data) if job.member.method == STORED else job.member.size for job in jobs)
-        if size > _INLINE:
+        if size > INLINE_UNPACK_BYTES:
             values = await execution.offload(self._unpack_all, jobs)
         else:
             values = self._unpack_all(jobs)
@@ -141,7 +139,7 @@ class ZipDriver(ZipWriting, StandsOver):
             job.member.name: job.member
             for job in jobs
             if job.member.method == STORED
-            and job.member.packed > _SMALL
+            and job.member.packed > SMALL_MEMBER_BYTES
             and job.stop - job.start < job.member.size
             and job.member.name not in archive.starts
         }
@@ -209,8 +207,8 @@ class ZipDriver(ZipWriting, StandsOver):
         if archive is None or keys.empty:
             return
         names = archive.directory.names(keys)
-        for start in range(0, len(names), _PAGE):
-            page = names[start : start + _PAGE]
+        for start in range(0, len(names), ZIP_PAGE):
+            page = names[start : start + ZIP_PAGE]
             yield list(map(Entry._make, zip(page, archive.directory.sizes(page), strict=True)))
 
     def describe_key(self, key: str) -> str:

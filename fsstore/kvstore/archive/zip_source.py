@@ -18,11 +18,11 @@ from fsstore.kvstore.archive.zip_directory import (
     parse_directory,
 )
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, now
+from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS
 from fsstore.runtime import execution
 
-__all__ = ["TRIES", "Archive", "ChangedError", "ZipSource"]
+__all__ = ["Archive", "ChangedError", "ZipSource"]
 
-TRIES = 8
 """How often a batch starts over while the archive is being replaced."""
 
 
@@ -81,7 +81,7 @@ class ZipSource:
         """Return the archive as it is now: `archive` if it is still current; None if there is none."""
         if archive is not None and await self.is_current(archive, ()):
             return archive
-        for _ in range(TRIES):
+        for _ in range(CHANGED_ARCHIVE_ATTEMPTS):
             try:
                 self.archive = await self._load_once()
             except ChangedError:

@@ -1,7 +1,7 @@
 """Writing ZIP archives: every change makes the archive anew, and replaces the old one under a condition.
 
 The directory stands at the end of an archive, so a single key costs as much as all of them: changes belong together, in
-one batch or, better, one transaction.  What was stored stays as it is, byte by byte.  The condition is that the file
+one batch or, better, one transaction.  Stored members stay as they are, byte by byte.  The condition is that the file
 is still the one that was read, so no change of another writer is lost; then all is read and made again.
 
 The new archive goes to the store in portions where that can write while values are made, as local files can;
@@ -30,13 +30,11 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = ["ZipWriting", "archive_features"]
-
-_ATTEMPTS = 10_000  # at an archive that others write: one of them gets on each time
-_PORTION = 8 << 20  # bytes of the old archive that are read at once
 
 
 def archive_features(below: Features) -> Features:
@@ -114,7 +112,7 @@ class ZipWriting(WritesAtOnce):
             )
         for write in writes:
             check_name(write.key)
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(REWRITE_ATTEMPTS):
             archive = await self.source.load(self.source.archive)
             wanted = decide(archive)
             index = {} if archive is None else archive.directory.index
@@ -150,8 +148,10 @@ class ZipWriting(WritesAtOnce):
         """Yield the new archive piece by piece; for stores that never wait."""
         for low, high in plan.spans:
             assert archive is not None
-            for start in range(low, high, _PORTION):
-                yield execution.drive(self.source.ranges(archive, [(start, min(start + _PORTION, high))]))
+            for start in range(low, high, ARCHIVE_PORTION_BYTES):
+                yield execution.drive(
+                    self.source.ranges(archive, [(start, min(start + ARCHIVE_PORTION_BYTES, high))])
+                )
         yield from _new_portions(plan)
 
 

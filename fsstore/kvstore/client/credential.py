@@ -24,6 +24,7 @@ from fsstore.kvstore.client.condition_check import EngineWrapper
 from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, CREDENTIAL_PULSE_S
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
 
@@ -37,9 +38,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-_EARLY_S = 60.0  # before they expire, new credentials are asked for
-_PULSE_S = 1.0  # how long obstore is told that credentials are good, so that it asks again soon
-_KEPT_S = 0.15  # for a tenth of a second it does not ask again, whatever it was told
 _WORDS = {
     "key": ("access_key_id", "AccessKeyId", "key"),
     "secret": ("secret_access_key", "SecretAccessKey", "secret"),
@@ -132,7 +130,9 @@ class NamedSource:
     def due(self) -> bool:
         """Whether there are none, or they are about to expire."""
         known = self._known
-        return known is None or (known.expires_s is not None and known.expires_s - time.time() < _EARLY_S)
+        return known is None or (
+            known.expires_s is not None and known.expires_s - time.time() < CREDENTIAL_EARLY_S
+        )
 
     def fresh(self) -> Credentials:
         """Return credentials, asked for if they are due; callers on several threads ask once."""
@@ -194,7 +194,7 @@ def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
             "access_key_id": known.key,
             "secret_access_key": known.secret,
             "token": known.token,
-            "expires_at": datetime.now(UTC) + timedelta(seconds=_PULSE_S),
+            "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIAL_PULSE_S),
         }
 
     return provide
@@ -259,7 +259,7 @@ class RenewedEngine(EngineWrapper):
         """See that the next request is signed with other credentials than those that were refused."""
         self.source.refused(used)
         await self._ready()
-        await asyncio.sleep(_KEPT_S)
+        await asyncio.sleep(CREDENTIAL_KEPT_S)
 
     async def _ready(self) -> Credentials:
         """Return the credentials that the next request is signed with."""

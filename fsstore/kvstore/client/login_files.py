@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.engine.fault import translate
+from fsstore.kvstore.tuning import LOGIN_PART_BYTES, LOGIN_SILENT_S
 from fsstore.redaction import redact
 from fsstore.runtime import fork
 
@@ -30,8 +31,6 @@ _ABSENT = ("550", "501")  # the second is what some servers say of a directory t
 _BEYOND = "554"  # what begins behind the end
 _DENIED = ("530", "532")
 _UNKNOWN_COMMAND = ("500", "502", "504")
-_SILENT_S = 30.0  # that a server of SFTP may be
-_PART = 1 << 16  # bytes that are received at once
 _BROKEN = frozenset(("SSHException", "EOFError", "TimeoutError", "ConnectionError"))
 _LOST = (ftplib.error_temp, ftplib.error_reply, ftplib.error_proto, EOFError, OSError)
 
@@ -155,7 +154,9 @@ def _ftp_read(filesystem: Any, path: str, start: int = 0, stop: int | None = Non
             raise
         with line:
             while stop is None or len(out) < stop - start:
-                part = line.recv(_PART if stop is None else min(_PART, stop - start - len(out)))
+                part = line.recv(
+                    LOGIN_PART_BYTES if stop is None else min(LOGIN_PART_BYTES, stop - start - len(out))
+                )
                 if not part:
                     break
                 out += part
@@ -209,7 +210,7 @@ def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
         transport = filesystem.client.get_transport()
         if transport is None or not transport.is_active():
             filesystem._connect()
-        filesystem.ftp.get_channel().settimeout(_SILENT_S)
+        filesystem.ftp.get_channel().settimeout(LOGIN_SILENT_S)
         try:
             return call()
         except Exception as error:

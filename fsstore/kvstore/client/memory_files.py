@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from fsstore.errors import AbortedError
+from fsstore.kvstore.tuning import MEMORY_FILE_ATTEMPTS
 
 __all__ = ["VERBS"]
-
-_ATTEMPTS = 100  # at a dictionary that others change
 
 
 def _info(filesystem: Any, path: str) -> dict[str, Any]:
@@ -38,14 +37,14 @@ def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
     a listing of pairs may see the dictionary change.
     """
     store = filesystem.store
-    for _ in range(_ATTEMPTS):
+    for _ in range(MEMORY_FILE_ATTEMPTS):
         try:
             paths = list(store)
         except RuntimeError:  # it grew all the same
             continue
         found = ((path, store.get(path)) for path in paths)
         return {path: {"size": file.size} for path, file in found if file is not None}
-    raise AbortedError(f"The memory of fsspec changed during {_ATTEMPTS} attempts to list it")
+    raise AbortedError(f"The memory of fsspec changed during {MEMORY_FILE_ATTEMPTS} attempts to list it")
 
 
 VERBS: Mapping[str, Callable[..., Any]] = {"info": _info, "insert": _insert, "find": _files}

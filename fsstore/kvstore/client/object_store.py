@@ -37,6 +37,7 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist_blocking
+from fsstore.kvstore.tuning import DELETED_AT_ONCE, FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
 from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
@@ -48,10 +49,6 @@ _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 S = TypeVar("S")
 T = TypeVar("T")
 
-_FEW = 4  # threads that begin a batch; more come where a server is not so near that few are enough
-_NEAR_S = 0.002  # that a near server takes for a few answers
-_SLOWEST = 32 * 1024  # bytes a second of one of several requests, below which a line is taken for dead
-_DELETE_BATCH = 1000  # keys of a request: S3's limit
 _LIST_PAGE = 1000  # S3's page
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
@@ -128,7 +125,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
                 answered.append(number)
 
         most = min(self.concurrency, len(items))
-        few = min(most, _FEW)
+        few = min(most, FEW_BEGINNERS)
 
         async def begin(threads: int) -> None:
             await execution.gather([offload(work, limit=self.concurrency) for _ in range(threads)])
@@ -136,7 +133,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
 
         async def add() -> None:
             with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), _NEAR_S)
+                await asyncio.wait_for(over.wait(), NEAR_S)
             if not over.is_set() and len(answered) < few:
                 await begin(most - few)
 
@@ -269,8 +266,8 @@ class ObstoreEngine(CopiesObjects, TellsModified):
 
     def _delete_all(self, paths: list[str]) -> bool:
         return all(
-            self._delete(paths[start : start + _DELETE_BATCH])
-            for start in range(0, len(paths), _DELETE_BATCH)
+            self._delete(paths[start : start + DELETED_AT_ONCE])
+            for start in range(0, len(paths), DELETED_AT_ONCE)
         )
 
     def _delete(self, paths: list[str]) -> bool:
@@ -378,7 +375,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
 
 def _patience(size: int, idle_s: float) -> int:
     """Return how often a time limit is doubled for a value of some size."""
-    return int(size / (idle_s * _SLOWEST)).bit_length()
+    return int(size / (idle_s * SLOWEST_LINE)).bit_length()
 
 
 def _generation(meta: Any) -> bytes:

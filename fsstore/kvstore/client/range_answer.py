@@ -19,6 +19,7 @@ from typing import NamedTuple
 from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
+from fsstore.kvstore.tuning import ANSWER_PART_BYTES, SLOWEST_ANSWER
 
 __all__ = [
     "NO_TAG", "RangeAnswer", "collect", "entity_tag", "fit", "is_empty", "is_slow", "range_header", "range_of_header",
@@ -27,8 +28,6 @@ __all__ = [
 
 NO_TAG = '"-"'
 """Equal to the tag of no object: for generations that another store made."""
-_PART = 1 << 20  # bytes that are read at once
-_SLOWEST = 1024  # bytes a second, on the average of an answer
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 
@@ -110,7 +109,7 @@ async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> byt
     The client ends silence; a byte a second is as good as silence, but no client ends that.
     """
     begun, parts, size = time.monotonic(), [], 0
-    while part := await read(_PART):
+    while part := await read(ANSWER_PART_BYTES):
         parts.append(part)
         size += len(part)
         if is_slow(time.monotonic() - begun, size, idle_s):
@@ -120,7 +119,7 @@ async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> byt
 
 def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
     """Return whether so few bytes have come that the server is taken for dead."""
-    return elapsed_s > idle_s + size / _SLOWEST
+    return elapsed_s > idle_s + size / SLOWEST_ANSWER
 
 
 def _is_elsewhere(piece: RangeAnswer, read: Read, end: int) -> bool:

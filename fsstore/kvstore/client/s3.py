@@ -41,12 +41,12 @@ from fsstore.kvstore.engine.contract import Turns, check_condition, each, locate
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist
+from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
 
 __all__ = ["S3Engine"]
 
-_DELETE_BATCH = 1000  # keys of a request: S3's limit
 _DELETE_ERRORS: dict[str, type[StoreError]] = {
     "AccessDenied": PermissionDeniedError,
     "InternalError": UnavailableError,
@@ -150,9 +150,9 @@ class S3Engine(TakesValues, TellsModified):
             bucket, _, key = path.partition("/")
             groups.setdefault(bucket, []).append(key)
         batches = [
-            (bucket, keys[start : start + _DELETE_BATCH])
+            (bucket, keys[start : start + DELETED_AT_ONCE])
             for bucket, keys in groups.items()
-            for start in range(0, len(keys), _DELETE_BATCH)
+            for start in range(0, len(keys), DELETED_AT_ONCE)
         ]
 
         async def delete(batch: tuple[str, list[str]]) -> None:

@@ -253,7 +253,7 @@ class SweepsUnfinished:
     async def sweep_unfinished(self, prefix: str, name: str) -> None:
         """Remove what writers that are gone left of keys that are `prefix` and a match of the expression `name`.
 
-        For keys that nobody writes again.  What a living writer has begun stays.
+        For keys that nobody writes again.  Values that a living writer has begun stay.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 

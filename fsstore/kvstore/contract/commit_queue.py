@@ -10,7 +10,6 @@ which comes last, is done again if it was interrupted.
 
 from __future__ import annotations
 
-import asyncio
 import copy
 import threading
 from collections.abc import Awaitable, Callable, Sequence
@@ -18,7 +17,7 @@ from typing import Generic, TypeVar
 
 from fsstore.errors import FailedPreconditionError
 from fsstore.runtime import fork
-from fsstore.runtime.wake import Flag
+from fsstore.runtime.together import Moment
 
 __all__ = ["CommitQueue"]
 
@@ -36,38 +35,18 @@ class _Outcome:
 
 
 class _Ticket(Generic[R]):
-    """A request in the queue and the means to wake its caller.
+    """A request in the queue, and the moment for which its caller waits.
 
     The leader has `led` those whom the outcome answers, and leaves the lead to the `following` one.
     """
 
-    def __init__(self, request: R, *, waits: bool) -> None:
+    def __init__(self, request: R) -> None:
         self.request = request
         self.chosen = self.gone = False
         self.outcome = _Outcome()
         self.led: Sequence[_Ticket[R]] = ()
         self.following: _Ticket[R] | None = None
-        self._event = None if waits else Flag()
-        self._loop = asyncio.get_running_loop() if waits else None
-        self._future = None if self._loop is None else self._loop.create_future()
-
-    async def wait(self) -> None:
-        """Return when the request is answered, or chosen to lead."""
-        if self._event is not None:
-            self._event.wait()
-        elif self._future is not None:
-            await self._future
-
-    def wake(self) -> None:
-        """Let `wait` return."""
-        if self._event is not None:
-            self._event.set()
-        elif self._loop is not None and not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        if self._future is not None and not self._future.done():
-            self._future.set_result(None)
+        self.moment = Moment()  # when the request is answered, or chosen to lead
 
 
 class CommitQueue(Generic[R]):
@@ -100,14 +79,14 @@ class CommitQueue(Generic[R]):
         """Return when a commit has answered `request`; raise what the commit raised."""
         if self._leader == threading.get_ident() and not self._waits:
             raise FailedPreconditionError(_NESTED)
-        ticket = _Ticket(request, waits=self._waits)
+        ticket = _Ticket(request)
         try:
             with self._lock:
                 self._waiting.append(ticket)
                 ticket.chosen = not self._busy
                 self._busy = True
             if not ticket.chosen:
-                await ticket.wait()
+                await ticket.moment.wait()
             if ticket.chosen:
                 await self._lead(ticket)
                 self._leave(ticket)
@@ -156,6 +135,6 @@ class CommitQueue(Generic[R]):
                 ticket.chosen = False
         for one in ticket.led:
             if one is not ticket:
-                one.wake()
+                one.moment.come()
         if ticket.following is not None:
-            ticket.following.wake()
+            ticket.following.moment.come()

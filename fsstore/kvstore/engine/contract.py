@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.fault import translate
+from fsstore.kvstore.tuning import ENGINES_KEPT
 from fsstore.runtime import execution, observer
 from fsstore.runtime.state import OfProcess
 from fsstore.runtime.wake import Flag
@@ -60,7 +61,6 @@ class Engine(Protocol):
 
 # A client that is dropped in a forked child would close the connections that its parent uses.
 _kept: OfProcess[OrderedDict[Hashable, Engine]] = OfProcess(OrderedDict, outlives=True)
-_KEPT = 32  # engines, with their connections, used last
 _VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
 
 
@@ -74,7 +74,7 @@ def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
     kept, full = _kept.now, (key, tuple(variables))
     found = kept.pop(full, None) or make()
     kept[full] = found
-    while len(kept) > _KEPT:
+    while len(kept) > ENGINES_KEPT:
         kept.popitem(last=False)
     return found
 

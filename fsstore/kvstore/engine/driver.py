@@ -1,8 +1,8 @@
 """The driver of every store that a storage library reaches: fsspec filesystems, S3, GCS, Azure, HTTP.
 
 The driver owns keys and merging: it puts the root path before keys, refuses keys that storage systems would read in
-different ways, merges ranges, and lists by key range.  What happens on the wire is the business of an `Engine`; `Home`
-keeps the filesystem on the event loop it belongs to.
+different ways, merges ranges, and lists by key range.  An `Engine` speaks to the server; `Home` keeps the filesystem
+on the event loop it belongs to.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
+from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.runtime import observer
 from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
@@ -31,8 +32,6 @@ __all__ = ["Choose", "EngineDriver", "Home", "check_key", "let_go"]
 T = TypeVar("T")
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
 """Returns an engine and the root path in it."""
-
-_DELETE_BATCH = 1000
 
 
 def check_key(path: str) -> None:
@@ -177,8 +176,8 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         if not self.features.writable:
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         found = [entry.key async for batch in self.scan(keys) for entry in batch]
-        for start in range(0, len(found), _DELETE_BATCH):
-            doomed = [Write(self.root + key, None) for key in found[start : start + _DELETE_BATCH]]
+        for start in range(0, len(found), DELETED_AT_ONCE):
+            doomed = [Write(self.root + key, None) for key in found[start : start + DELETED_AT_ONCE]]
             await self._write(doomed)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:

@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 from fsstore.context.resource_kinds import REQUEST_DEADLINE, REQUEST_RETRIES, duration
 from fsstore.errors import OutcomeUnknownError, StoreError, UnavailableError
+from fsstore.kvstore.tuning import REFUSED_PAUSES_S
 from fsstore.redaction import redact
 from fsstore.runtime import observer
 
@@ -33,7 +34,6 @@ __all__ = [
 
 T = TypeVar("T")
 MARK = "fsstorewrite"  # Azure takes names of letters and digits only
-_REFUSED_PAUSES_S = (0.05, 0.2)  # before the second and the third try of a connection that is refused
 _log = logging.getLogger("fsstore.kvstore")
 
 
@@ -92,7 +92,7 @@ class Attempts:
 
     def __init__(self, policy: Retry) -> None:
         self._pauses = policy.pauses()
-        self._quick = iter(_REFUSED_PAUSES_S)
+        self._quick = iter(REFUSED_PAUSES_S)
         self._logged = self.ambiguous = False
         self._tries = 0
 

@@ -37,6 +37,7 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
@@ -44,8 +45,6 @@ from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Fields, Json, boolean
 
 __all__ = ["SingleWriterDriver", "digest", "guarded", "take_single_writer"]
-
-_DELETE_BATCH = 1000
 
 
 def take_single_writer(fields: Fields) -> dict[str, Json]:
@@ -196,8 +195,8 @@ class SingleWriterDriver(PassesOn):
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, claimed as other writes are: none comes back by a condition checked before."""
         found = [entry.key async for batch in self.inner.scan(keys) for entry in batch]
-        for start in range(0, len(found), _DELETE_BATCH):
-            await self.write_many([Write(key, None) for key in found[start : start + _DELETE_BATCH]])
+        for start in range(0, len(found), DELETED_AT_ONCE):
+            await self.write_many([Write(key, None) for key in found[start : start + DELETED_AT_ONCE]])
 
     def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys in the range."""

@@ -22,7 +22,7 @@ _LOCAL = struct.Struct("<xQQq")  # how the driver of local files writes generati
 
 
 class Expected(NamedTuple):
-    """What a reference says of the object at `key` of a store, and the generation that its bytes came with."""
+    """The checksum that a reference gives for the object at `key`, and the generation that its bytes came with."""
 
     store: KvPrefix
     key: str

@@ -34,18 +34,18 @@ from fsstore.kvstore.icechunk.listing import pages_of
 from fsstore.kvstore.icechunk.repository import PinnedSnapshot, Repository
 from fsstore.kvstore.icechunk.virtual import Part
 from fsstore.kvstore.reference.state.set_state import inline_generation
+from fsstore.kvstore.tuning import TREE_PAGE
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["IcechunkDriver"]
 
-_BATCH = 8192
 
 Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]
 """By the path of an array: the places of keys in the batch, and the chunks they name."""
 
 
 class IcechunkDriver(ReadOnly, ListsDocuments):
-    """What the repository shows; `members` are the JSON members it was opened with."""
+    """The chosen state of a repository; `members` are the JSON members it was opened with."""
 
     id: ClassVar[str] = "icechunk"
 
@@ -215,7 +215,7 @@ def _documents(session: PinnedSnapshot, keys: KeyRange) -> Iterator[list[Entry]]
         key = f"{path}/{DOCUMENT}" if path else DOCUMENT
         if keys.contains(key):
             batch.append(Entry(key, len(node.document)))
-        if len(batch) == _BATCH:
+        if len(batch) == TREE_PAGE:
             yield batch
             batch = []
     if batch:

@@ -11,11 +11,10 @@ from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.icechunk.format.manifest import ArrayManifest
 from fsstore.kvstore.icechunk.format.snapshot import SnapshotNode
 from fsstore.kvstore.icechunk.repository import PinnedSnapshot, Repository
+from fsstore.kvstore.tuning import TREE_PAGE
 from fsstore.values.json_value import quote
 
 __all__ = ["Page", "pages_of"]
-
-_BATCH = 8192
 
 
 class Page(NamedTuple):
@@ -49,7 +48,7 @@ async def pages_of(
                 f"Error in the manifest of {quote(node.path)} in {repository.described}"
             ) from error
         rows = np.flatnonzero((columns.index < counts).all(axis=1))
-        for begin in range(0, len(rows), _BATCH):
-            at = rows[begin : begin + _BATCH]
+        for begin in range(0, len(rows), TREE_PAGE):
+            at = rows[begin : begin + TREE_PAGE]
             names = [head + form.name(index) for index in columns.index[at].tolist()]
             yield Page(names, columns.lengths[at].tolist(), columns.tables[at].tolist(), array)

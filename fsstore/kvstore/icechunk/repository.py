@@ -2,7 +2,7 @@
 
 Everything but the root is immutable and kept, in the pool of the context and in a few megabytes of its own.
 A branch is looked up again as often as the staleness bound of reads says; of a far repository at most once a second.
-What is missing although something refers to it is an error, never "missing".
+An object that something refers to and that is not there is an error, never "missing".
 """
 
 from __future__ import annotations
@@ -29,14 +29,13 @@ from fsstore.kvstore.icechunk.format.snapshot import (
 )
 from fsstore.kvstore.icechunk.keys import KeyForm, form_of
 from fsstore.kvstore.icechunk.selector import Selector
+from fsstore.kvstore.tuning import SNAPSHOTS_KEPT_BYTES, TRUSTED_S
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import quote
 
 __all__ = ["PinnedSnapshot", "Repository"]
 
 _ROOT = "repo"
-_OWN_BYTES = 64 * 1024 * 1024
-_TRUSTED_S = 1.0
 _MOST_FORMS = 100_000
 _UNENCODED = string.ascii_letters + string.digits + " !$&'()+,-.:;=@_"
 
@@ -52,7 +51,7 @@ class PinnedSnapshot:
 
 @dataclass(slots=True)
 class _Named:
-    """What a ref names: a snapshot, by the object at `key` with a generation."""
+    """The snapshot that a ref names, and the object at `key`, with its generation, that says so."""
 
     snapshot: bytes
     key: str = ""
@@ -65,7 +64,7 @@ class Repository:
     def __init__(self, base: KvPrefix, selector: Selector, pool: CachePool | None) -> None:
         self.base, self.selector = base, selector
         self._pool = pool
-        self._own = CachePool(_OWN_BYTES)
+        self._own = CachePool(SNAPSHOTS_KEPT_BYTES)
         self._owner = ("icechunk", base.describe())
         self._session: PinnedSnapshot | None = None
         self._named: _Named | None = None
@@ -92,7 +91,7 @@ class Repository:
         """Return the snapshot that is named at `newest` or later."""
         last, named = self._session, self._named
         if last is not None and named is not None:
-            trusted = _TRUSTED_S if self.base.driver.features.waits else 0.0
+            trusted = TRUSTED_S if self.base.driver.features.waits else 0.0
             if self.selector.by != "branch" or last.time >= newest or now() - last.time < trusted:
                 return last
             if await self._is_current(named):

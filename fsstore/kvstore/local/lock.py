@@ -9,7 +9,7 @@ TensorStore's protocol, so that both libraries may write the same store at once:
 * `lockfile`: the file is created exclusively; its existence is the lock.  It outlives its holder.
 * `none`: a file of a random name, no exclusion.
 
-The lock is the temporary file, so readers never wait.  What is written, and when, is `local_write`'s business.
+The lock is the temporary file, so readers never wait.  `write` decides what is written, and when.
 
 Ctrl-C may come between any two steps, also when a lock has just been taken and nobody knows of it yet, or when it is
 about to be given up.  So an open file is owned by an object from the moment it is opened, and is given up when that is
@@ -33,6 +33,7 @@ from typing import TypeVar
 
 from fsstore.errors import DeadlineExceededError, StoreError
 from fsstore.kvstore.local.path import LOCK_SUFFIX, os_failure, parent
+from fsstore.kvstore.tuning import FIRST_LOCK_SLEEP_S, LOCK_ATTEMPTS, LONGEST_LOCK_SLEEP_S
 from fsstore.values.json_value import quote
 
 __all__ = ["Held", "OpenFile", "forgetting", "hold", "hold_if_free", "open_creating"]
@@ -47,8 +48,6 @@ _WHOLE_FILE = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
 _NOTHING = _FLOCK.pack(fcntl.F_UNLCK, os.SEEK_SET, 0, 0, 0)
 _MODE = 0o666
 F = TypeVar("F", bound="OpenFile")
-_ATTEMPTS = 100  # against a neighbour that keeps removing the directory
-_FIRST_SLEEP_S, _LONGEST_SLEEP_S = 0.001, 1.0
 
 
 class OpenFile:
@@ -149,7 +148,7 @@ def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
 
 def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> F:
     """Open `path`; missing parent directories are made."""
-    for _ in range(_ATTEMPTS):
+    for _ in range(LOCK_ATTEMPTS):
         try:
             return kind(path, flags)
         except FileNotFoundError:
@@ -248,7 +247,7 @@ def _lock(fd: int, path: bytes, *, wait: bool) -> bool:
 
 def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
     deadline = time.monotonic() + timeout_s
-    sleep_s = _FIRST_SLEEP_S
+    sleep_s = FIRST_LOCK_SLEEP_S
     while (held := _create(path, dirty)) is None:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
@@ -257,7 +256,7 @@ def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
                 "remove it if its writer is gone"
             )
         _pause(min(sleep_s, left_s))
-        sleep_s = min(2 * sleep_s, _LONGEST_SLEEP_S)
+        sleep_s = min(2 * sleep_s, LONGEST_LOCK_SLEEP_S)
     return held
 
 

@@ -1,7 +1,7 @@
 """Keys as paths of local files: which are allowed, and how failures on them are reported.
 
 A key is the path.  Components that would leave the tree, that a filesystem would fold together, or that are names
-of lock files are refused; they could not be told apart from other keys.  What is done with a path is not known here.
+of lock files are refused; they could not be told apart from other keys.  Nothing here opens a path.
 """
 
 # ruff: noqa: PTH120  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call

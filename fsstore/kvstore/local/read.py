@@ -25,6 +25,13 @@ from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, coalesce
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, now
 from fsstore.kvstore.local.path import file_path, os_failure
+from fsstore.kvstore.tuning import (
+    COPIED_SLICE_BYTES,
+    LOCAL_GAP_BYTES,
+    LOCAL_SPAN_BYTES,
+    MAPPED_FROM_BYTES,
+    MERGED_RANGES_FROM,
+)
 from fsstore.values.json_value import quote
 
 __all__ = ["describe", "generation_of", "read_batch"]
@@ -33,11 +40,6 @@ __all__ = ["describe", "generation_of", "read_batch"]
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR))
 _GENERATION = struct.Struct("<xQQq")
-_MERGE_FROM = 64  # ranges of one key; fewer are read one by one, 8 of them in 19 µs instead of 53
-_GAP = 8 * 1024  # copying this much costs about as much as another pread
-_SPAN_LIMIT = 32 * 1024 * 1024  # bytes read as one: what is wanted of them keeps them all in memory
-_MAP_FROM = 64 * 1024  # below this a mapping costs more than a read
-_COPY_UP_TO = 4096  # a slice this small is copied: a view is larger, and would keep the whole span alive
 _tuple = tuple.__new__
 _LARGE = 4 << 20 if hasattr(os, "preadv") else sys.maxsize  # bytes from which NumPy asks for large pages
 _PIECE = 0x7FFFF000  # Linux reads at most this much in one call
@@ -82,7 +84,7 @@ def _read_one(read: Read, time: float, mapped: bool) -> ReadResult:
         low, high = 0, (size := status.st_size)
         if start or stop is not None:
             low, high = resolve_range(start, stop, size)
-        if mapped and high - low >= _MAP_FROM:
+        if mapped and high - low >= MAPPED_FROM_BYTES:
             return ReadResult("value", _map(fd, low, high), generation, time, size)
         return ReadResult("value", _pread(fd, low, high), generation, time, size)
     except StoreError as error:
@@ -181,7 +183,7 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
         wanted = [read for read in reads if read[3] != generation]
         values = (
             _values(fd, wanted, size, mapped)
-            if len(wanted) < _MERGE_FROM
+            if len(wanted) < MERGED_RANGES_FROM
             else _merged(fd, wanted, size, mapped)
         )
         # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
@@ -207,11 +209,11 @@ def _values(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buf
 def _merged(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buffer]:
     """Return the bytes of many ranges, read as few spans and cut apart."""
     starts, stops = _bounds(reads, size)
-    merged = coalesce(starts, stops, _GAP, _SPAN_LIMIT)
+    merged = coalesce(starts, stops, LOCAL_GAP_BYTES, LOCAL_SPAN_BYTES)
     pairs = zip(merged.starts.tolist(), merged.stops.tolist(), strict=True)
     wholes = [_take(fd, low, high, mapped) for low, high in pairs]
     lengths = stops - starts
-    if lengths.max() > _COPY_UP_TO:
+    if lengths.max() > COPIED_SLICE_BYTES:
         wholes = [memoryview(whole) for whole in wholes]
     begins, ends = merged.offset.tolist(), (merged.offset + lengths).tolist()
     return [
@@ -235,4 +237,4 @@ def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
 
 
 def _take(fd: int, low: int, high: int, mapped: bool) -> Buffer:
-    return _map(fd, low, high) if mapped and high - low >= _MAP_FROM else _pread(fd, low, high)
+    return _map(fd, low, high) if mapped and high - low >= MAPPED_FROM_BYTES else _pread(fd, low, high)

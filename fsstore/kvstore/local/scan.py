@@ -22,12 +22,12 @@ from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.path import LOCK_SUFFIX, file_path, os_failure, parent, text
 from fsstore.kvstore.local.stage import Protocol, remove_file
 from fsstore.kvstore.local.write import sync_directories
+from fsstore.kvstore.tuning import LOCAL_PAGE
 from fsstore.values.json_value import quote
 
 __all__ = ["delete_range", "names", "remove_directory", "scan", "sweep"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
-_BATCH = 1000
 
 
 class _Tree(NamedTuple):
@@ -48,9 +48,9 @@ def scan(keys: KeyRange) -> Iterator[list[Entry]]:
     batch: list[Entry] = []
     for tree in _walk(keys):
         batch += [Entry(text(path)) for path in tree.files]
-        while len(batch) >= _BATCH:
-            yield batch[:_BATCH]
-            batch = batch[_BATCH:]
+        while len(batch) >= LOCAL_PAGE:
+            yield batch[:LOCAL_PAGE]
+            batch = batch[LOCAL_PAGE:]
     if batch:
         yield batch
 

@@ -15,14 +15,12 @@ import os
 from contextlib import suppress
 from typing import TypeAlias
 
+from fsstore.kvstore.tuning import HELD_SPACE_BYTES, HELD_SPACE_FILES, SPACE_FROM_BYTES
 from fsstore.runtime import execution, fork
 from fsstore.runtime.state import OfProcess
 
 __all__ = ["give_back", "hold_space"]
 
-_MIN_BYTES = 64 * 1024  # of a file whose space is worth a thread's while
-_HELD_BYTES = 64 * 1024 * 1024
-_HELD_FILES = 64
 _FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
 
@@ -41,7 +39,7 @@ class _Held:
     def reserve(self, size: int) -> bool:
         """Return whether there is room for one more file."""
         with self.lock:
-            if self.count == _HELD_FILES or self.size + size > _HELD_BYTES:
+            if self.count == HELD_SPACE_FILES or self.size + size > HELD_SPACE_BYTES:
                 return False
             self.count, self.size = self.count + 1, self.size + size
         return True
@@ -76,7 +74,7 @@ _held = OfProcess(_Held, leave=_Held.leave)
 def hold_space(path: bytes, before: os.stat_result) -> None:
     """Have a file that is about to be replaced keep its space until the write is answered, if that is worth it."""
     is_local = hasattr(os, "O_PATH") and os.major(before.st_dev) != 0
-    if not is_local or before.st_size < _MIN_BYTES or not _held.now.reserve(before.st_size):
+    if not is_local or before.st_size < SPACE_FROM_BYTES or not _held.now.reserve(before.st_size):
         return
     try:
         fd = os.open(path, _FLAGS)

@@ -26,11 +26,10 @@ from fsstore.kvstore.local.path import file_path, os_failure, parent
 from fsstore.kvstore.local.read import generation_of
 from fsstore.kvstore.local.space import hold_space
 from fsstore.kvstore.local.writeback import begin_writeback
+from fsstore.kvstore.tuning import STAGED_CALL_BYTES, STAGED_STEP_BYTES
 
 __all__ = ["Protocol", "Staged", "make_durable", "remove_file", "stage"]
 
-_STEP_BYTES = 1024 * 1024  # of a value that the disk begins to take
-_CALL_BYTES = 64 * 1024 * 1024  # that are written at once; macOS refuses 2 GB
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 
 
@@ -187,19 +186,19 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
     for portion in portions:
         for part in _steps(portion, early=early):
             size += _write_portion(fd, part)
-            if size >= _STEP_BYTES and early and begin_writeback is not None:
+            if size >= STAGED_STEP_BYTES and early and begin_writeback is not None:
                 begin_writeback(fd)
                 size = 0
 
 
 def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
     """Yield a portion in steps: if `early` and it is one buffer, or if it is more than is written at once."""
-    if (len(portion) > 1 or not early) and _size(portion) <= _CALL_BYTES:
+    if (len(portion) > 1 or not early) and _size(portion) <= STAGED_CALL_BYTES:
         yield portion
         return
     for view in [memoryview(buffer).cast("B") for buffer in portion]:
-        for start in range(0, len(view), _STEP_BYTES):
-            yield [view[start : start + _STEP_BYTES]]
+        for start in range(0, len(view), STAGED_STEP_BYTES):
+            yield [view[start : start + STAGED_STEP_BYTES]]
 
 
 def _size(portion: Sequence[Buffer]) -> int:

@@ -17,11 +17,10 @@ from fsstore.kvstore.local.lock import OpenFile, hold, open_creating
 from fsstore.kvstore.local.path import file_path, os_failure, parent
 from fsstore.kvstore.local.read import generation_of
 from fsstore.kvstore.local.stage import Protocol, make_durable
+from fsstore.kvstore.tuning import TAKEN_PIECE_BYTES, TAKEN_STEP_BYTES
 
 __all__ = ["take_batch"]
 
-_STEP_BYTES = 64 * 1024 * 1024  # that the kernel is asked to copy at once
-_PIECE_BYTES = 1024 * 1024  # in memory where it does not
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOT_HERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM))
 
@@ -105,7 +104,7 @@ def _status_after(held: OpenFile, target: bytes) -> os.stat_result:
 def _pour(source: OpenFile, target: OpenFile) -> None:
     left = os.fstat(source.fd).st_size
     try:
-        while left and (count := os.copy_file_range(source.fd, target.fd, min(left, _STEP_BYTES))):
+        while left and (count := os.copy_file_range(source.fd, target.fd, min(left, TAKEN_STEP_BYTES))):
             left -= count
     except (AttributeError, OSError) as error:  # another system, or another filesystem
         if isinstance(error, OSError) and error.errno not in _NOT_HERE:
@@ -113,7 +112,7 @@ def _pour(source: OpenFile, target: OpenFile) -> None:
     if not left:
         return
     # what the kernel did not copy: some filesystems answer zero for what they cannot
-    while portion := os.read(source.fd, _PIECE_BYTES):
+    while portion := os.read(source.fd, TAKEN_PIECE_BYTES):
         view = memoryview(portion)
         while view:
             view = view[os.write(target.fd, view) :]

@@ -3,9 +3,9 @@
 The value goes into the lock file of the key (`local_lock`), is synced, and renamed over the key (`local_stage`); then
 the directory is synced.  In a batch each directory is synced when its last file has its name: nothing is promised
 before the batch is answered.  For the same reason the files of a batch are synced in groups: all of a group are
-written before the first is synced, so that the disk takes them together.  What nobody waits for comes after the
-answer: the space of replaced files (`local_space`).
-The parents of directories made on the way are synced too; TensorStore leaves them, and a crash may lose the array.
+written before the first is synced, so that the disk takes them together.  The space of replaced files is given back
+after the answer, because nobody waits for it (`space`).  The parents of directories made on the way are synced too;
+TensorStore leaves them, and a crash may lose the array.
 """
 
 from __future__ import annotations
@@ -23,22 +23,21 @@ from fsstore.kvstore.local.path import os_failure
 from fsstore.kvstore.local.space import give_back
 from fsstore.kvstore.local.stage import Protocol, Staged, make_durable, stage
 from fsstore.kvstore.local.writeback import begin_writeback
+from fsstore.kvstore.tuning import (
+    FEW_FILES,
+    LARGE_FILE_BYTES,
+    LARGE_FILES,
+    PUBLISHERS,
+    SYNC_THREADS,
+    SYNCED_BYTES,
+    SYNCED_FILES,
+)
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 
 __all__ = ["answered", "sync_directories", "write_batch", "write_late"]
 
 T = TypeVar("T")
-# Threads and, with the group, small files under way at once.  More gain nothing where the disk has a journal, which is
-# the bottleneck then.  And ext4 without one looks, for each new file, at every number that was given back in the last
-# minutes and is not in use: 200 small writes with 128 files under way took 1.4 times as long as with 32.
-_THREADS = 4
-_GROUP = 8  # files that a thread syncs together: each is open, and a lock that others wait for
-_GROUP_BYTES = 8 * 1024 * 1024  # of such a group, so that the disk has something to do meanwhile
-_LARGE_BYTES = 1024 * 1024  # of a file that a thread is worth
-_LARGE_FILES = 12  # that are synced at once, beside those that are made: four take 1.05 to 1.12 of the time
-_FEW = 16  # files of a batch that are published by one thread or another, each by itself
-_PUBLISHERS = 3  # of few files, beside their makers; one alone loses 0.03
 
 
 def write_batch(writes: Sequence[Write], protocol: Protocol, threads: int | None = None) -> list[Stamp]:
@@ -87,7 +86,7 @@ def write_late(
 
     with answered(protocol) as dirty:
         with _Publisher(protocol, dirty, threads) as publisher:
-            steps = [*makes, None] if 1 < len(makes) <= _FEW else makes
+            steps = [*makes, None] if 1 < len(makes) <= FEW_FILES else makes
             begun = execution.map_blocking(begin, steps, limit=makers)
             publisher.finish()
         left = [one for one in begun if isinstance(one, LateWrite)]
@@ -113,9 +112,9 @@ class _Publisher:
     """
 
     def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int | None) -> None:
-        self._protocol, self._dirty, self._threads = protocol, dirty, threads or _THREADS
+        self._protocol, self._dirty, self._threads = protocol, dirty, threads or SYNC_THREADS
         self._room: SimpleQueue[None] = SimpleQueue()  # of large files; a semaphore that Ctrl-C cannot break
-        for _ in range(threads or _LARGE_FILES):
+        for _ in range(threads or LARGE_FILES):
             self._room.put(None)
         self._jobs: list[Future[None]] = []
         self._small: deque[Staged] = deque()
@@ -129,7 +128,7 @@ class _Publisher:
         if not self._protocol.sync:  # there is nothing to wait for
             self._publish(one, self._dirty)
             return
-        if one.size >= _LARGE_BYTES and not is_alone:
+        if one.size >= LARGE_FILE_BYTES and not is_alone:
             self._room.get()
             self._jobs.append(execution.submit(self._see_to_large, one, kind="io"))
             return
@@ -141,13 +140,13 @@ class _Publisher:
 
     def begin_few(self) -> None:
         """See to the small ones, if they are few, while another thread still makes the last of all."""
-        for _ in range(min(_PUBLISHERS, self._threads - 1, len(self._small))):
+        for _ in range(min(PUBLISHERS, self._threads - 1, len(self._small))):
             self._jobs.append(execution.submit(self._see_to_few, kind="io"))
         self._see_to_few()
 
     def finish(self) -> None:
         """Return when all that was taken over is published."""
-        if len(self._small) > _FEW:
+        if len(self._small) > FEW_FILES:
             many, self._small = list(self._small), deque()
             with _letting_go(many):
                 _shared(
@@ -221,7 +220,7 @@ def _shared(
 
     A disk takes several files together in about the time of one.
     """
-    workers = min(threads or _THREADS, len(items)) if protocol.sync else 1
+    workers = min(threads or SYNC_THREADS, len(items)) if protocol.sync else 1
     if workers <= 1:
         return function(items)
     size = -(-len(items) // workers)
@@ -232,7 +231,7 @@ def _shared(
 def _write_some(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     stamps: list[Stamp] = []
     while len(stamps) < len(writes):
-        stamps += _write_group(writes[len(stamps) :][:_GROUP], protocol, dirty)
+        stamps += _write_group(writes[len(stamps) :][:SYNCED_FILES], protocol, dirty)
     return stamps
 
 
@@ -245,7 +244,7 @@ def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty:
         staged: list[Staged] = []
         size = 0
         for write in writes:
-            if staged and (write.value is None or size > _GROUP_BYTES):
+            if staged and (write.value is None or size > SYNCED_BYTES):
                 break
             one = stage(write, protocol, dirty, wait=not staged)
             if one is None:
@@ -267,7 +266,7 @@ def _publish(staged: Sequence[Staged], protocol: Protocol, dirty: set[bytes]) ->
 
 def sync_directories(paths: set[bytes]) -> None:
     """Make the names in these directories durable; a disk takes several together in about the time of one."""
-    execution.map_blocking(_sync_directory, list(paths), kind="io", limit=_THREADS)
+    execution.map_blocking(_sync_directory, list(paths), kind="io", limit=SYNC_THREADS)
 
 
 def _sync_directory(path: bytes) -> None:

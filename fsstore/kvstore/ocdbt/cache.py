@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from typing import Any, Protocol
 
+from fsstore.kvstore.tuning import NODES_KEPT_BYTES
 from fsstore.runtime.cache_pool import CachePool
 
 __all__ = ["NodeCache", "NodePool"]
-
-_OWN_BYTES = 16 * 1024 * 1024
 
 
 class NodePool(Protocol):
@@ -32,7 +31,7 @@ class NodePool(Protocol):
 class NodeCache:
     """The cache of one database: its own few megabytes first, the pool behind them."""
 
-    def __init__(self, pool: NodePool | None, owner: Hashable, own_bytes: int = _OWN_BYTES) -> None:
+    def __init__(self, pool: NodePool | None, owner: Hashable, own_bytes: int = NODES_KEPT_BYTES) -> None:
         self._own = CachePool(own_bytes)
         self._pool = pool
         self._owner = owner

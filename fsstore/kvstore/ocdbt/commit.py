@@ -36,12 +36,10 @@ from fsstore.kvstore.ocdbt.sink import DATA_NAME, NodeLayout, Sink
 from fsstore.kvstore.ocdbt.source import DatabaseSource, Snapshot
 from fsstore.kvstore.ocdbt.split import Builder, Root
 from fsstore.kvstore.ocdbt.tree import find
+from fsstore.kvstore.tuning import MANIFESTS_KEPT, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 
 __all__ = ["Committer", "Options", "current_generations"]
-
-_ATTEMPTS = 10_000  # at a manifest that others replace
-_KEPT_MANIFESTS = 128  # of a numbered database; older ones are deleted
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +120,7 @@ class Committer:
     async def commit(self, requests: Sequence[Request]) -> None:
         """Apply `requests` in one new version, or in none if they change nothing, and answer them."""
         await self._sweep()
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(REWRITE_ATTEMPTS):
             if attempt:
                 # the loser waits a little, at random: an attempt in vain leaves a data file behind
                 await execution.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
@@ -135,7 +133,9 @@ class Committer:
             self.check(manifest.config)
             if await self._attempt(snapshot, manifest, requests):
                 return
-        raise AbortedError(f"{self.source.manifests.describe()} changed {_ATTEMPTS} times during one commit")
+        raise AbortedError(
+            f"{self.source.manifests.describe()} changed {REWRITE_ATTEMPTS} times during one commit"
+        )
 
     async def _sweep(self) -> None:
         """Before the first commit, remove unfinished data files of killed writers: their names are not used again."""
@@ -245,7 +245,7 @@ class Committer:
         stamp = await self._put(numbered_key(new.generation), manifest, NO_VALUE)
         if stamp.generation == UNKNOWN:
             return False
-        old = [number for number in snapshot.numbers if number < new.generation - _KEPT_MANIFESTS]
+        old = [number for number in snapshot.numbers if number < new.generation - MANIFESTS_KEPT]
         with suppress(StoreError):  # what cannot be deleted now is deleted by a later commit, or harmless
             await self.source.manifests.write_many([Write(numbered_key(number), None) for number in old])
         fresh = await self.source.snapshot()

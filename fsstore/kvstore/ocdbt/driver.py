@@ -44,11 +44,11 @@ from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
 from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
+from fsstore.kvstore.tuning import TREE_PAGE
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["OcdbtDriver"]
 
-_BATCH = 8192
 """How many entries a listing makes at a time."""
 
 
@@ -234,8 +234,8 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             return
         async for slices in walk(self.source, version, keys):
             for part in slices:
-                for start in range(part.start, part.stop, _BATCH):
-                    yield entries_of(part._replace(start=start, stop=min(start + _BATCH, part.stop)))
+                for start in range(part.start, part.stop, TREE_PAGE):
+                    yield entries_of(part._replace(start=start, stop=min(start + TREE_PAGE, part.stop)))
 
     async def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
         """Yield the keys of `scan` as bytes and without sizes, at a fraction of the cost."""

@@ -1,8 +1,8 @@
 """Applying changes to a tree: copy on write, from the leaves up.
 
-`rebuild` fetches the nodes that changes touch, level by level, then makes new ones bottom-up.  What is not touched is
-shared with the old version; a child whose whole interval is deleted is dropped unread.  Nodes are divided when
-they grow but never merged, as TensorStore does.
+`rebuild` fetches the nodes that changes touch, level by level, then makes new ones bottom-up.  Untouched nodes are
+shared with the old version; a child whose whole interval is deleted is dropped unread.  Nodes are divided when they
+grow but never merged, as TensorStore does.
 """
 
 from __future__ import annotations

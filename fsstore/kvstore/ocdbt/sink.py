@@ -12,6 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
+from fsstore.kvstore.tuning import PADDED_FROM_BYTES
 
 __all__ = ["DATA_NAME", "NodeLayout", "Sink"]
 
@@ -19,7 +20,6 @@ Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
 DATA_NAME = "[0-9a-f]{32}"
 """The pattern of names of data files behind their prefix, those of TensorStore too."""
-_PAD_FROM = 4 * 1024 * 1024
 _PAGE = 4096
 
 
@@ -50,7 +50,7 @@ class _Buffer:
 
     def content(self) -> bytes:
         """Return the file, padded to whole pages if it is large."""
-        padding = -self.size % _PAGE if self.size > _PAD_FROM else 0
+        padding = -self.size % _PAGE if self.size > PADDED_FROM_BYTES else 0
         return b"".join([*self.parts, b"\0" * padding])
 
 

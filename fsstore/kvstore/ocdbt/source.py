@@ -25,6 +25,7 @@ from fsstore.kvstore.ocdbt.format.manifest import (
 from fsstore.kvstore.ocdbt.format.node import Node, decode_node
 from fsstore.kvstore.ocdbt.format.version import VersionNodeRef
 from fsstore.kvstore.ocdbt.format.version_tree import VersionNode, decode_version_node
+from fsstore.kvstore.tuning import MANIFEST_ATTEMPTS
 
 __all__ = ["ABSENT", "DatabaseSource", "Snapshot", "read_spans"]
 
@@ -32,7 +33,6 @@ T = TypeVar("T")
 
 _NUMBERED = KeyRange("manifest.0", "manifest.:")
 _NODE_OVERHEAD = 200  # bytes of a decoded node beside its columns
-_LISTING_ATTEMPTS = 100  # at manifests that are deleted while they are listed
 
 
 class Snapshot(NamedTuple):
@@ -88,7 +88,7 @@ class DatabaseSource:
 
     async def _newest_numbered(self, head: Snapshot) -> Snapshot:
         """Return `head` with the newest numbered manifest; it may vanish between listing and reading."""
-        for _ in range(_LISTING_ATTEMPTS):
+        for _ in range(MANIFEST_ATTEMPTS):
             numbers = await self._numbers()
             if head.manifest is None or not numbers:
                 manifest = None if head.manifest is None else Manifest(head.manifest.config)

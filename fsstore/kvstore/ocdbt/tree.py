@@ -20,11 +20,9 @@ from fsstore.kvstore.ocdbt.format.leaf import Leaf
 from fsstore.kvstore.ocdbt.format.node import Node
 from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.source import DatabaseSource
+from fsstore.kvstore.tuning import TREE_WINDOW_BYTES, TREE_WINDOW_NODES
 
 __all__ = ["Hits", "Slice", "Step", "check_child", "find", "walk"]
-
-_WINDOW_NODES = 64
-_WINDOW_BYTES = 32 * 1024 * 1024
 
 
 class Hits(NamedTuple):
@@ -160,7 +158,7 @@ def _take_window(steps: Iterator[Step]) -> list[Step]:
     for step in steps:
         window.append(step)
         total += step.location.length
-        if len(window) == _WINDOW_NODES or total >= _WINDOW_BYTES:
+        if len(window) == TREE_WINDOW_NODES or total >= TREE_WINDOW_BYTES:
             break
     return window
 

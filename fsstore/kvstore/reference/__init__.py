@@ -1,7 +1,7 @@
 """Reference sets: keys that point into bytes stored elsewhere.
 
-A set is one table of columns, whatever document it comes from, and answers keys in batches.  What it may fetch is
-decided by a policy, because a set is untrusted input.
+A set is one table of columns, whatever document it comes from, and answers keys in batches.  A policy decides what it
+may fetch, because a set is untrusted input.
 
 * `collection`: reference sets as wholes: `References` for users, and sets inside live objects
 * `detect`: telling a reference document by its first bytes, for automatic detection

@@ -194,7 +194,7 @@ async def _bound(
 ) -> int | None:
     """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
 
-    What whole targets may have at most is returned, for stores that learn their size on the way.
+    Returns how many bytes whole targets may have, for stores that learn their size on the way.
     """
     limits = await limits_of(driver.overlay, [asks.keys[number] for number in large])
     probes, whole = [], []

@@ -29,6 +29,7 @@ from fsstore.kvstore.reference.target.location import directory, name_of
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.spec.parse import place_spec
 from fsstore.kvstore.spec.storage_option import with_storage_options
+from fsstore.kvstore.tuning import LOADED_PIECE_BYTES
 from fsstore.runtime import execution
 from fsstore.values.file_compression import method_of, pieces, usual_limit
 
@@ -52,7 +53,6 @@ PARQUET_NAMES = ("/", ".parq", ".parquet")
 """How the names of parquet sets end."""
 RECORD_SIZE = 10_000
 """References in a file of a new parquet set: every batch of writes makes the files it touches anew."""
-_PIECE = 4 * 2**20  # bytes of a document that are read at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +128,7 @@ async def _first_piece(base: KvPrefix) -> ReadResult | None:
     if base.driver.id != "file":
         return None
     try:
-        found = await base.read("", 0, _PIECE)
+        found = await base.read("", 0, LOADED_PIECE_BYTES)
     except OutOfRangeError:
         return None
     return found if found.state != "value" or _is_large(base, found) else None
@@ -137,7 +137,9 @@ async def _first_piece(base: KvPrefix) -> ReadResult | None:
 def _is_large(base: KvPrefix, found: ReadResult) -> bool:
     """Return whether what was read of a document is its first piece."""
     size = len(found.value)
-    return base.driver.id == "file" and size == _PIECE and method_of(bytes(found.value[:6])) is None
+    return (
+        base.driver.id == "file" and size == LOADED_PIECE_BYTES and method_of(bytes(found.value[:6])) is None
+    )
 
 
 def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
@@ -151,7 +153,7 @@ def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
             yield found.value
             at += len(found.value)
             try:
-                found = execution.drive(base.read("", at, at + _PIECE))
+                found = execution.drive(base.read("", at, at + LOADED_PIECE_BYTES))
             except OutOfRangeError:
                 found = execution.drive(base.read("", at))
 

@@ -122,7 +122,7 @@ _RENEWED = {
     "gs": "for gs:// the client renews those of an account or a machine: token='/path/to/account.json' or 'cloud'",
     "abfs": "for abfs:// the client renews those of an application: tenant_id, client_id and client_secret",
 }
-"""What takes the place of a function for credentials that expire."""
+"""The option that takes the place of a function, for credentials that expire."""
 
 _CLASSES = {
     "http": "fsspec's HTTPFileSystem",

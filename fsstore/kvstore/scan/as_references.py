@@ -24,6 +24,7 @@ from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.kvstore.scan.driver import Means, ScanDriver
 from fsstore.kvstore.scan.scanned_set import family_of
+from fsstore.kvstore.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
 from fsstore.values.foreign_format import IMAGES
@@ -31,9 +32,6 @@ from fsstore.values.foreign_format import IMAGES
 __all__ = ["document_of", "format_of", "format_of_head", "references_of", "scan_at", "scanned_format"]
 
 _ALSO = {"grib2": "grib"}
-_HEAD = 8192
-_BATCH = 16384
-_MADE_AT_ONCE = 64
 _MOST_MADE = 2**30
 _UNNAMED = "its name is not UTF-8, and no reference set can hold it"
 
@@ -60,12 +58,12 @@ def scanned_format(name: str) -> str | None:
 async def format_of(place: KvPrefix) -> str | None:
     """Return which of the scanned formats the file at a place has, or None."""
     try:
-        found = await place.read("", 0, _HEAD)
+        found = await place.read("", 0, FORMAT_HEAD_BYTES)
     except OutOfRangeError:
         found = await place.read()
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
-    return format_of_head(bytes(found.value[:_HEAD]))
+    return format_of_head(bytes(found.value[:FORMAT_HEAD_BYTES]))
 
 
 def format_of_head(head: bytes) -> str | None:
@@ -119,8 +117,8 @@ async def _add(builder: TableBuilder, file: ScannedFile, grid: Grid, table: Chun
     names = [(url if each == SELF else each).encode("utf-8", "surrogateescape") for each in table.urls]
     ids: Any = builder.url_ids(names) if names else np.zeros(0, np.int32)
     held = 0
-    for start in range(0, grid.count, _BATCH):
-        numbers = table.present(start, min(start + _BATCH, grid.count))
+    for start in range(0, grid.count, ROWS_AT_ONCE):
+        numbers = table.present(start, min(start + ROWS_AT_ONCE, grid.count))
         if not len(numbers):
             continue
         rows = table.find(numbers)
@@ -153,8 +151,8 @@ def _put(builder: TableBuilder, grid: Grid, numbers: Any, rows: Rows) -> None:
 
 async def _add_made(builder: TableBuilder, file: ScannedFile, grid: Grid, numbers: Any) -> int:
     held = 0
-    for start in range(0, len(numbers), _MADE_AT_ONCE):
-        some = numbers[start : start + _MADE_AT_ONCE]
+    for start in range(0, len(numbers), MADE_AT_ONCE):
+        some = numbers[start : start + MADE_AT_ONCE]
         for key, value in zip(grid.keys(some), await file.make(grid.path, some), strict=True):
             builder.add_inline(key.encode(), bytes(value))
             held += len(value)

@@ -14,10 +14,10 @@ import numpy as np
 
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.kvstore.scan.contract import MADE, SELF, Numbers
+from fsstore.kvstore.tuning import RUN_CHUNK_BYTES
 
 __all__ = ["Columns", "Made", "Strided", "empty", "inline", "run_chunks", "run_strides", "single"]
 
-_CHUNK = 4 * 2**20  # bytes a chunk of a long run has at most
 _ITSELF = (SELF,)
 
 
@@ -139,9 +139,9 @@ def run_chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Return the shape of chunks of a run of bytes, in C order, that are runs of at most a few MiB."""
     out, size = [], itemsize
     for length in reversed(shape):
-        step = max(1, min(length, _CHUNK // size))
+        step = max(1, min(length, RUN_CHUNK_BYTES // size))
         out.append(step)
-        size *= step if step == length else _CHUNK
+        size *= step if step == length else RUN_CHUNK_BYTES
     return tuple(reversed(out))
 
 

@@ -4,12 +4,12 @@ A scanner knows one file format.  `scan` reads the structure of a file, and noth
 chunks; the `ScannedFile` it returns answers the chunk tables of arrays when they are first read.  Registered by name in
 `fsstore.values.registry.scanners` (entry points: `fsstore.scanners`), beside a `Detection` of the same name.
 
-What every scanner promises (`fsstore.testing` checks it):
+Every scanner promises this, and `fsstore.testing` checks it:
 
 * It reads through the `ScanSource` only, and asks for what it needs in few rounds: spans of one call are one round.
 * It never answers a chunk that it cannot locate or decode as absent: absent chunks read as the fill value.
 * An object it cannot show is left out and named in `ScanHierarchy.notes`; it does not cost the rest of the file.
-  What an object that is shown lacks, such as an attribute, is named in `ScanHierarchy.lacking`.
+  Missing parts of an object that is shown, such as an attribute, are named in `ScanHierarchy.lacking`.
 * Damaged files raise errors of ours that name object and offset, within bounded time and memory: every count and
   length read from the file is checked against the size of the file before it is believed.
 * It keeps no state outside the `ScannedFile`; one `ScannedFile` may be asked from several threads.
@@ -56,7 +56,7 @@ class ScanHierarchy:
 
     @property
     def shortcomings(self) -> dict[str, str]:
-        """What a reader of the file should know, by path: why objects are left out, and what others lack."""
+        """Notes for readers of the file, by path: why objects are left out, and what others lack."""
         return {**self.lacking, **self.notes}
 
     @property
@@ -78,7 +78,7 @@ class ChunkTable(Protocol):
 
     @property
     def urls(self) -> Sequence[str]:
-        """What `url` counts."""
+        """The URLs that the numbers in `url` stand for."""
         ...
 
     @property
@@ -123,7 +123,7 @@ class FileScanner(Protocol):
     name: ClassVar[str]
     """The JSON name and URL scheme of the adapter."""
     title: ClassVar[str]
-    """What messages call a file of the format: `an HDF5 file`."""
+    """The words for a file of the format in messages: `an HDF5 file`."""
     of_directory: ClassVar[bool]
     """Whether the base is a directory of many keys (as of Icechunk) instead of one file."""
 

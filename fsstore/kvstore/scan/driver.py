@@ -46,15 +46,15 @@ from fsstore.kvstore.reference.target.targets import OpenTarget, check_prefixes
 from fsstore.kvstore.scan.contract import SELF, FileScanner, ScanHierarchy
 from fsstore.kvstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_of
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
-from fsstore.kvstore.scan.source import TRUSTED_S, FileChangedError, ScanSource
+from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.kvstore.scan.targets import PinnedFile, ScanTargets
+from fsstore.kvstore.tuning import CHANGED_FILE_ATTEMPTS, TRUSTED_S
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
 from fsstore.values.json_value import Json, dumps, quote
 
 __all__ = ["Means", "Scan", "ScanDriver"]
 
-_TRIES = 8
 _MOST_NAMED = 20
 _log = logging.getLogger("fsstore.kvstore")
 
@@ -74,7 +74,7 @@ class Scan:
 
 @dataclass(frozen=True, slots=True)
 class Means:
-    """What a store is opened with: limits of merging, what opens other places, and where structures are kept."""
+    """The means of an open store: limits of merging, a function that opens other places, and a cache of structures."""
 
     limits: Limits
     open_target: OpenTarget
@@ -114,7 +114,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return one result for each of `reads`, all from one generation of the file."""
         newest = max([read.staleness_bound for read in reads], default=0.0)
-        for _ in range(_TRIES):
+        for _ in range(CHANGED_FILE_ATTEMPTS):
             scan = await self.current(newest)
             try:
                 return await scan.store.read_many(reads)
@@ -134,7 +134,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         scan = self._scan
         if scan is not None and await self._is_current(scan, newest):
             return self._scan or scan
-        for _ in range(_TRIES):
+        for _ in range(CHANGED_FILE_ATTEMPTS):
             try:
                 self._scan = scan = (await self._first.all(("",), self._begin))[""]
             except FileChangedError:

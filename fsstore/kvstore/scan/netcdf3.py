@@ -5,7 +5,7 @@ is shown in chunks of a few MiB.  Record variables lie interleaved: record `r` o
 of all records behind its first, so a chunk is one record, and a variable alone in its records is a run again.  A chunk
 at the edge reaches into what follows, which no reader looks at; only the last of a file is padded here.
 
-What the header says of sizes is computed from shapes, for the sizes it stores are too small for large variables.
+Sizes are computed from shapes, because the sizes that a header stores are too small for large variables.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Variable(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the header says.  A dimension of length 0 is that of records; `records` is -1 in a stream."""
+    """The header of a file.  A dimension of length 0 is that of records; `records` is -1 in a stream."""
 
     records: int
     dims: list[tuple[str, int]]

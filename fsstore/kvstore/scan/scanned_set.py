@@ -18,13 +18,11 @@ from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import Family, split, split_one
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.kvstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy, ScannedFile
+from fsstore.kvstore.tuning import FEW_KEYS, ROWS_AT_ONCE
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
 
 __all__ = ["Kept", "ScannedSet", "family_of"]
-
-_BATCH = 16384
-_FEW = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +200,7 @@ def _by_lead(
 def _families(keys: Sequence[str]) -> Iterator[tuple[Family, Any, Numbers]]:
     """Yield the families among `keys`: the places of their keys, and coordinates."""
     encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
-    if len(keys) > _FEW:
+    if len(keys) > FEW_KEYS:
         for group in split(encoded)[0]:
             yield group.family, group.positions, group.coords
         return
@@ -236,8 +234,8 @@ def _may_hold(grid: Grid, keys: KeyRange) -> bool:
 
 def _pages(grid: Grid, table: ChunkTable, keys: KeyRange) -> Iterator[Page]:
     """Yield the chunks of an array in a range; the length of what is made is not known."""
-    for start in range(0, grid.count, _BATCH):
-        numbers = table.present(start, min(start + _BATCH, grid.count))
+    for start in range(0, grid.count, ROWS_AT_ONCE):
+        numbers = table.present(start, min(start + ROWS_AT_ONCE, grid.count))
         names = grid.keys(numbers) if len(numbers) else []
         kept = [at for at, name in enumerate(names) if keys.contains(name)]
         if not kept:

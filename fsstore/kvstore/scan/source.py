@@ -17,9 +17,17 @@ from typing import TypeAlias, TypeVar
 
 from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
+from fsstore.kvstore.tuning import (
+    CACHED_SPAN_BYTES,
+    PAST_CACHE_BYTES,
+    SCAN_BLOCK_BYTES,
+    SCAN_HEAD_BYTES,
+    SCAN_KEPT_BYTES,
+    TRUSTED_S,
+)
 from fsstore.runtime import execution, fork
 
-__all__ = ["TRUSTED_S", "Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
+__all__ = ["Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
 
 T = TypeVar("T")
 
@@ -29,15 +37,9 @@ Span = tuple[int, int]
 Reach: TypeAlias = Callable[[str], Awaitable[KvPrefix]]
 """Gives the place of another file by its URL."""
 
-TRUSTED_S = 1.0  # how long a far file is taken for what it was
-BLOCK = 16 * 1024
-_HEAD = 64 * 1024
-_KEPT = 32 * 2**20
 _MOST_PASSES = 20_000  # of one `settle`: each fetches a block at least
 _MOST_HELD = 2**31  # bytes that one `settle` may need together
-_LARGE = 2**20  # bytes that do not go through the cache if they can be read at once
 _NOTHING: Mapping[int, bytes] = {}
-_MOST_AT_ONCE = 64 * 2**20  # bytes of one span that goes through the cache
 
 
 class FileChangedError(AbortedError):
@@ -75,7 +77,7 @@ class _Cache:
             for number, data in blocks.items():
                 self._used += len(data) - len(self.kept.pop(number, b""))
                 self.kept[number] = data
-            while self._used > _KEPT and len(self.kept) > 1:
+            while self._used > SCAN_KEPT_BYTES and len(self.kept) > 1:
                 self._used -= len(self.kept.popitem(last=False)[1])
 
 
@@ -91,7 +93,7 @@ class ScanSource:
     base: KvPrefix
     generation: bytes = UNKNOWN
     size: int = 0
-    block: int = BLOCK
+    block: int = SCAN_BLOCK_BYTES
     reach: Reach | None = None
     checked: float = 0.0
     _cache: _Cache = field(default_factory=_Cache)
@@ -104,14 +106,14 @@ class ScanSource:
     async def begin(self) -> ScanSource:
         """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
         try:
-            found = await self.base.read("", 0, _HEAD)
+            found = await self.base.read("", 0, SCAN_HEAD_BYTES)
         except OutOfRangeError:  # it is smaller
             found = await self.base.read()
         if found.state != "value":
             raise NotFoundError(f"{self.base.describe()} does not exist")
         self.generation, size = found.generation, found.size
         if size is None:
-            size = len(found.value) if len(found.value) != _HEAD else await self._measure()
+            size = len(found.value) if len(found.value) != SCAN_HEAD_BYTES else await self._measure()
         self.size, self.checked = size, found.time
         self._put(0, bytes(found.value))
         return self
@@ -163,7 +165,7 @@ class ScanSource:
         """Return spans of the file through the cache: what is missing is fetched in one round."""
         for start, stop in spans:
             self.check(start, stop)
-            if stop - start > _MOST_AT_ONCE:
+            if stop - start > CACHED_SPAN_BYTES:
                 raise DataLossError(
                     f"{self.describe(start)} claims {stop - start} bytes of metadata; refused"
                 )
@@ -246,7 +248,7 @@ class ScanSource:
 
 
 class Blocks:
-    """What a function sees that `ScanSource.settle` runs: missing blocks are noted and raise `MissError`.
+    """The blocks of a file, for functions that `ScanSource.settle` runs: missing ones are noted and raise `MissError`.
 
     Over a store that never waits they are read at once instead.
     """
@@ -271,7 +273,7 @@ class Blocks:
             self.want(start, stop)
             raise MissError
         missing = source.missing(start, stop)
-        if len(missing) * source.block > _LARGE:
+        if len(missing) * source.block > PAST_CACHE_BYTES:
             return bytes(execution.drive(source.fetch([(start, stop)]))[0])
         execution.drive(source.load(missing))
         found = source.cached(start, stop)

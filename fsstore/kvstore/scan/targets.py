@@ -1,4 +1,4 @@
-"""What a scanned file reads from: itself, in one generation, and the places it refers to."""
+"""The files that a scan reads: the scanned one, in one generation, and those it refers to."""
 
 from __future__ import annotations
 

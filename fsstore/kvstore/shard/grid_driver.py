@@ -27,12 +27,12 @@ from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.shard.grid_layout import GridShard, parse_index_codecs
 from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
+from fsstore.kvstore.tuning import CHANGED_SHARD_ATTEMPTS
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Fields, Json, array_of, integer, one_of, quote
 
 __all__ = ["KIND", "GridShardDriver", "GridShardKind"]
 
-_ATTEMPTS = 100  # at a shard that others write
 _MOST = 1 << 30  # entries of a grid
 
 
@@ -72,7 +72,7 @@ class GridShardDriver(Rewriting):
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`: the index is read, then the values in one batch."""
         entries = [self._entry(read.key) for read in reads]
-        for _ in range(_ATTEMPTS):
+        for _ in range(CHANGED_SHARD_ATTEMPTS):
             found = await self._answers(reads, entries)
             if found is not None:
                 return found

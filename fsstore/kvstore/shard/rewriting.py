@@ -24,11 +24,11 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.tuning import REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 
 __all__ = ["Changes", "Rewriting", "shard_features"]
 
-_ATTEMPTS = 10_000  # at a file that others write: one of them gets on each time
 _MISSING = ReadResult("missing", b"", NO_VALUE)
 
 Changes: TypeAlias = Mapping[str, Buffer | None]
@@ -70,7 +70,7 @@ class Rewriting:
             groups.setdefault(self.file_of(write.key), []).append(place)
         stamps = [Stamp()] * len(writes)
         left = {file: [writes[place] for place in places] for file, places in groups.items()}
-        for attempt in range(_ATTEMPTS):
+        for attempt in range(REWRITE_ATTEMPTS):
             for file, made in (await self._attempt(left)).items():
                 for place, stamp in zip(groups[file], made, strict=True):
                     stamps[place] = stamp

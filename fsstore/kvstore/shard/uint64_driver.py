@@ -27,12 +27,12 @@ from fsstore.kvstore.shard.uint64_layout import (
 )
 from fsstore.kvstore.shard.uint64_read import Index, Indexes, missing
 from fsstore.kvstore.spec.opening import as_directory
+from fsstore.kvstore.tuning import CHANGED_SHARD_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json, quote
 
 __all__ = ["KIND", "Uint64ShardedDriver", "Uint64ShardedKind", "key_of"]
 
-_ATTEMPTS = 100  # at files that others write
 _Spots = list[tuple[int, Any]]
 
 
@@ -76,7 +76,7 @@ class Uint64ShardedDriver(Rewriting):
         shards, minishards = self.sharding.locate(ids)
         places = list(zip(shards.tolist(), minishards.tolist(), strict=True))
         left, fresh = list(range(len(reads))), False
-        for _ in range(_ATTEMPTS):
+        for _ in range(CHANGED_SHARD_ATTEMPTS):
             indexes = await self._indexes.find([places[at] for at in left], fresh=fresh)
             spots = _found(indexes, left, places, ids)
             wanted: _Spots = []

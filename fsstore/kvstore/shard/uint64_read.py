@@ -16,14 +16,16 @@ import numpy as np
 from fsstore.errors import AbortedError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.kvstore.shard.uint64_layout import Minishard, Sharding, decode_entry, decode_index
+from fsstore.kvstore.tuning import (
+    CHANGED_SHARD_ATTEMPTS,
+    MINISHARDS_KEPT_BYTES,
+    SHARD_INDEX_BLOCK,
+    SHARD_INDEX_BLOCKS,
+)
 from fsstore.runtime import fork
 
 __all__ = ["Index", "Indexes", "Place", "missing"]
 
-_KEPT_BYTES = 64 << 20  # of indexes
-_ATTEMPTS = 100  # at files that others write
-_BLOCK = 16384  # entries that are read together: 256 KiB
-_KEPT_BLOCKS = 64
 T = TypeVar("T")
 _EMPTY = Minishard(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 
@@ -65,7 +67,7 @@ class Indexes:
         return found
 
     async def _read(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index]:
-        for _ in range(_ATTEMPTS):
+        for _ in range(CHANGED_SHARD_ATTEMPTS):
             found = await self._attempt(wanted)
             if found is not None:
                 return found
@@ -113,14 +115,16 @@ class Indexes:
         kept: set[Place] = set()
         left: dict[Place, Read] = {}
         for place, known in wanted:
-            block = place[0], place[1] // _BLOCK
-            entry = None if known is not None else self._kept_entry(block, place[1] % _BLOCK)
+            block = place[0], place[1] // SHARD_INDEX_BLOCK
+            entry = None if known is not None else self._kept_entry(block, place[1] % SHARD_INDEX_BLOCK)
             if entry is not None:
                 entries[place] = entry
                 kept.add(block)
             elif known is None:
-                low = 16 * _BLOCK * block[1]
-                left[place] = Read(self._file(place), low, min(low + 16 * _BLOCK, self.sharding.index_size))
+                low = 16 * SHARD_INDEX_BLOCK * block[1]
+                left[place] = Read(
+                    self._file(place), low, min(low + 16 * SHARD_INDEX_BLOCK, self.sharding.index_size)
+                )
             else:
                 left[place] = self._entry(place, known.generation)
         reads = dict.fromkeys(left.values())
@@ -132,9 +136,9 @@ class Indexes:
         for place, read in left.items():
             answer = answers[read]
             if answer.state == "value" and read.if_not_equal == UNKNOWN:
-                block = place[0], place[1] // _BLOCK
+                block = place[0], place[1] // SHARD_INDEX_BLOCK
                 self._keep_block(block, answer)
-                answer = _part(answer, place[1] % _BLOCK)
+                answer = _part(answer, place[1] % SHARD_INDEX_BLOCK)
             entries[place] = answer
         return entries, kept
 
@@ -153,7 +157,7 @@ class Indexes:
             return
         with self._lock:
             self._blocks[block] = answer._replace(value=bytes(answer.value))
-            while len(self._blocks) > _KEPT_BLOCKS:
+            while len(self._blocks) > SHARD_INDEX_BLOCKS:
                 self._blocks.popitem(last=False)
 
     def _forget_blocks(self, blocks: Iterable[Place]) -> None:
@@ -188,7 +192,7 @@ class Indexes:
             old = self._kept.pop(place, None)
             self._bytes += _size(index) - (0 if old is None else _size(old))
             self._kept[place] = index
-            while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
+            while self._bytes > MINISHARDS_KEPT_BYTES and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 

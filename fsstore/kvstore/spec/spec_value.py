@@ -1,9 +1,9 @@
 """The content of a spec of a key-value store: the value under `KvStore.Spec`.
 
 A spec is the same value for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
-resources (as references, inline, or bound), a base below an adapter, and a context of its own.  What is particular to
-a kind is asked of its `KvKind`.  `parse` makes such values of JSON and URLs, `opening` opens them,
-and `kv_spec` is the face that users see.
+resources (as references, inline, or bound), a base below an adapter, and a context of its own.  Each kind answers for
+its own members (`KvKind`).  `parse` makes such values of JSON and URLs, `opening` opens them, and `kv_spec` is the
+face that users see.
 """
 
 from __future__ import annotations

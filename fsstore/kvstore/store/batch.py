@@ -17,6 +17,7 @@ from fsstore.kvstore.store.result import ReadFuture
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import PENDING, Future, make
+from fsstore.runtime.together import outcomes, tell
 
 __all__ = ["Batch", "checked"]
 
@@ -162,17 +163,4 @@ async def _read_together(driver: KvDriver, waiting: list[ReadFuture]) -> None:
     reads = [read for read in held if read is not None]
     if len(reads) < len(held):  # some were cancelled meanwhile
         waiting = [future for future, read in zip(waiting, held, strict=True) if read is not None]
-    try:
-        answers = await driver.read_many(reads)
-    except StoreError:
-        await execution.gather(_read_alone(driver, *one) for one in zip(reads, waiting, strict=True))
-    else:
-        futures.resolve_all(waiting, answers)
-
-
-async def _read_alone(driver: KvDriver, read: Read, future: ReadFuture) -> None:
-    """Read one key for itself: an error belongs to the read that has it."""
-    try:
-        futures.resolve_all([future], await driver.read_many([read]))
-    except StoreError as error:
-        futures.fail(future, error)
+    tell(waiting, await outcomes(driver.read_many, reads))

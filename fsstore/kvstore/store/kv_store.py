@@ -1,7 +1,7 @@
 """`KvStore`: a key-value store as users see it, TensorStore's Python interface.
 
-A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  What waits
-runs on the event loop; what does not runs at once in the caller, except writes that sync to disk, which go to pool
+A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  Operations
+that wait run on the event loop; others run at once in the caller, except writes that sync to disk, which go to pool
 threads so that many of them overlap.
 """
 
@@ -30,6 +30,7 @@ from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put
 from fsstore.kvstore.store.write_queue import queued
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
@@ -39,7 +40,6 @@ __all__ = ["KvStore"]
 
 T = TypeVar("T")
 Key = str | bytes
-_WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
 
 
 class KvStore(Specified):
@@ -348,5 +348,5 @@ def _in_thread(operation: Coroutine[Any, Any, T]) -> Future[T]:
         except Exception as error:  # noqa: BLE001  # the future carries it
             futures.fail(future, error)
 
-    execution.hand_over(work, kind="io", limit=_WRITERS)
+    execution.hand_over(work, kind="io", limit=WRITERS)
     return future

@@ -4,8 +4,8 @@ A durable write waits for the disk, so it belongs on a pool thread.  One job a w
 for each; here a job takes its share of the writes that wait, and gives them to the driver as one batch.  A lone write
 is not held back: the first job starts with what there is.
 
-A batch holds distinct keys, and a write with a condition is a batch of its own.  When a batch fails, its writes are
-made again one by one, so that each future has the error of its own write; writing the same value again changes nothing.
+A batch holds distinct keys, and a write with a condition is a batch of its own.  Writing the same value again, which is
+what becomes of a batch that fails, changes nothing.
 """
 
 from __future__ import annotations
@@ -14,19 +14,18 @@ from collections import deque
 from contextlib import suppress
 from weakref import WeakKeyDictionary
 
-from fsstore.errors import StoreError
-from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, Stamp, Write
-from fsstore.kvstore.store.result import TimestampedStorageGeneration
+from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, Write
+from fsstore.kvstore.store.result import StampFuture, TimestampedStorageGeneration
+from fsstore.kvstore.tuning import QUEUED_TOGETHER, WRITERS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.state import OfProcess
+from fsstore.runtime.together import outcomes, tell
 
 __all__ = ["queued"]
 
-_WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
-_LARGEST = 64  # writes of a batch: what finished early should not wait long for the others
-_Waiting = tuple[Write, Future[TimestampedStorageGeneration]]
+_Waiting = tuple[Write, StampFuture]
 
 
 class _DriverQueue:
@@ -42,15 +41,15 @@ class _DriverQueue:
 
     def add(self, driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
         """Begin a write, soon."""
-        future: Future[TimestampedStorageGeneration] = futures.pending()
+        future = futures.make(StampFuture, futures.PENDING)
         mine = (write, future)
         try:
             with self._lock:
                 self._waiting.append(mine)
-                another = self._jobs < _WRITERS
+                another = self._jobs < WRITERS
                 self._jobs += another
             if another:
-                execution.hand_over(self._work, driver, kind="io", limit=_WRITERS)
+                execution.hand_over(self._work, driver, kind="io", limit=WRITERS)
         except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
             with self._lock, suppress(ValueError):
                 self._jobs = 0
@@ -60,18 +59,15 @@ class _DriverQueue:
 
     def _work(self, driver: KvDriver) -> None:
         while batch := self._take():
-            try:
-                _apply(driver, batch)
-            except Exception as error:  # noqa: BLE001  # the futures carry it
-                for _, future in batch:
-                    futures.fail(future, error)
+            stamps = execution.drive(outcomes(driver.write_many, [write for write, _ in batch]))
+            tell([future for _, future in batch], stamps)
 
     def _take(self) -> list[_Waiting]:
         """Return the next batch, or nothing, which ends the job."""
         batch: list[_Waiting] = []
         keys: set[str] = set()
         with self._lock:
-            share = min(_LARGEST, -(-len(self._waiting) // _WRITERS))
+            share = min(QUEUED_TOGETHER, -(-len(self._waiting) // WRITERS))
             while len(batch) < share:
                 write = self._waiting[0][0]
                 if batch and (write.if_equal != UNKNOWN or write.key in keys):
@@ -82,26 +78,6 @@ class _DriverQueue:
                     break
             self._jobs = max(0, self._jobs - (not batch))
         return batch
-
-
-def _apply(driver: KvDriver, batch: list[_Waiting]) -> None:
-    try:
-        stamps = execution.drive(driver.write_many([write for write, _ in batch]))
-    except StoreError:
-        if len(batch) == 1:
-            raise
-        for one in batch:
-            try:
-                _apply(driver, [one])
-            except StoreError as error:
-                futures.fail(one[1], error)
-        return
-    for (_, future), stamp in zip(batch, stamps, strict=True):
-        futures.resolve(future, _result(stamp))
-
-
-def _result(stamp: Stamp) -> TimestampedStorageGeneration:
-    return TimestampedStorageGeneration(stamp.generation, stamp.time)
 
 
 _queues: OfProcess[WeakKeyDictionary[KvDriver, _DriverQueue]] = OfProcess(WeakKeyDictionary)

@@ -26,11 +26,9 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.transaction.pending_changes import PendingChanges, evaluate
+from fsstore.kvstore.tuning import COMMIT_ATTEMPTS, COMMITTED_AT_ONCE
 
 __all__ = ["commit_changes"]
-
-_ATTEMPTS = 1000  # at a key that others write
-_BATCH = 256  # keys that are written at once
 
 
 async def commit_changes(driver: KvDriver, pending: PendingChanges) -> None:
@@ -52,11 +50,11 @@ async def commit_changes(driver: KvDriver, pending: PendingChanges) -> None:
     guarded = [write for write in values if write.if_equal != UNKNOWN]
     plain = [write for write in values if write.if_equal == UNKNOWN]
     for writes in (guarded, plain):
-        for start in range(0, len(writes), _BATCH):
-            await _write_values(driver, writes[start : start + _BATCH])
+        for start in range(0, len(writes), COMMITTED_AT_ONCE):
+            await _write_values(driver, writes[start : start + COMMITTED_AT_ONCE])
     computed = pending.computed()
-    for start in range(0, len(computed), _BATCH):
-        await _write_computed(driver, pending, computed[start : start + _BATCH])
+    for start in range(0, len(computed), COMMITTED_AT_ONCE):
+        await _write_computed(driver, pending, computed[start : start + COMMITTED_AT_ONCE])
 
 
 def _mismatch(driver: KvDriver, key: str) -> AbortedError:
@@ -115,7 +113,7 @@ async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str
 
 async def _write_computed(driver: KvDriver, pending: PendingChanges, keys: Iterable[str]) -> None:
     left = list(keys)
-    for _ in range(_ATTEMPTS):
+    for _ in range(COMMIT_ATTEMPTS):
         writes = await _compute(driver, pending, left)
         stamps = await driver.write_many(writes)
         failed = _failed(writes, stamps)
@@ -138,7 +136,7 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
 
 async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: PendingChanges) -> None:
     fixed, computed = pending.writes(), pending.computed()
-    for _ in range(_ATTEMPTS):
+    for _ in range(COMMIT_ATTEMPTS):
         writes = fixed + await _compute(driver, pending, computed) if computed else fixed
         failed = await together.write_atomic(writes, unchanged=pending.observed, deleted=pending.deleted)
         if not failed:

@@ -5,8 +5,8 @@
 
 Operations that were begun when the commit is asked for belong to it: `track` counts them, and the last to end starts
 the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
-writing may block and functions compute; the pool for input and output is left to the stores.  What is written, and
-how, is `commit`'s business.
+writing may block and functions compute; the pool for input and output is left to the stores.  `commit` decides what
+is written, and how.
 """
 
 from __future__ import annotations

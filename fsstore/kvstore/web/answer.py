@@ -1,7 +1,7 @@
 """The answers of web servers as bytes: where a head ends, what it says, and where its body ends.
 
-Pure functions, after RFC 9110 and 9112.  What cannot be told for sure (two lengths, a header that is no header) is an
-error and never a guess: a body cut in the wrong place would be wrong data.
+Pure functions, after RFC 9110 and 9112.  Anything ambiguous (two lengths, a header that is no header) is an error and
+never a guess: a body cut in the wrong place would be wrong data.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
+from fsstore.kvstore.tuning import CONNECTION_DOUBT_S, CONNECTION_KEPT_S, CONNECTIONS_KEPT, ROUTES_KEPT
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.kvstore.web.wire import Connection, Reply, Want
 from fsstore.redaction import redact_url
@@ -31,16 +32,12 @@ __all__ = ["HttpClient", "check_able"]
 
 T = TypeVar("T")
 
-_KEPT_S = 15.0  # servers close idle connections after some time; one used that late may be closing
-_DOUBT_S = 0.05  # that a connection is kept to see what it is that came unasked: bytes, or only the end
 _HOPS = 10
 _REDIRECTS = frozenset((301, 302, 303, 307, 308))
 _LEFT_TO_OTHERS = frozenset(
     ("connection", "content-length", "transfer-encoding", "expect", "te", "upgrade", "proxy-authorization")
 )
 _FOR_ANYBODY = frozenset(("accept", "accept-encoding", "accept-language", "user-agent"))
-_ROUTES = 1000  # servers whose way is remembered
-_KEPT = 128  # idle connections
 _URL = re.compile(r"(https?://[^/?#\s]+)([!-~]*)", re.ASCII)
 
 
@@ -64,13 +61,13 @@ class HttpClient:
         *,
         follow: Callable[[str], Any] | None = None,
         judge: Judge | None = None,
-        most: int = _KEPT,
+        most: int = CONNECTIONS_KEPT,
     ) -> None:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
         self._idle_s, self._follow, self._judge, self._most = idle_s, follow, judge, most
         self._loop: asyncio.AbstractEventLoop | None = None
         self._kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
-        self._dial = Dial(idle_s, _KEPT_S, judge)
+        self._dial = Dial(idle_s, CONNECTION_KEPT_S, judge)
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
         self._distrusted: set[str] = set()
@@ -120,7 +117,7 @@ class HttpClient:
         found = client()
         if found is None:
             return
-        if len(found._distrusted) >= _ROUTES:
+        if len(found._distrusted) >= ROUTES_KEPT:
             found._distrusted.clear()
         found._distrusted.add(origin)
 
@@ -140,14 +137,14 @@ class HttpClient:
         """Return a kept connection, the one used last of those that have rested."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, _KEPT_S, self._judge)
+            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
             weakref.finalize(self, _close_all, self._kept, loop).atexit = False
         trusted = origin not in self._distrusted
         for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
             if trusted and connection.open and not connection.rested:
                 continue
             del self._kept[connection]
-            if trusted and connection.clean and loop.time() - connection.last_active < _KEPT_S:
+            if trusted and connection.clean and loop.time() - connection.last_active < CONNECTION_KEPT_S:
                 return connection
             _give_up(connection)
         return None
@@ -156,7 +153,7 @@ class HttpClient:
         """Return the way to an origin."""
         found = self._routes.get(origin)
         if found is None:
-            if len(self._routes) >= _ROUTES:
+            if len(self._routes) >= ROUTES_KEPT:
                 self._routes.clear()
                 self._fields.clear()
             found = self._routes[origin] = route_to(origin)
@@ -206,7 +203,7 @@ def _target(url: str, place: str) -> str:
 def _give_up(connection: Connection) -> None:
     """Close a connection that is not used again, after a look at what the system may hold for it."""
     if connection.open and not connection.clean:
-        asyncio.get_running_loop().call_later(_DOUBT_S, connection.close)
+        asyncio.get_running_loop().call_later(CONNECTION_DOUBT_S, connection.close)
     else:
         connection.close()
 

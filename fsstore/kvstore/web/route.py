@@ -23,6 +23,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.fault import from_status
+from fsstore.kvstore.tuning import CONNECT_S, NAMES_KEPT_S, STAGGER_S
 from fsstore.kvstore.web.host import prepared
 from fsstore.kvstore.web.wire import Connection, Want
 from fsstore.redaction import redact_url
@@ -34,9 +35,6 @@ Judge: TypeAlias = Callable[[str, str], None]
 """Raises if an origin must not be reached by an address."""
 
 _PORTS = {"http": 80, "https": 443}
-_NAMES_KEPT_S = 10.0  # that the addresses of a name are remembered
-_STAGGER_S = 0.25  # that one address is tried before the next is too
-_CONNECT_S = 30.0
 
 
 class Proxy(NamedTuple):
@@ -145,10 +143,10 @@ class Dial:
     async def connect(self, route: Route) -> Connection:
         """Return a new connection to an origin, through its proxy and with TLS where the route says so.
 
-        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  What is behind
-        a proxy is the proxy's to judge.
+        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  Addresses
+        behind a proxy are the proxy's to judge.
         """
-        limit = min(_CONNECT_S, self._idle_s)
+        limit = min(CONNECT_S, self._idle_s)
         try:
             async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
                 return await self._connect(route)
@@ -215,7 +213,7 @@ class Dial:
         kept = self._names.get((name, port))
         if kept is None or kept[0] < loop.time() or (kept[1].done() and kept[1].exception() is not None):
             kept = self._names[name, port] = (
-                loop.time() + _NAMES_KEPT_S,
+                loop.time() + NAMES_KEPT_S,
                 loop.create_task(_look_up(name, port)),
             )
         return await asyncio.shield(kept[1])
@@ -247,7 +245,7 @@ async def _first(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]])
             waiting = [task for task in begun if not task.done()]
             if not waiting:
                 return begun[0].result()  # its error: all have failed
-            limit = None if call is None else _STAGGER_S
+            limit = None if call is None else STAGGER_S
             await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             won = next((task for task in begun if task.done() and not task.exception()), None)
         return won.result()

@@ -26,6 +26,7 @@ import numpy as np
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.contract.value_limit import check_announced
+from fsstore.kvstore.tuning import SLOWEST_ANSWER, WIRE_REST_S, WIRE_SCRATCH_BYTES
 from fsstore.kvstore.web.answer import (
     CHUNKED,
     UNTIL_CLOSED,
@@ -39,12 +40,6 @@ from fsstore.kvstore.web.answer import (
 )
 
 __all__ = ["ANYTHING", "Connection", "Reply", "Want"]
-
-_SLOWEST = 1024  # bytes a second, on the average of an answer, below which a server is taken for dead
-_SCRATCH = 64 * 1024  # bytes of a head, and of small values that come with it
-_REST_S = (
-    0.01  # after an answer that fills the buffers of a system: what is sent behind it may still be on its way
-)
 
 
 class Want(NamedTuple):
@@ -81,7 +76,7 @@ class Connection(asyncio.BufferedProtocol):
         self._unread = select.poll()
         self._waiter: asyncio.Future[Reply] | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._scratch = bytearray(_SCRATCH)
+        self._scratch = bytearray(WIRE_SCRATCH_BYTES)
         self._view = memoryview(self._scratch)
         self._asks = 0
         self._begin(ANYTHING)
@@ -112,7 +107,7 @@ class Connection(asyncio.BufferedProtocol):
     @property
     def rested(self) -> bool:
         """Whether so much time has passed since a long answer that what a server sent behind it has arrived."""
-        return self._arrived <= _SCRATCH or self._loop.time() - self.last_active >= _REST_S
+        return self._arrived <= WIRE_SCRATCH_BYTES or self._loop.time() - self.last_active >= WIRE_REST_S
 
     @property
     def clean(self) -> bool:
@@ -155,7 +150,7 @@ class Connection(asyncio.BufferedProtocol):
         asking = self._waiter is not None and not self._waiter.done()
         left = self.last_active + (self._idle_s if asking else self._kept_s) - self._loop.time()
         elapsed = self._loop.time() - self._asked
-        if asking and left > 0 and elapsed > self._idle_s + self._arrived / _SLOWEST:
+        if asking and left > 0 and elapsed > self._idle_s + self._arrived / SLOWEST_ANSWER:
             self._fail(TimeoutError(f"the server sent only {self._arrived} bytes in {elapsed:.2g} s"))
         elif left > 0:
             self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
@@ -199,8 +194,8 @@ class Connection(asyncio.BufferedProtocol):
                 self._begin_body(head, begin)
                 return
             self._seen = begin  # more is to come
-        if self._used == _SCRATCH:
-            raise UnavailableError(f"The head of the answer has more than {_SCRATCH} bytes")
+        if self._used == WIRE_SCRATCH_BYTES:
+            raise UnavailableError(f"The head of the answer has more than {WIRE_SCRATCH_BYTES} bytes")
 
     def _begin_body(self, head: Head, begin: int) -> None:
         self._head = head
@@ -313,7 +308,7 @@ def _ignore() -> None:
 
 def _is_enough(enough: int | None, size: int) -> bool:
     """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
-    return enough is not None and size > enough + _SCRATCH
+    return enough is not None and size > enough + WIRE_SCRATCH_BYTES
 
 
 def _check_size(want: Want, status: int, size: int) -> None:

@@ -1,7 +1,7 @@
 """Where virtual chunks lie by name: the containers of a repository's configuration.
 
-Only `vcc://NAME/...` needs them.  What else a configuration says (endpoints, credentials, anonymous access) is never
-followed: whoever wrote the repository would decide where requests of the reader go.  Version 1 writes YAML, of
+Only `vcc://NAME/...` needs them.  Anything else in a configuration (endpoints, credentials, anonymous access) is
+never followed: whoever wrote the repository would decide where requests of the reader go.  Version 1 writes YAML, of
 which the few lines looked for have a fixed form; version 2 writes a FlexBuffer.
 """
 

@@ -1,7 +1,7 @@
 """Snapshots: the groups and arrays of a hierarchy, their documents, and which manifests hold the chunks of each array.
 
-What is said of an array is read when the array is touched; until then a node is its path, its document as a view, and
-where the rest lies.  Shapes are only good for refusing keys outside the grid: what an array is, its document says.
+The description of an array is read when the array is touched; until then a node is its path, its document as a view,
+and where the rest lies.  Shapes are only good for refusing keys outside the grid: what an array is, its document says.
 """
 
 from __future__ import annotations

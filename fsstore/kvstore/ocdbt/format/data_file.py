@@ -2,8 +2,8 @@
 
 A file is a pair (base path, relative path).  A structure is read in the context of a transitive path, which is
 put before the base path when the table is decoded, so that the pairs of this package are always relative to the
-database directory.  What is read through a file has the file's base path as its context: this is how one
-database is grafted into another.
+database directory.  Files that are referred to from a file have that file's base path as their context: this is how
+one database is grafted into another.
 """
 
 from __future__ import annotations

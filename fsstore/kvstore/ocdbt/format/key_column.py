@@ -17,14 +17,13 @@ import numpy.typing as npt
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.ocdbt.format.envelope import BODY_LIMIT
 from fsstore.kvstore.ocdbt.format.varint import U16, Cursor, Ints, encode_column
+from fsstore.kvstore.tuning import COLUMN_LETTERS, COMPARED_KEY_BYTES
 
 __all__ = ["KEY_LIMIT", "encode_keys", "key_lengths", "shared_prefixes", "take_keys"]
 
 KEY_LIMIT = U16
 """The greatest length of a key."""
 
-_BLOCK = 4 * 1024 * 1024  # bytes of keys that are compared at a time
-_LETTERS = 64
 """Longer keys, and fewer keys for each letter, are rebuilt sooner by the loop."""
 
 
@@ -39,7 +38,7 @@ def shared_prefixes(keys: Sequence[bytes], lengths: Ints) -> Ints:
     if count < 2:
         return np.zeros(0, np.int64)
     width = max(1, int(lengths.max()))
-    rows = max(2, _BLOCK // width)
+    rows = max(2, COMPARED_KEY_BYTES // width)
     out = np.minimum(lengths[1:], lengths[:-1])
     for start in range(0, count - 1, rows - 1):
         block = keys[start : start + rows]
@@ -89,7 +88,7 @@ def _expand(data: bytes, sizes: Ints, lengths: Ints) -> tuple[list[bytes], bool]
     starts, shared = np.cumsum(sizes) - sizes, lengths - sizes
     width = int(lengths.max())
     # numpy takes zeros at the end of a text for padding
-    if 0 < width <= min(_LETTERS, len(sizes) // _LETTERS) and b"\0" not in data:
+    if 0 < width <= min(COLUMN_LETTERS, len(sizes) // COLUMN_LETTERS) and b"\0" not in data:
         table = _table(np.frombuffer(data, np.uint8), starts - shared, shared, lengths)
         return table.tolist(), bool((table[1:] > table[:-1]).all())
     key = b""

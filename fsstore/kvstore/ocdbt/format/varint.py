@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.errors import DataLossError
+from fsstore.kvstore.tuning import SHORT_COLUMN
 
 __all__ = ["U16", "U32", "U64", "Cursor", "Ints", "UInts", "encode", "encode_column"]
 
@@ -23,7 +24,6 @@ Ints: TypeAlias = npt.NDArray[np.int64]
 U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
 """The greatest values of the three widths of varints."""
 
-_SHORT = 24
 """Below this many numbers the loop is faster than numpy."""
 
 
@@ -39,7 +39,7 @@ def encode(number: int) -> bytes:
 
 def encode_column(numbers: Sequence[int] | Ints | UInts) -> bytes:
     """Return the varints of `numbers`, one behind the other."""
-    if len(numbers) < _SHORT:
+    if len(numbers) < SHORT_COLUMN:
         return b"".join([encode(int(number)) for number in numbers])
     values = np.asarray(numbers).astype(np.uint64)
     top = int(values.max())
@@ -112,14 +112,14 @@ class Cursor:
 
     def take_list(self, count: int, limit: int = U64) -> list[int]:
         """Return `count` varints as a list."""
-        if count < _SHORT:
+        if count < SHORT_COLUMN:
             return [self.take(limit) for _ in range(count)]
         found: list[int] = self.take_column(count, limit).tolist()
         return found
 
     def take_column(self, count: int, limit: int = U64) -> UInts:
         """Return `count` varints as an array."""
-        if count < _SHORT:
+        if count < SHORT_COLUMN:
             return np.array([self.take(limit) for _ in range(count)], np.uint64)
         window = self._array[self.position : self.position + count]
         if len(window) < count:

@@ -25,10 +25,10 @@ from fsstore.kvstore.ocdbt.sink import Sink
 from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.split import Builder
 from fsstore.kvstore.ocdbt.tree import Slice, walk
+from fsstore.kvstore.tuning import COMPACTED_BYTES
 
 __all__ = ["compact"]
 
-_WINDOW_BYTES = 32 * 1024 * 1024
 """How much is read at a time, and, of what is not inline, in memory before it is written to a file."""
 
 
@@ -51,7 +51,7 @@ async def compact(source: DatabaseSource, version: Version, target: Committer, c
                 stored.append(sink.place("value", value))
                 written += len(value)
         copied.append(leaf_of(keys, stored))
-        if written >= _WINDOW_BYTES:
+        if written >= COMPACTED_BYTES:
             await sink.flush(target.source.base)
             written = 0
     builder = Builder(config, lambda data: sink.place("btree_node", data))
@@ -81,7 +81,7 @@ def _windows(part: Slice) -> Iterator[tuple[int, int]]:
     sums = np.cumsum(part.leaf.lengths[part.start : part.stop])
     start, done = 0, 0
     while start < len(sums):
-        stop = max(start + 1, int(np.searchsorted(sums, done + _WINDOW_BYTES, side="right")))
+        stop = max(start + 1, int(np.searchsorted(sums, done + COMPACTED_BYTES, side="right")))
         yield start, stop
         start, done = stop, int(sums[stop - 1])
 

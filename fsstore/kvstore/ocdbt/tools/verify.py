@@ -22,10 +22,10 @@ from fsstore.kvstore.ocdbt.format.varint import U64
 from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
 from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import Step, check_child
+from fsstore.kvstore.tuning import VERIFIED_AT_ONCE
 
 __all__ = ["VerifyReport", "verify"]
 
-_WINDOW = 64  # nodes or values asked for at once
 _PROBLEMS = 1000  # that are reported
 
 
@@ -69,8 +69,8 @@ async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
     seen: set[tuple[Location, int]] = {(version.root, version.height)}
     pending = [_Expected(Step(version.root, version.height), None, version.statistics)]
     while pending:
-        window = pending[-_WINDOW:]
-        del pending[-_WINDOW:]
+        window = pending[-VERIFIED_AT_ONCE:]
+        del pending[-VERIFIED_AT_ONCE:]
         for expected, node in zip(window, await _fetch(source, window, report), strict=True):
             if node is None:
                 continue
@@ -154,8 +154,8 @@ async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report
     """Read the last byte that a value needs of every data file."""
     report.num_files = len(ends)
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
-    for start in range(0, len(places), _WINDOW):
-        window = places[start : start + _WINDOW]
+    for start in range(0, len(places), VERIFIED_AT_ONCE):
+        window = places[start : start + VERIFIED_AT_ONCE]
         try:
             await read_spans(source.base, window)
         except StoreError:

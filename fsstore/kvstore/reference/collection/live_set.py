@@ -1,7 +1,7 @@
 """Reference sets inside live objects: fsspec's `ReferenceFileSystem`.
 
 Its references are read like a document, so that a batch of chunks becomes a few range reads; its filesystems stay the
-ones that fetch, with the credentials they have.  What we read is a snapshot of the references as they are now.
+ones that fetch, with the credentials they have.  We read a snapshot of the references as they are now.
 """
 
 from __future__ import annotations

@@ -18,11 +18,11 @@ from typing import Any, NamedTuple
 from fsstore.errors import JsonError
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.value import MAX_OFFSET, decode_text, is_url
+from fsstore.kvstore.tuning import PARSED_LEAST_BYTES
 
 __all__ = ["MemberBatch", "sort", "take"]
 
 _DECODER = json.JSONDecoder(strict=False)
-_LEAST = 1024  # bytes of members that are worth a call of the parser
 
 
 class MemberBatch(NamedTuple):
@@ -39,7 +39,7 @@ def take(window: bytes) -> tuple[dict[str, Any], int] | None:
     cut = window.rfind(b"],")
     if cut < len(window) // 2:
         cut = window.rfind(b'",')
-    if cut < _LEAST:
+    if cut < PARSED_LEAST_BYTES:
         return None
     try:
         return _DECODER.decode(f"{{{window[: cut + 1].decode()}}}"), cut + 2

@@ -27,12 +27,12 @@ from fsstore.kvstore.reference.table.builder import Run, TableBuilder
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table
 from fsstore.kvstore.reference.table.value import decode_value, plain_text
+from fsstore.kvstore.tuning import REFERENCES_AT_ONCE
 from fsstore.values.json_value import show
 
 __all__ = ["Pieces", "from_json", "from_mapping"]
 
 MAX_PROBLEMS = 100
-_BATCH = 4096
 FREE_TEXT, MOST_GROWTH = 2**26, 64
 """Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
@@ -78,7 +78,7 @@ class _Refs:
     def values(self, members: Mapping[Any, Any]) -> None:
         """Take the members of a Python mapping, many at a time where there is nothing special about them."""
         items = iter(members.items())
-        while some := list(islice(items, _BATCH)):
+        while some := list(islice(items, REFERENCES_AT_ONCE)):
             if not all(type(key) is str for key, _ in some) or not self.batch(dict(some)):
                 for key, value in some:
                     self._value(key, value)

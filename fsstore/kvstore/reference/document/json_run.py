@@ -1,7 +1,7 @@
 """Members of a JSON object in bulk, taken as columns.
 
-What `json_form` found to be members is read here: keys are taken apart by family, URLs counted once where they stand in
-a row, inline values put into pieces of text, without an object a member.  0.2 µs each, where `ujson` needs 0.2 for an
+Members that `json_form` found are read here: keys are taken apart by family, URLs counted once where they stand in a
+row, inline values put into pieces of text, without an object a member.  0.2 µs each, where `ujson` needs 0.2 for an
 inline value and 0.9 for a range.
 
 A key or value that a set may not hold ends the run before it: who reads it member by member says what is wrong.
@@ -22,10 +22,10 @@ from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.kvstore.reference.table.text import Ints, Text
 from fsstore.kvstore.reference.table.value import decode_text, is_url
+from fsstore.kvstore.tuning import URL_LOOK_AHEAD
 
 __all__ = ["take"]
 
-_WORTH = 4  # times the text that may be looked at to find URLs that are equal in a row
 _DOT = b"."[0]
 _BASE64 = b"base64:"
 
@@ -92,7 +92,7 @@ def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
     start, stop = found.places.value[lists] + 1, found.places.value_end[lists]
     changed = np.ones(len(lists), np.bool_)
     length = stop - start
-    if int(length.max()) * len(start) <= _WORTH * len(text.data):
+    if int(length.max()) * len(start) <= URL_LOOK_AHEAD * len(text.data):
         changed[1:] = length[1:] != length[:-1]
         for word in text.words(start, length):
             changed[1:] |= word[1:] != word[:-1]

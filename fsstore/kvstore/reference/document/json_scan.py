@@ -2,8 +2,8 @@
 
 The document comes in pieces, of which only what is being read is kept.  Members that look alike are read as columns,
 thousands at once (`json_run`).  Where spaces or escapes differ from member to member, they go through a JSON parser by
-the hundred (`json_batch`).  What is left (objects, mistakes) is read by a tokenizer, member by member.  Where text ends
-too early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
+the hundred (`json_batch`).  A tokenizer reads the rest (objects, mistakes), member by member.  Where text ends too
+early, the next piece is appended and the member is read again; without a next piece, the document is damaged.
 
 The expressions are possessive: no backtracking, so time is linear in the text whatever it holds.  Runs are looked for
 in windows that grow while they succeed, and not at all for a while after they failed; batches likewise.
@@ -20,6 +20,13 @@ from fsstore.errors import DataLossError
 from fsstore.kvstore.reference.document import json_batch
 from fsstore.kvstore.reference.document.json_run import take
 from fsstore.kvstore.reference.table.builder import Run
+from fsstore.kvstore.tuning import (
+    FEW_MEMBERS,
+    LEAST_WINDOW_BYTES,
+    MANY_MEMBERS,
+    MOST_WINDOW_BYTES,
+    PARSED_BYTES,
+)
 
 __all__ = ["Buffer", "JsonMember", "MemberSink", "Scanner"]
 
@@ -28,9 +35,6 @@ _DECODER = json.JSONDecoder(strict=False)
 Buffer = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
-_LEAST, _MOST = 1 << 13, 1 << 20
-_FEW, _MANY = 64, 4096
-_BATCH = 1 << 16  # bytes given to a parser at a time
 _TOP = 4  # members of a document of version 1, which a parser of many would read in vain
 
 _WS = rb"[ \t\r\n]*+"
@@ -92,8 +96,8 @@ class Scanner:
         self._data: Buffer = b""
         self._at = 0
         self._gone = 0
-        self._window, self._rest = _LEAST, 0
-        self._single, self._patience = _TOP, _FEW
+        self._window, self._rest = LEAST_WINDOW_BYTES, 0
+        self._single, self._patience = _TOP, FEW_MEMBERS
 
     def first(self) -> bytes:
         """Return the first byte of the document; white space and the mark that some editors put there are skipped."""
@@ -161,12 +165,14 @@ class Scanner:
         self._skip_space()
         found = take(self._data, self._at, self._window)
         if found is None or not sink.run(found[0]):
-            self._window, self._rest = _LEAST, _FEW
+            self._window, self._rest = LEAST_WINDOW_BYTES, FEW_MEMBERS
             return False
         stop = found[1]
         short = stop - self._at < self._window // 2
-        self._window = max(_LEAST, self._window // 4) if short else min(_MOST, 4 * self._window)
-        self._rest = _FEW if stop - self._at < _LEAST // 4 else 0
+        self._window = (
+            max(LEAST_WINDOW_BYTES, self._window // 4) if short else min(MOST_WINDOW_BYTES, 4 * self._window)
+        )
+        self._rest = FEW_MEMBERS if stop - self._at < LEAST_WINDOW_BYTES // 4 else 0
         self._at = stop
         return True
 
@@ -176,13 +182,13 @@ class Scanner:
             self._single -= 1
             return False
         self._skip_space()
-        found = json_batch.take(bytes(self._data[self._at : self._at + _BATCH]))
+        found = json_batch.take(bytes(self._data[self._at : self._at + PARSED_BYTES]))
         if found is None or not sink.batch(found[0]):
             self._single = self._patience
-            self._patience = min(_MANY, 2 * self._patience)
+            self._patience = min(MANY_MEMBERS, 2 * self._patience)
             return False
         self._at += found[1]
-        self._rest, self._patience = min(self._rest, 1), _FEW
+        self._rest, self._patience = min(self._rest, 1), FEW_MEMBERS
         return True
 
     def _member(self, sink: MemberSink) -> bool:

@@ -19,12 +19,12 @@ import numpy as np
 from fsstore.kvstore.reference.generate.generator import Gen
 from fsstore.kvstore.reference.generate.template import MAX_TEXT, ManyTexts, Template, TemplateError, Value
 from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.tuning import REFERENCES_AT_ONCE
 
 __all__ = ["Written", "written_out"]
 
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-_BATCH = 4096
 _SURE = 2.0**62  # below this a float tells for sure that an integer fits 64 bits
 
 
@@ -174,11 +174,11 @@ def written_out(gen: Gen, wanted: Callable[[str], bool] | None = None) -> Iterat
     """Yield every key that is wanted with its reference, in batches: in columns as far as they go, then one by one."""
     done = 0
     for batch in _in_columns(gen, wanted):
-        done += _BATCH
+        done += REFERENCES_AT_ONCE
         if batch is not None:
             yield batch
     rest = itertools.islice(gen.scopes(), done, None) if done < gen.count else iter(())
-    while scopes := list(itertools.islice(rest, _BATCH)):
+    while scopes := list(itertools.islice(rest, REFERENCES_AT_ONCE)):
         named = [(str(gen.key.value(scope)), scope) for scope in scopes]
         pairs = [(name, gen.evaluate(name, scope)) for name, scope in named if wanted is None or wanted(name)]
         if pairs:
@@ -188,8 +188,8 @@ def written_out(gen: Gen, wanted: Callable[[str], bool] | None = None) -> Iterat
 def _in_columns(gen: Gen, wanted: Callable[[str], bool] | None) -> Iterator[Written | None]:
     """Yield the references of a generator in order, None for a batch of none, as far as columns can tell."""
     sizes = tuple(len(axis) for axis in gen.axes.values())
-    for start in range(0, gen.count if sizes else 0, _BATCH):
-        numbers = np.arange(start, min(start + _BATCH, gen.count))
+    for start in range(0, gen.count if sizes else 0, REFERENCES_AT_ONCE):
+        numbers = np.arange(start, min(start + REFERENCES_AT_ONCE, gen.count))
         places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
         try:
             batch = _batch(gen, places, len(numbers), wanted)

@@ -6,8 +6,8 @@
 stands for the product of its dimensions.  Nothing is expanded: to look a key up, the key pattern is turned round into
 a regular expression that reads the variables off the key, and the other fields are evaluated for them.  Where that
 reading would be ambiguous (two expressions side by side, text that may hold the separator, an expression of two
-variables) the keys are enumerated once into a dictionary, if they are few; else the document is refused.  What all
-generators of a set keep in dictionaries is bounded together.
+variables) the keys are enumerated once into a dictionary, if they are few; else the document is refused.  One bound
+holds for the dictionaries of all generators of a set.
 
 A variable the key does not mention takes its last value, as it would if the product were written out in order.
 """

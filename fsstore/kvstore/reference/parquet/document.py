@@ -37,14 +37,13 @@ from fsstore.kvstore.reference.parquet.write import encode_partition
 from fsstore.kvstore.reference.state.set_state import Changes, Saved, State, Taking
 from fsstore.kvstore.reference.table.grid import Grid, is_document
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Rows
+from fsstore.kvstore.tuning import PARQUET_FILES_AT_ONCE, SET_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = ["ParquetDocument"]
 
-_FILES = 32
 """Files that one round of a batch replaces: all of them are in memory at once."""
-_TRIES = 50  # against other processes
 
 Basis: TypeAlias = Mapping[Where, Loaded]
 
@@ -60,7 +59,7 @@ class ParquetDocument:
         held = _set_of(state)
         if any(_is_metadata(held, key) for key in keys):
             return {}
-        return await held.files.load(list(held.places(keys))[:_FILES])
+        return await held.files.load(list(held.places(keys))[:PARQUET_FILES_AT_ONCE])
 
     async def reload(self, state: State, keys: Sequence[str]) -> State | None:
         """Return the state that is stored, or None if `keys` are as they were."""
@@ -295,7 +294,7 @@ async def _clear(files: PartitionFiles, record_size: int, path: str, rows: tuple
 
 
 async def _clear_file(files: PartitionFiles, where: Where, first: int, size: int) -> None:
-    for _ in range(_TRIES):
+    for _ in range(SET_ATTEMPTS):
         basis = await files.load([where])
         file = basis[where].partition
         if file is None:

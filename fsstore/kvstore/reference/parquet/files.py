@@ -15,11 +15,11 @@ import numpy as np
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.parquet.read import Partition, read_partition
+from fsstore.kvstore.tuning import PARQUET_KEPT_BYTES
 from fsstore.runtime import fork
 
 __all__ = ["Loaded", "PartitionFiles", "Where", "file_name", "where_of"]
 
-_BUDGET = 64 * 2**20  # bytes of files that are kept
 _NAME = re.compile(r"(?:(.*)/)?refs\.(0|[1-9][0-9]{0,17})\.parq", re.DOTALL)
 
 Where: TypeAlias = tuple[str, int]
@@ -48,7 +48,7 @@ def where_of(name: str) -> Where | None:
 class PartitionFiles:
     """The files below `base`, a directory; its path ends with a slash.  Their rows point into `urls`."""
 
-    def __init__(self, base: KvPrefix, budget: int = _BUDGET) -> None:
+    def __init__(self, base: KvPrefix, budget: int = PARQUET_KEPT_BYTES) -> None:
         self.base, self.budget = base, budget
         self.urls: list[str] = []
         self._ids: dict[str, int] = {}

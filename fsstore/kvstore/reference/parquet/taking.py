@@ -29,12 +29,11 @@ from fsstore.kvstore.reference.parquet.refs import ParquetSet
 from fsstore.kvstore.reference.parquet.write import encode_partition
 from fsstore.kvstore.reference.state.set_state import State, Taking
 from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.kvstore.tuning import PARQUET_FILES_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
 __all__ = ["check_taking", "take"]
-
-_FILES = 32  # that are in memory at once
 
 
 def check_taking(held: ParquetSet, taking: Taking) -> ParquetSet:
@@ -118,8 +117,8 @@ class _Files:
     async def put(self, generation: bytes) -> bool:
         """Write all files while `.zmetadata` has a generation; return whether all were what they had been."""
         wanted = [(path, record) for path in self.paths for record in range(_count(self.held, path))]
-        for at in range(0, len(wanted), _FILES):
-            if not await self._put(wanted[at : at + _FILES], generation):
+        for at in range(0, len(wanted), PARQUET_FILES_AT_ONCE):
+            if not await self._put(wanted[at : at + PARQUET_FILES_AT_ONCE], generation):
                 return False
         return True
 

@@ -37,12 +37,10 @@ from fsstore.kvstore.reference.table.grid import Grid, around_others, grid_of, i
 from fsstore.kvstore.reference.table.keys import split
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.kvstore.reference.table.value import is_url
+from fsstore.kvstore.tuning import DICTIONARY_FROM, PARQUET_WRITES
 from fsstore.values.json_value import quote
 
 __all__ = ["encode_partition", "save_parquet"]
-
-_DICTIONARY = 10  # references to each URL from which on the URLs are written as a dictionary
-_WRITES = 64  # files that are in memory at once
 
 
 class _Array:
@@ -169,7 +167,7 @@ async def save_parquet(
         for record, rows in array.files(record_size):
             name = file_name((path, record))
             writes.append(Write(name, encode_partition(rows, plan.urls, plan.inline)))
-            if len(writes) >= _WRITES:
+            if len(writes) >= PARQUET_WRITES:
                 await base.write_many(writes)
                 writes = []
     if writes:
@@ -227,7 +225,7 @@ def encode_partition(rows: Rows, urls: Sequence[str], inline: Sequence[bytes | N
             raise JsonError(f"A set that names {urls[number]!r} as a URL could not be read again")
     names = pa.array([urls[number] for number in used.tolist()], pa.string())
     path = pa.DictionaryArray.from_arrays(pa.array(all_codes, pa.int32(), mask=~target), names)
-    many = int(target.sum()) > _DICTIONARY * len(used)
+    many = int(target.sum()) > DICTIONARY_FROM * len(used)
     numbers = [np.where(target & (rows.length != WHOLE), column, 0) for column in (rows.offset, rows.length)]
     raw: list[bytes | None] = [None] * len(rows.url)
     for position in np.flatnonzero(rows.url == INLINE).tolist():

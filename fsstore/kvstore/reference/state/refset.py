@@ -21,6 +21,7 @@ from fsstore.kvstore.reference.generate.template import Templates
 from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows, Table
 from fsstore.kvstore.reference.table.value import Located
+from fsstore.kvstore.tuning import REFERENCES_AT_ONCE
 from fsstore.runtime import fork
 
 __all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]
@@ -28,7 +29,6 @@ __all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]
 MAX_LISTED = 50_000_000
 MAX_TEXT = 2**30
 """Characters that the URLs of generated references may have together."""
-_BATCH = 4096
 _ORIGIN = re.compile(r"(.*?)(?:^|/)(?:c/)?(?:0[./])*[0c]\Z", re.DOTALL)
 
 
@@ -192,7 +192,7 @@ class TableSet:
             found = self._index.find(key)
             if found is not None and found[0] == number:
                 batch.append(key)
-            if len(batch) >= _BATCH:
+            if len(batch) >= REFERENCES_AT_ONCE:
                 yield batch
                 batch = []
         if batch:

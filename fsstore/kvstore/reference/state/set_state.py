@@ -26,11 +26,11 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.kvstore.tuning import SET_ATTEMPTS
 from fsstore.runtime import fork
 
 __all__ = ["Changes", "Document", "Overlay", "Saved", "State", "Taking", "inline_generation"]
 
-_TRIES = 50  # against other processes
 
 Changes = Mapping[str, bytes | None]
 """New values by key; None deletes."""
@@ -250,7 +250,7 @@ class Overlay:
             stamps.update(settled)
             waiting = [write for write in waiting if write.key not in stamps]
             tries = 0 if settled else tries + 1
-            if tries == _TRIES:
+            if tries == SET_ATTEMPTS:
                 raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
         return stamps
 
@@ -265,7 +265,7 @@ class Overlay:
         if document is None or not self.writable:
             raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
         self.begin_creating()
-        for _ in range(_TRIES):
+        for _ in range(SET_ATTEMPTS):
             before = await self._reloaded(document)
             await check()  # of this state, or of a newer one, which is not replaced
             after = await document.take(before, taking)

@@ -1,8 +1,8 @@
 """How many bytes a reference may sensibly have, so that no set makes its reader fetch without end.
 
 An encoded chunk is hardly larger than the chunk: twice its bytes and a little are allowed.  Metadata documents are
-small.  What is small enough is never looked at, so ordinary sets pay nothing; what belongs to no array known to the set
-is not bounded.
+small.  Small values are never looked at, so ordinary sets pay nothing; values that belong to no array known to the
+set are not bounded.
 
 The size of a whole target is asked for, not fetched: reading no bytes at an offset succeeds if the target reaches it.
 """

@@ -16,16 +16,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.kvstore.reference.table.families import FEW, FoundFamilies, families_of, hashes_of
+from fsstore.kvstore.reference.table.families import FoundFamilies, families_of, hashes_of
 from fsstore.kvstore.reference.table.inline import Inline, Piece
 from fsstore.kvstore.reference.table.keys import Family, join, split
 from fsstore.kvstore.reference.table.table import INLINE, Block, Int32, Int64, Row, Rows, Table
 from fsstore.kvstore.reference.table.text import Ints, Mask, Words
+from fsstore.kvstore.tuning import DENSE_PLACES, FAMILY_FROM, ROWS_AT_ONCE
 
 __all__ = ["Run", "TableBuilder"]
-
-_DENSE = 1.5  # places of a grid for each reference; where there are more, rows have an index
-_BATCH = 16384  # references that are sorted into families together
 
 
 class Run(NamedTuple):
@@ -93,7 +91,7 @@ class TableBuilder:
     def add(self, key: bytes, row: Row) -> None:
         """Add one reference."""
         self._waiting.append((key, row))
-        if len(self._waiting) >= _BATCH:
+        if len(self._waiting) >= ROWS_AT_ONCE:
             self._flush()
 
     def add_inline(self, key: bytes, value: bytes) -> None:
@@ -155,7 +153,7 @@ class TableBuilder:
         while self._parts:
             family, parts = self._parts.popitem()
             count = sum(len(part.coords) for part in parts)
-            block = _block(family, parts) if count >= FEW else None
+            block = _block(family, parts) if count >= FAMILY_FROM else None
             if block is None:
                 loose += [(join(family, part.coords), part.rows) for part in parts]
             else:
@@ -201,7 +199,7 @@ def _shared(hashes: Sequence[Words], known: Words) -> Mask:
     """Return which hashes come several times or are known; zero is none."""
     found = np.concatenate([*hashes, np.zeros(0, np.uint64)])
     ordered = np.sort(found[found != 0])
-    last = ordered[FEW - 1 :]
+    last = ordered[FAMILY_FROM - 1 :]
     return np.isin(found, np.append(known, last[last == ordered[: len(last)]]))
 
 
@@ -211,14 +209,14 @@ def _block(family: Family, parts: list[_Part]) -> Block | None:
     The parts are spent: each is dropped as soon as its rows are in their place.
     """
     count = sum(len(part.coords) for part in parts)
-    if count < _BATCH and len(parts) > 1:  # many small parts would cost more than what is in them
+    if count < ROWS_AT_ONCE and len(parts) > 1:  # many small parts would cost more than what is in them
         coords = np.concatenate([part.coords for part in parts])
         parts[:] = [_Part(0, coords, _joined([part.rows for part in parts]))]
     grid = tuple(int(size) + 1 for size in np.max([part.coords.max(axis=0) for part in parts], axis=0))
     total = math.prod(grid)
     if total >= 2**62:
         return None
-    if total <= count * _DENSE:
+    if total <= count * DENSE_PLACES:
         dense = Rows.absent(total)
         for number, part in enumerate(parts):
             dense.put(_linear(part.coords, grid), part.rows)

@@ -16,10 +16,10 @@ import numpy as np
 from fsstore.kvstore.reference.table.keys import Family, KeyGroup
 from fsstore.kvstore.reference.table.keys import split as split_keys
 from fsstore.kvstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
+from fsstore.kvstore.tuning import FAMILY_FROM
 
-__all__ = ["FEW", "FoundFamilies", "families", "families_of", "hashes_of"]
+__all__ = ["FoundFamilies", "families", "families_of", "hashes_of"]
 
-FEW = 32
 """The number of keys in the group of a family."""
 
 _DOT, _ZERO = b".0"
@@ -183,5 +183,5 @@ def _sorted(hashes: Words) -> Ints:
     upper = hashes[order] >> _MIDDLE
     bounds = np.concatenate(([0], np.flatnonzero(upper[1:] != upper[:-1]) + 1, [len(upper)]))
     sizes = np.diff(bounds)
-    found: Ints = order[np.repeat(sizes >= FEW, sizes)]
+    found: Ints = order[np.repeat(sizes >= FAMILY_FROM, sizes)]
     return found

@@ -124,7 +124,7 @@ def grid_of(path: str, metadata: Mapping[str, Any]) -> Grid | None:
         grid = metadata.get("chunk_grid")
         inner = grid.get("configuration") if isinstance(grid, Mapping) else None
         chunks = inner.get("chunk_shape") if isinstance(inner, Mapping) else None
-        c_prefix, separator = _encoding(metadata.get("chunk_key_encoding"))
+        c_prefix, separator = _encoding(path, metadata.get("chunk_key_encoding"))
     else:
         chunks, c_prefix, separator = (
             metadata.get("chunks"),
@@ -142,7 +142,7 @@ def grid_of(path: str, metadata: Mapping[str, Any]) -> Grid | None:
     return Grid(path, counts, not shape, str(separator), c_prefix, tuple(chunk))
 
 
-def _encoding(value: Any) -> tuple[bool, Any]:
+def _encoding(path: str, value: Any) -> tuple[bool, Any]:
     if isinstance(value, str):
         value = {"name": value}
     if not isinstance(value, Mapping):
@@ -150,4 +150,8 @@ def _encoding(value: Any) -> tuple[bool, Any]:
     inner = value.get("configuration")
     separator = inner.get("separator") if isinstance(inner, Mapping) else None
     plain = value.get("name") == "v2"
+    if not plain and value.get("name") != "default":
+        raise JsonError(
+            f"The array {show(path)} calls its chunks as {show(value.get('name'))} does, not by a grid"
+        )
     return not plain, separator or ("." if plain else "/")

@@ -28,6 +28,7 @@ import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.table.keys import Family, join, split, split_one, tails
+from fsstore.kvstore.tuning import FEW_KEYS, ROWS_AT_ONCE
 
 __all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Int32", "Int64", "Row", "Rows", "Table"]
 
@@ -35,8 +36,6 @@ ABSENT = -1
 INLINE = -2
 WHOLE = -1
 
-_BATCH = 16384
-_FEW = 8  # keys that are looked up one by one, which is quicker then
 
 Int64: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Int32: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
@@ -176,7 +175,7 @@ class Table:
 
     def find(self, keys: Sequence[str]) -> Rows:
         """Return the rows of `keys`, in order."""
-        if len(keys) <= _FEW:
+        if len(keys) <= FEW_KEYS:
             return Rows.of([self.find_one(key) or _NOTHING for key in keys])
         rows, loose = Rows.absent(len(keys)), self.loose
         groups, odd = split([key.encode("utf-8", "surrogateescape") for key in keys])
@@ -234,8 +233,8 @@ class Table:
             if not _overlap(inside, keys):
                 continue
             whole = keys.contains(inside.inclusive_min) and _covers(keys, inside)
-            for start in range(0, len(block.rows.url), _BATCH):
-                found, rows = block.keys(start, start + _BATCH)
+            for start in range(0, len(block.rows.url), ROWS_AT_ONCE):
+                found, rows = block.keys(start, start + ROWS_AT_ONCE)
                 if not whole:
                     chosen = [position for position, key in enumerate(found) if keys.contains(key)]
                     found, rows = [found[position] for position in chosen], rows.take(chosen)

@@ -32,6 +32,7 @@ from fsstore.kvstore.reference.target.policy import (
 )
 from fsstore.kvstore.reference.target.target_url import Link, first_link, is_relative, replaced
 from fsstore.kvstore.reference.target.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
+from fsstore.kvstore.tuning import PLACES_KEPT
 from fsstore.kvstore.web.header import check_headers
 from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
@@ -42,7 +43,6 @@ OpenTarget: TypeAlias = Callable[[Any, Mapping[str, Any] | None], "KvPrefix | Aw
 """Opens a URL or kvstore spec, with storage options or None."""
 
 _CACHE_LINKS = ("simplecache", "filecache", "blockcache", "cached")
-_MAX_PLACES = 65536  # URLs whose place is remembered
 
 
 class TargetPlace(NamedTuple):
@@ -73,7 +73,7 @@ class Targets:
         """Return the place of a URL as it stands in the set; raises if the policy refuses it."""
         place = self._places.get(url)
         if place is None:
-            if len(self._places) >= _MAX_PLACES:
+            if len(self._places) >= PLACES_KEPT:
                 self._places.clear()
             place = self._places[url] = self._locate(self.rewritten(url))
         return place

@@ -1,8 +1,8 @@
 """Scanning HDF5 with kerchunk so that what comes out is what the file holds, or is left out by name.
 
 kerchunk 0.2.10 goes on after most that it does not understand, and leaves an array behind whose chunks have no
-references: it reads as fill values.  Here such an array goes as a whole.  What is kept beside the chunks (compact
-datasets, single texts) is embedded; attributes that JSON cannot hold are left out one by one; and HDF5 2.0.0 gives
+references: it reads as fill values.  Here such an array goes as a whole.  Values kept beside the chunks (compact
+datasets, single texts) are embedded; attributes that JSON cannot hold are left out one by one; and HDF5 2.0.0 gives
 wrong places of chunks where only an axis that is not the first can grow, so they are looked up by their place.
 """
 

@@ -1,8 +1,8 @@
 """Relative targets of a set that is saved at another place: what is written for them, so that they still resolve.
 
 A relative URL names a place beside its set.  In another directory of the same store it becomes another relative URL,
-and in another store an absolute one.  What has no place of its own (a mapping given in Python) keeps its relative URLs:
-nothing says what they are relative to.
+and in another store an absolute one.  A set without a place of its own (a mapping given in Python) keeps its relative
+URLs: nothing says what they are relative to.
 """
 
 from __future__ import annotations

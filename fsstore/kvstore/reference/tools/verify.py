@@ -18,13 +18,13 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.table import WHOLE
 from fsstore.kvstore.reference.target.targets import Targets
+from fsstore.kvstore.tuning import TARGETS_AT_ONCE
 from fsstore.redaction import redact_url
 from fsstore.runtime import execution
 
 __all__ = ["MAX_PROBLEMS", "Problem", "SetVerification", "verify_state"]
 
 MAX_PROBLEMS = 1000
-_TOGETHER = 64  # targets asked at once
 _NAMED = 3  # keys that a problem names
 
 
@@ -97,10 +97,10 @@ async def verify_state(state: State, targets: Targets) -> SetVerification:
                 claim.ends.append(np.unique((rows.offset + rows.length)[where][ranged]))
     problems: list[Problem] = []
     listed, unchecked = list(claims.items()), 0
-    for start in range(0, len(listed), _TOGETHER):
-        batch = (_check(url, claim, targets) for url, claim in listed[start : start + _TOGETHER])
+    for start in range(0, len(listed), TARGETS_AT_ONCE):
+        batch = (_check(url, claim, targets) for url, claim in listed[start : start + TARGETS_AT_ONCE])
         problems += [problem for problem in await execution.gather(batch) if problem is not None]
-        unchecked = max(len(listed) - start - _TOGETHER, 0)
+        unchecked = max(len(listed) - start - TARGETS_AT_ONCE, 0)
         if len(problems) >= MAX_PROBLEMS:
             break
     named = await _with_keys(problems, state) if problems else ()

@@ -69,7 +69,7 @@ class FitsUnit:
 
     @property
     def kind(self) -> str:
-        """What it is: IMAGE, BINTABLE, TABLE, or something else."""
+        """The kind of unit: IMAGE, BINTABLE, TABLE, or another."""
         return self.text("XTENSION", "IMAGE" if self.number == 0 else "").upper()
 
     @property

@@ -1,4 +1,4 @@
-"""What ecCodes says of a message: its parameter, its level, its times and its grid.
+"""A message as ecCodes describes it: its parameter, its level, its times and its grid.
 
 Names and units are tables of ecCodes; asking for them takes milliseconds, so that is done once for messages that
 differ in nothing but time and step.  Messages are handed over without their data.  The library is written in C and
@@ -59,7 +59,7 @@ _TIMES_2 = slice(12, 19)  # of section 1: year to second
 
 
 class FieldKeys(NamedTuple):
-    """What tells the fields of one parameter apart: seconds since 1970, hours, level and member."""
+    """The marks that tell fields of one parameter apart: seconds since 1970, hours, level and member."""
 
     time: int
     step: float

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
 from fsstore.kvstore.scan.source import Blocks
+from fsstore.kvstore.tuning import GRIB_STEP_BYTES
 
 __all__ = ["GribField", "MessageWalk", "assembled", "idx_offsets"]
 
 _MOST_MESSAGES = 2_000_000
 _MOST_SECTION = 16 * 2**20  # bytes of a section that describes, such as one with the lengths of rows
 _MOST_JUNK = 64 * 2**20
-_STEP = 256 * 1024
 _IDX = re.compile(rb"^\d+(?:\.\d+)?:(\d+):", re.MULTILINE)
 
 
@@ -80,7 +80,7 @@ class MessageWalk:
 
     def _skip(self, blocks: Blocks) -> None:
         """Go on at the next place that looks like a message."""
-        stop = min(self._next + _STEP, blocks.size)
+        stop = min(self._next + GRIB_STEP_BYTES, blocks.size)
         at = blocks.read(self._next, stop).find(b"GRIB", 1)
         after = self._next + at if at >= 0 else max(stop - 3, self._next + 1) if stop < blocks.size else stop
         self._junk += after - self._next

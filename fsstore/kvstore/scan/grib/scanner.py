@@ -27,12 +27,12 @@ from fsstore.kvstore.scan.grib.library import FieldKeys, GribLibrary
 from fsstore.kvstore.scan.grib.message import GribField, MessageWalk, assembled, idx_offsets
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
+from fsstore.kvstore.tuning import GRIB_HEAD_BYTES
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json
 
 __all__ = ["SCANNER", "GribFile", "GribScanner"]
 
-_HEAD = 1024
 _MOST_IDX = 64 * 2**20
 _GLOBAL = ("GRIB_edition", "GRIB_centre", "GRIB_centreDescription", "GRIB_subCentre")
 
@@ -179,7 +179,7 @@ async def _heads(source: ScanSource) -> dict[int, bytes]:
     if found.state != "value" or len(found.value) > _MOST_IDX:
         return {}
     offsets = idx_offsets(bytes(found.value), source.size)
-    spans = [(at, min(at + _HEAD, source.size)) for at in offsets]
+    spans = [(at, min(at + GRIB_HEAD_BYTES, source.size)) for at in offsets]
     return dict(zip(offsets, map(bytes, await source.fetch(spans)), strict=True)) if spans else {}
 
 

@@ -21,7 +21,7 @@ HIDDEN = frozenset(
         *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"),
     }
 )
-"""What the libraries write for themselves."""
+"""Attributes that the libraries write for their own use."""
 
 
 def attribute_names(owner: Any) -> list[bytes]:

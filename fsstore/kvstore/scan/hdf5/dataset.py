@@ -1,4 +1,4 @@
-"""What one dataset is: its type, its layout, its filters, and where its values are: only what its header says."""
+"""One dataset as its header describes it: its type, its layout, its filters, and where its values are."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class External(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """What a dataset says of dimensions.
+    """The dimensions of a dataset, as its attributes tell them.
 
     `attached` are the addresses of the scales of each dimension, the last attached one; 0 is none.  `hidden`: it is a
     dimension without a variable.

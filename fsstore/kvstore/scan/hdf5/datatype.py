@@ -2,7 +2,7 @@
 
 h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file are such
 elements.  Integers may have less precision than bytes, floats other fields, strings padding that is cut off when they
-are read, records gaps.  What is not stored as shown is read by HDF5 itself (`as_stored` is false).
+are read, records gaps.  Values that are not stored as shown are read by HDF5 itself (`as_stored` is false).
 """
 
 from __future__ import annotations

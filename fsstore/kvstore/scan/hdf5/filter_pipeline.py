@@ -5,7 +5,7 @@ is told to.  No reference can say that, so such a chunk is made: filters that we
 are applied again in the form in which they change nothing, which every one of these encodings has: a stored block of
 zlib, a raw block of zstd, literals of LZF.
 
-What no codec decodes is read by HDF5 (`codecs_of` returns None).
+HDF5 reads the chunks that no codec decodes (`codecs_of` returns None).
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ _ENDLESS = 2**64 - 1
 
 @dataclass(frozen=True, slots=True)
 class AxisSelection:
-    """What is selected along an axis: `count` blocks, `stride` apart and no longer than that.
+    """A selection along an axis: `count` blocks, `stride` apart and no longer than that.
 
     A count below 0 is that of what there is.
     """

@@ -3,7 +3,7 @@
 HDF5 asks for a few hundred bytes at a time, one request after the other.  Far away that is a round trip each, under a
 lock of the whole process.  So the file object given to it never waits: a read of what is not cached raises, the HDF5
 call fails cleanly, what it wanted is noted, and the work goes on with something else.  All that was noted is fetched
-together, and what failed is tried again.  What is parsed here reads in the same way.
+together, and what failed is tried again.  Our own parser reads in the same way.
 
 Whether a call failed for want of a block is told by the note, never by the type of the error: HDF5 turns it into any.
 """
@@ -19,12 +19,12 @@ from fsstore.kvstore.scan.hdf5.format.global_heap import COLLECTION, ends
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
 from fsstore.kvstore.scan.hdf5.format.superblock import begin
 from fsstore.kvstore.scan.source import Blocks, MissError, ScanSource
+from fsstore.kvstore.tuning import OBJECT_AHEAD_BYTES
 from fsstore.runtime import fork
 
 __all__ = ["OpenHdf5", "load_h5py", "refused"]
 
 T = TypeVar("T")
-_AHEAD = 2048  # bytes of an object header that are fetched with the links to it
 
 
 def load_h5py() -> Any:
@@ -172,7 +172,7 @@ class OpenHdf5:
         """Say that an object header at an address will be read."""
         start = self.base + address
         if 0 <= start < self._file.size:
-            self._file.ahead(start, min(start + _AHEAD, self._file.size))
+            self._file.ahead(start, min(start + OBJECT_AHEAD_BYTES, self._file.size))
 
     def library(self) -> Any:
         """Return the file's identifier of h5py, in a job that runs."""

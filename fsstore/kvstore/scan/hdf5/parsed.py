@@ -1,6 +1,6 @@
 """Groups and datasets by their headers: the values that h5py would give for them.
 
-What a header holds that is not parsed here, such as virtual datasets, raises `UnknownError`: h5py describes it then.
+Parts of a header that are not parsed here, such as virtual datasets, raise `UnknownError`: h5py describes them then.
 """
 
 from __future__ import annotations

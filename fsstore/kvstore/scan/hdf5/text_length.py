@@ -1,4 +1,4 @@
-"""What strings of any length claim to be long, looked at before HDF5 makes room for them.
+"""The length that a string of any length claims, checked before HDF5 makes room for it.
 
 In the place of such a string stands its length and where it is.  HDF5 makes room for as much as is said, and finds out
 afterwards that it is not there.  A long one is therefore looked up first.  Chunks behind filters that are undone by
@@ -19,10 +19,10 @@ from fsstore.kvstore.scan.hdf5.dataset import Dataset
 from fsstore.kvstore.scan.hdf5.filter_pipeline import undone
 from fsstore.kvstore.scan.hdf5.format.global_heap import heap_value
 from fsstore.kvstore.scan.hdf5.format.reader import Reader
+from fsstore.kvstore.tuning import LONG_TEXT_BYTES
 
 __all__ = ["check_lengths"]
 
-_LONG = 2**20  # bytes of a string from which on it is looked up
 
 Ints = Sequence[int]
 
@@ -33,7 +33,7 @@ def check_lengths(reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints
     for data in _places(reader, opened, dataset, box, size * max(1, math.prod(dataset.element.inner))):
         places = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)
         claimed = places[:, :4].copy().view("<u4").ravel()
-        for row in np.flatnonzero(claimed > _LONG).tolist():
+        for row in np.flatnonzero(claimed > LONG_TEXT_BYTES).tolist():
             place = places[row].tobytes()
             address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
             found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))

@@ -13,18 +13,18 @@ from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, Uni
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.kvstore.scan.hdf5.walk import FileLink, Objects
 from fsstore.kvstore.scan.linked_hdf5.other_file import OtherFiles
+from fsstore.kvstore.tuning import LINKED_AT_ONCE
 from fsstore.runtime import execution
 
 __all__ = ["Mount", "mounts_of"]
 
 _DEEPEST = 8  # links behind links
 _MOST = 10_000
-_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """What a file shows at `path`: its objects at and below `root`.  `notes` say which links in it are left out."""
+    """A file mounted at `path`: its objects at and below `root`.  `notes` say which of its links are left out."""
 
     file: OpenHdf5
     objects: Objects
@@ -60,8 +60,8 @@ async def mounts_of(files: OtherFiles, file: OpenHdf5, found: Objects) -> list[M
                 mount.notes[path] = "it lies behind too many links to other files"
             return out
         new = []
-        for start in range(0, len(links), _AT_ONCE):
-            some = links[start : start + _AT_ONCE]
+        for start in range(0, len(links), LINKED_AT_ONCE):
+            some = links[start : start + LINKED_AT_ONCE]
             new += [
                 each
                 for each in await execution.gather(_mounted(files, *link, behind) for link in some)

@@ -17,12 +17,10 @@ from fsstore.kvstore.scan.hdf5.described import described_at
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.kvstore.scan.hdf5.walk import Objects, Walk
 from fsstore.kvstore.scan.source import ScanSource
+from fsstore.kvstore.tuning import LINKED_DATASETS_KEPT, LINKED_FILES_KEPT
 from fsstore.runtime.first_touch import FirstTouch
 
 __all__ = ["OtherFiles", "beside"]
-
-_KEPT = 64  # open files; the blocks of each may take some megabytes
-_MOST_DATASETS = 4096  # whose description is kept
 
 
 def beside(home: str, name: str) -> str:
@@ -84,7 +82,7 @@ class OtherFiles:
             except StoreError as error:
                 raise error.within(f"Error opening the file {url!r}, which it refers to") from error
             self._kept[url] = file
-            while len(self._kept) > _KEPT:
+            while len(self._kept) > LINKED_FILES_KEPT:
                 self._kept.pop(next(each for each in self._kept if each))
             out.append(file)
         return out
@@ -100,7 +98,7 @@ class OtherFiles:
                 raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}") from None
             except (OSError, RuntimeError, ValueError) as error:
                 raise refused(error) from error
-            if len(self._datasets) >= _MOST_DATASETS:
+            if len(self._datasets) >= LINKED_DATASETS_KEPT:
                 self._datasets.clear()
             self._datasets[file.url, path] = known
         return file, known

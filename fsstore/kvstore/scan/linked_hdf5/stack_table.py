@@ -24,16 +24,15 @@ from fsstore.kvstore.scan.hdf5.mapping import AxisSelection, VirtualPart, paired
 from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.kvstore.scan.hdf5.storage import IndexedStorage, RunStorage, storage_of
 from fsstore.kvstore.scan.linked_hdf5.other_file import OtherFiles
+from fsstore.kvstore.tuning import LINKED_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json
 
 __all__ = ["Pattern", "pattern_of", "table_of"]
 
-_AT_ONCE = 32  # sources that are opened together
-
 
 class Pattern(NamedTuple):
-    """What chunks of the stack are like, by its first source."""
+    """The form of the chunks of a stack, taken from its first source."""
 
     chunks: tuple[int, ...]
     codecs: Sequence[Mapping[str, Json]]
@@ -132,8 +131,8 @@ async def table_of(
     if pattern is None:
         return _stack([_touched(part, chunks, grid) for part in dataset.parts], [], grid)
     fits: list[_Fit | None] = []
-    for start in range(0, len(dataset.parts), _AT_ONCE):
-        some = dataset.parts[start : start + _AT_ONCE]
+    for start in range(0, len(dataset.parts), LINKED_AT_ONCE):
+        some = dataset.parts[start : start + LINKED_AT_ONCE]
         fits += await execution.gather(_fit(files, file, dataset, part, pattern) for part in some)
     made = [
         _touched(part, chunks, grid) for part, fit in zip(dataset.parts, fits, strict=True) if fit is None

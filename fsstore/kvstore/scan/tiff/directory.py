@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
 from fsstore.kvstore.scan.source import Blocks, MissError
+from fsstore.kvstore.tuning import DIRECTORIES_AHEAD, DIRECTORY_BYTES
 
 __all__ = ["ByteOrder", "DirectoryWalk", "TiffDirectory", "TiffEntry", "TiffValues"]
 
@@ -53,8 +54,6 @@ _TEXTS = (2, 7)
 _MOST_IN_ONE = 4096  # entries of a directory
 _MOST_ENTRIES = 8_000_000  # of all directories
 _MOST_BYTES = 256 * 2**20  # of values outside of directories
-_AHEAD = 32
-_USUAL = 512  # bytes of a directory that is fetched ahead
 
 
 class ByteOrder(NamedTuple):
@@ -188,11 +187,11 @@ class DirectoryWalk:
         if not self.chain:
             return
         step = self._next - self.chain[-1].offset
-        for number in range(1, _AHEAD if len(self.chain) > 1 else 2):
+        for number in range(1, DIRECTORIES_AHEAD if len(self.chain) > 1 else 2):
             start = self._next + number * step
             if not 0 < start < blocks.size:
                 break
-            blocks.want(start, min(start + _USUAL, blocks.size))
+            blocks.want(start, min(start + DIRECTORY_BYTES, blocks.size))
 
     def _directory(self, blocks: Blocks, at: int) -> tuple[TiffDirectory, int]:
         """Return the directory at an offset, and the offset of the next."""

@@ -55,7 +55,7 @@ _OTHERS = {2: "CCITT", 3: "CCITT", 4: "CCITT", 6: "JPEG of the old style", 34661
 
 @dataclass(frozen=True, slots=True)
 class TiffEncoding:
-    """What stands in the metadata of the array of a page."""
+    """The encoding of a page, as the metadata of its array say it."""
 
     dtype: str
     filters: tuple[dict[str, Json], ...] = ()

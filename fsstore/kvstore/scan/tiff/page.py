@@ -70,7 +70,7 @@ class TiffPage:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What pages of one array have in common."""
+        """The properties that all pages of one array share."""
         return (
             *(self.height, self.width, self.samples, self.bits, self.formats, self.compression),
             *(self.photometric, self.planar, self.predictor, self.fill_order, self.extra, self.tile),
@@ -127,7 +127,7 @@ class TiffPage:
 
     @property
     def text(self) -> str:
-        """What the description says."""
+        """The text of the image description."""
         return self.values.texts.get(270, b"").rstrip(b"\0").decode("utf-8", "replace")
 
 

@@ -22,12 +22,12 @@ from fsstore.kvstore.scan.tiff.ome import ome_images
 from fsstore.kvstore.scan.tiff.page import TAGS, TiffPage, page_of
 from fsstore.kvstore.scan.tiff.segments import TiffSegments
 from fsstore.kvstore.scan.tiff.series import TiffImage, TiffLevel, images_of
+from fsstore.kvstore.tuning import TIFF_PEEK_BYTES
 from fsstore.values.json_value import Fields, Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner"]
 
 _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
-_PEEK = 4096
 
 
 class TiffFile:
@@ -90,7 +90,7 @@ class TiffFile:
         """Return whether JPEG data have a header of JFIF, which says what their colours are."""
         assert page.places is not None
         at = int((await TiffSegments.numbers_of(self._source, [page.places], self._letter, [1]))[0][0])
-        stop = min(at + _PEEK, self._source.size)
+        stop = min(at + TIFF_PEEK_BYTES, self._source.size)
         return at < stop and b"JFIF\0" in (await self._source.read([(at, stop)]))[0]
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:

@@ -1,6 +1,6 @@
 """The structures of HDF5 files, parsed: bytes in, values out, read through a `Reader` that raises where one is missing.
 
-What is damaged raises `DamagedError` with its offset; what is of a kind not known here raises `UnknownError`.
+Damaged structures raise `DamagedError` with their offset; those of a kind not known here raise `UnknownError`.
 
 * `attribute`: attribute messages
 * `dataspace`: shapes

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from fsstore.kvstore.scan.hdf5.format.reader import Reader
+from fsstore.kvstore.tuning import HEAP_AHEAD_BYTES
 
 __all__ = ["COLLECTION", "ends", "heap_value"]
 
 COLLECTION = b"GCOL\1"
-_AHEAD = 4096  # bytes of a collection, unless a value needs more
 _MOST_BYTES = 2**30
 
 
@@ -37,7 +37,7 @@ def heap_value(reader: Reader, address: int, number: int) -> bytes:
 
 
 def _values(reader: Reader, address: int) -> dict[int, bytes]:
-    data = reader.upto(address, _AHEAD)
+    data = reader.upto(address, HEAP_AHEAD_BYTES)
     if data[:5] != COLLECTION:
         raise reader.damaged(address, "there is no global heap")
     size, head = reader.length(data, 8), 8 + reader.lengths

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
+from fsstore.kvstore.tuning import HEADER_AHEAD_BYTES
 
 __all__ = ["Message", "committed", "messages_of", "unshared"]
 
-_AHEAD = 512  # bytes that a header usually does not exceed
 _NOTHING, _CONTINUES, _LAST = 0x00, 0x10, 0x18
 _MOST_PIECES = 10_000
 _MOST_BYTES = 64 * 2**20
@@ -31,7 +31,7 @@ class Message(NamedTuple):
 
 def messages_of(reader: Reader, address: int) -> list[Message]:
     """Return the messages of the header at an address."""
-    head = reader.upto(address, _AHEAD)
+    head = reader.upto(address, HEADER_AHEAD_BYTES)
     if head[:4] == b"OHDR":
         if head[4] != 2:
             raise UnknownError

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from fsstore.kvstore.scan.hdf5.format.link import ObjectLink
 from fsstore.kvstore.scan.hdf5.format.reader import Reader
+from fsstore.kvstore.tuning import LINKS_AHEAD_BYTES
 
 __all__ = ["links_of_table"]
 
 _LEVELS = 64
 _SOFT = 2
-_NODE_AHEAD = 328  # of eight links, as most files are made
 _MOST_BYTES = 2**30
 
 
@@ -69,7 +69,7 @@ def _leaves(reader: Reader, tree: int) -> list[int]:
 
 def _symbols(reader: Reader, address: int, names: bytes) -> list[ObjectLink]:
     for_each = 2 * reader.width + 24
-    reader.ahead(address, _NODE_AHEAD)
+    reader.ahead(address, LINKS_AHEAD_BYTES)
     head = reader.read(address, 8)
     if head[:5] != b"SNOD\1":
         raise reader.damaged(address, "there is no node with links")

@@ -1,4 +1,4 @@
-"""What a chunk index is read with, and what it gives: chunks as columns."""
+"""The values around a chunk index: what reading it takes, and the chunks it lists, as columns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["Chunked", "Chunks", "elements", "nodes"]
 
 @dataclass(frozen=True, slots=True)
 class Chunked:
-    """What it takes to read an index: the shape, the largest shape (0: no limit), the chunk, and its bytes."""
+    """The facts needed to read an index: the shape, the largest shape (0: no limit), the chunk, and its bytes."""
 
     shape: tuple[int, ...]
     maxshape: tuple[int, ...]

@@ -1,0 +1,174 @@
+"""The sub-chunks of shards that a request touches: a second plan, over the grid of sub-chunks.
+
+The segments of the second plan are grouped by shard once a dimension; the cells of a shard are the product of the
+groups its cell names.  Sub-chunks are numbered in the order of the shard's index, which is the order of the array as
+the sharding codec sees it: transposes before the codec permute the dimensions.
+
+Shards may hold shards.  The sub-chunks are the innermost ones; they have a number at every level, and the source of
+entries is a source of shards over another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import chain, product
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, PlanComponent, plan
+from fsstore.chunk.shard.entry_run import EntryRun
+from fsstore.chunk.shard.shard_grid import Numbering, shard_grid
+from fsstore.chunk.tuning import FEW_CELLS
+from fsstore.codec.chain.shard_layout import grid_boxes
+from fsstore.kvstore.contract.coalesce import Ints
+
+__all__ = ["ShardEntries"]
+
+Number: TypeAlias = "int | tuple[int, ...]"
+
+
+class ShardEntries:
+    """The sub-chunks a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
+
+    With a `depth`, shards within so many shards are the sub-chunks.
+    """
+
+    __slots__ = ("_groups", "grid", "plan")
+
+    def __init__(
+        self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
+    ) -> None:
+        rank = len(model.chain.chunk.shape)
+        inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
+        self.grid = shard_grid(model.chain, depth)
+        self.plan = plan(maps, shape, [*self.grid.axes, *inside])
+        levels = self.grid.numbering(len(inside))
+        self._groups = [_group(component, levels) for component in self.plan.components]
+
+    def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+        """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
+        if isinstance(shard, ChunkBox):
+            chunks: Iterator[tuple[int, ...]] = ((number,) for number in shard.numbers)
+        else:
+            chunks = map(_chunk, shard.segments)
+        groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
+        cells, numbers = self._product(groups)
+        return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
+
+    def boxes(
+        self, outline: Plan, model: ChunkModel, most: int
+    ) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
+        """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
+
+        `outline` is the plan over the grid of shards.
+        """
+        counts = [len(component.segments) for component in outline.components]
+        share = max(1, self.touched_bytes // outline.cell_count)
+        for index in grid_boxes(counts, max(1, most // share)):
+            whole = (*index, *[slice(None)] * (len(counts) - len(index)))
+            chosen = [
+                _some(component.segments, at) for component, at in zip(outline.components, whole, strict=True)
+            ]
+            yield self._box(outline, model, chosen)
+
+    def _box(
+        self, outline: Plan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
+    ) -> tuple[Sequence[Cell], Sequence[Any]]:
+        """Return the cells of some shards, by component, and their identities."""
+        keys = CellRun(outline, range(math.prod(map(len, chosen))), chosen).keys(model)
+        found = [
+            [group[_chunk(segment)] for segment in segments]
+            for group, segments in zip(self._groups, chosen, strict=True)
+        ]
+        cells, numbers = self._product([list(chain.from_iterable(groups)) for groups in found])
+        steps = [math.prod(map(len, chosen[axis + 1 :])) for axis in range(len(chosen))]
+        owners = _sums(
+            [
+                np.repeat(np.arange(len(groups)) * step, list(map(len, groups)))
+                for groups, step in zip(found, steps, strict=True)
+            ]
+        )
+        if isinstance(numbers, np.ndarray):
+            return cells, EntryRun(keys, owners, numbers)
+        keyed = map(keys.__getitem__, owners.tolist())
+        return cells, [_identity(key, number) for key, number in zip(keyed, numbers, strict=True)]
+
+    def _product(
+        self, groups: Sequence[Sequence[tuple[Any, Number]]]
+    ) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+        """Return the cells of segments by component, and their numbers."""
+        segments = [[segment for segment, _ in group] for group in groups]
+        numbers = [[number for _, number in group] for group in groups]
+        count = math.prod(map(len, groups))
+        single = len(self.grid.layouts) == 1
+        cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
+        if count <= FEW_CELLS:
+            cells = list(map(Cell.of, product(*segments)))
+        elif single:
+            return cells, _sums([np.array(each, np.int64) for each in numbers])
+        added: Iterator[Any] = product(*numbers)
+        if single:
+            return cells, list(map(sum, added))
+        levels = range(len(self.grid.layouts))
+        return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
+
+    def identities(self, key: str, numbers: Sequence[Any] | Ints) -> Sequence[Any]:
+        """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
+        if isinstance(numbers, np.ndarray):
+            return EntryRun.within(key, numbers)
+        return [_identity(key, number) for number in numbers]
+
+    @property
+    def touched_bytes(self) -> int:
+        """How many bytes the sub-chunks have, decoded."""
+        return self.plan.cell_count * self.grid.layout.inner.decoded_size
+
+
+def _chunk(segment: Segment | Points) -> tuple[int, ...]:
+    return segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+
+
+def _some(segments: Sequence[Segment | Points], at: int | slice) -> Sequence[Segment | Points]:
+    return segments[at] if isinstance(at, slice) else [segments[at]]
+
+
+def _sums(columns: Sequence[Ints]) -> Ints:
+    """Return the sums of an element of each column, for all of their product."""
+    return reduce(np.add.outer, columns, np.zeros((), np.int64)).reshape(-1)
+
+
+def _identity(key: str, number: int | tuple[int, ...]) -> Any:
+    """Return what a source calls the entry of a number, which has one a level where shards hold shards."""
+    identity: Any = key
+    for level in (number,) if isinstance(number, int) else number:
+        identity = (identity, level)
+    return identity
+
+
+def _group(
+    component: PlanComponent, levels: Sequence[Numbering]
+) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
+    """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
+    groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
+    outputs, _, segments = component
+    outer, single = levels[0], len(levels) == 1
+    if single and not component.is_joint:  # one dimension, as nearly always: half the time
+        size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
+        for segment in segments:
+            shard, place = divmod(segment.chunk, size)
+            groups.setdefault((shard,), []).append((segment, place * stride))
+        return groups
+    for segment in segments:
+        chunk = _chunk(segment)
+        pairs = list(zip(outputs, chunk, strict=True))
+        shard = tuple([number // outer.shard[output] for output, number in pairs])
+        added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]
+        groups.setdefault(shard, []).append((segment, added[0] if single else tuple(added)))
+    return groups

@@ -1,0 +1,324 @@
+"""Entries of shards as a source of chunks, over the source of the shards.
+
+A shard is a source over another source, so nested shards need nothing more: the index of every shard in a batch is read
+in one call below, the entries in another.  An index and the entries it points to must be of one generation; a shard
+rewritten in between is read again.  As both calls go through the index of the same outer shard, a source of shards
+within shards remembers it for the second.
+
+A few entries are answered one by one, many by columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.shard.entry_run import EntryParts, EntryRun, RunAnswers
+from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
+from fsstore.codec.chain.shard_layout import (
+    MISSING,
+    NO_SIZE,
+    Entries,
+    ShardLayout,
+    are_sound,
+    present_in,
+    shard_damage,
+)
+from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.coalesce import REMOTE, Ints
+from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
+
+__all__ = ["EntriesInParts", "ShardSource"]
+
+_NONE = np.full((1, 2), MISSING, np.uint64)
+
+
+class _Body(NamedTuple):
+    """A range to read after the index: for which request, and of which generation it must be."""
+
+    number: int
+    range: ByteRange
+    generation: bytes
+
+    def is_answered_by(self, answer: ReadResult | None) -> bool:
+        """Return whether an answer is of the generation of the index."""
+        return answer is not None and answer.state == "value" and answer.generation == self.generation
+
+
+class _Head(NamedTuple):
+    """The first read of a shard, all of it or its index, and the rows of the index, none where it is missing."""
+
+    answer: ReadResult
+    whole: bool
+    rows: Entries
+
+
+class ShardSource:
+    """Entries of shards; identities are pairs of a shard's identity below and an entry's number."""
+
+    __slots__ = ("_base", "_known", "_layout")
+
+    def __init__(self, base: Source, layout: ShardLayout, known: dict[Any, _Head] | None = None) -> None:
+        self._base, self._layout, self._known = base, layout, known
+
+    def remembering(self) -> ShardSource:
+        """Return a source that reads the index of a shard once, unless the shard changes."""
+        return ShardSource(self._base.remembering(), self._layout, {})
+
+    async def read_whole(self, identities: Sequence[Any]) -> Sequence[ReadResult]:
+        """Return an answer for each entry, in order."""
+        if isinstance(identities, EntryRun):
+            return await self._read_run(identities)
+        if len(identities) >= ENTRY_COLUMNS_FROM:
+            return await self._read_run(EntryRun.of(identities))
+        return await self.read_many(list(map(ByteRange, identities)))
+
+    async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
+        """Return what `read_many` does, by columns: entries that lie next to each other are read as one."""
+        source = self._for_one_operation()
+        found, wanted = RunAnswers(len(run)), run.by_shard()
+        for _ in range(SHARD_READ_ATTEMPTS):
+            if not wanted:
+                return found.columns()
+            wanted = await source._attempt_run(wanted, run.numbers, found)
+        raise self._never_at_rest(wanted)
+
+    async def _attempt_run(
+        self, wanted: dict[Any, Ints], numbers: Ints, found: RunAnswers
+    ) -> dict[Any, Ints]:
+        """Answer what is wanted of each shard, places in a run; return the shards that changed meanwhile."""
+        known = await self._heads({shard: numbers[places] for shard, places in wanted.items()})
+        heads = [known[shard] for shard in wanted]
+        pieces = self._pieces(heads, wanted, numbers)
+        is_whole = np.array([head.whole for head in heads])
+        if is_whole.any():
+            whole = is_whole[pieces.owners]
+            found.give([head.answer for head in heads], pieces.among(whole))
+            pieces = pieces.among(~whole)
+        spans, owners = pieces.spans(len(heads), REMOTE.max_size)
+        shards = list(wanted)
+        bodies = [
+            _Body(number, ByteRange(shards[owner], low, high), heads[owner].answer.generation)
+            for number, (owner, low, high) in enumerate(
+                zip(owners.tolist(), spans.starts.tolist(), spans.stops.tolist(), strict=True)
+            )
+        ]
+        answers = await self._bodies(bodies)
+        pairs = zip(bodies, answers, strict=True)
+        changed = dict.fromkeys(body.range.identity for body, got in pairs if not body.is_answered_by(got))
+        self._forget(changed)
+        same = np.array([shard not in changed for shard in shards])[pieces.owners]
+        pieces = EntryParts(pieces.places, spans.where, spans.offset, pieces.lengths).among(same)
+        found.give([answer for answer in answers if answer is not None], pieces)
+        return {shard: wanted[shard] for shard in changed}
+
+    def _pieces(self, heads: Sequence[_Head], wanted: Mapping[Any, Ints], numbers: Ints) -> EntryParts:
+        """Return where in their shards entries lie, those that are there; all rows of the indexes are valid."""
+        columns = [numbers[places] for places in wanted.values()]
+        rows = np.concatenate(
+            [
+                head.rows[column]
+                if head.answer.state == "value"
+                else np.broadcast_to(_NONE, (len(column), 2))
+                for head, column in zip(heads, columns, strict=True)
+            ]
+        )
+        owners = np.repeat(np.arange(len(heads)), list(map(len, columns)))
+        sizes = [len(head.answer.value) if head.whole else NO_SIZE for head in heads]
+        if not are_sound(rows, owners, sizes):  # one by one it is told where
+            for head, shard, column in zip(heads, wanted, columns, strict=True):
+                self._rows(head, shard, column)
+        present = present_in(rows)
+        starts, lengths = rows.view(np.int64).T
+        return EntryParts(np.concatenate(list(wanted.values())), owners, starts, lengths).among(present)
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call an entry."""
+        shard, entry = identity
+        position = []
+        for size in reversed(self._layout.grid):
+            position.append(entry % size)
+            entry //= size
+        return f"{self._layout.describe(position[::-1])} in {self._base.describe(shard)}"
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
+        """Return an answer for each range, in order."""
+        wanted: dict[Any, list[int]] = {}
+        for number, each in enumerate(ranges):
+            wanted.setdefault(each.identity[0], []).append(number)
+        answers: list[Any] = [None] * len(ranges)
+        source = self._for_one_operation()
+        for _ in range(SHARD_READ_ATTEMPTS):
+            if not wanted:
+                return answers
+            wanted = await source._attempt(wanted, ranges, answers)
+        raise self._never_at_rest(wanted)
+
+    def _for_one_operation(self) -> ShardSource:
+        return self if self._known is not None else ShardSource(self._base.remembering(), self._layout)
+
+    def _never_at_rest(self, shards: Iterable[Any]) -> AbortedError:
+        names = ", ".join(map(self._base.describe, shards))
+        return AbortedError(f"{names} was rewritten again and again while it was read; try again")
+
+    async def _attempt(
+        self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange], answers: list[Any]
+    ) -> dict[Any, list[int]]:
+        """Answer what is wanted of each shard; return the shards that changed meanwhile."""
+        entries = {
+            shard: [ranges[number].identity[1] for number in numbers] for shard, numbers in wanted.items()
+        }
+        heads = await self._heads(entries, {shard: _known(ranges, wanted[shard]) for shard in wanted})
+        bodies: list[_Body] = []
+        for shard, numbers in wanted.items():
+            head, whole, _ = heads[shard]
+            absent = head if head.state != "value" else ReadResult("missing", b"", *head[2:])
+            data = memoryview(head.value)
+            rows = self._rows(heads[shard], shard, entries[shard]).tolist()
+            for number, (offset, length) in zip(numbers, rows, strict=True):
+                _, start, stop, _ = ranges[number]
+                if offset == MISSING:
+                    answers[number] = absent
+                    continue
+                low, high = resolve_range(start, stop, length)
+                if whole:
+                    answers[number] = head._replace(value=data[offset + low : offset + high])
+                else:
+                    bodies.append(
+                        _Body(number, ByteRange(shard, offset + low, offset + high), head.generation)
+                    )
+        changed: dict[Any, list[int]] = {}
+        for body, answer in zip(bodies, await self._bodies(bodies), strict=True):
+            answers[body.number] = answer
+            if not body.is_answered_by(answer):
+                changed[body.range.identity] = wanted[body.range.identity]
+        self._forget(changed)
+        return changed
+
+    async def _heads(
+        self, wanted: Mapping[Any, Sequence[int] | Ints], known: Mapping[Any, bytes] | None = None
+    ) -> dict[Any, _Head]:
+        """Return what is read of each shard first, or was read of it before.
+
+        `known` are generations the caller has.
+        """
+        heads = dict(self._known or {})
+        asked = {shard: self._is_whole(numbers) for shard, numbers in wanted.items() if shard not in heads}
+        if not asked:
+            return heads
+        known = known or {}
+        firsts = [self._head(shard, known.get(shard, UNKNOWN), whole=whole) for shard, whole in asked.items()]
+        try:
+            found = await self._base.read_many(firsts)
+        except OutOfRangeError as error:
+            raise self._cut_off(list(asked), error) from error
+        indexes = self._indexes(asked, found)
+        for (shard, whole), answer, rows in zip(asked.items(), found, indexes, strict=True):
+            heads[shard] = _Head(answer, whole, rows)
+        if self._known is not None:
+            self._known.update((shard, head) for shard, head in heads.items() if head.answer.state == "value")
+        return heads
+
+    def _forget(self, shards: Iterable[Any]) -> None:
+        known = {} if self._known is None else self._known
+        for shard in shards:
+            known.pop(shard, None)
+
+    async def _bodies(self, bodies: Sequence[_Body]) -> Sequence[ReadResult | None]:
+        """Return an answer for each entry, or None for each if a shard was rewritten and ends before its entry."""
+        if not bodies:
+            return []
+        try:
+            return await self._base.read_many([body.range for body in bodies])
+        except OutOfRangeError as error:
+            now = await self._base.read_many([body.range._replace(start=0, stop=0) for body in bodies])
+            if all(answer.generation == body.generation for body, answer in zip(bodies, now, strict=True)):
+                raise self._cut_off([body.range.identity for body in bodies], error) from error
+            return [None] * len(bodies)
+
+    def _cut_off(self, shards: Sequence[Any], error: OutOfRangeError) -> DataLossError:
+        names = ", ".join(dict.fromkeys(self._base.describe(shard) for shard in shards[:3]))
+        return shard_damage(f"Error reading {names}: the shard is cut off: {error.message}")
+
+    def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
+        least = WHOLE_SHARD_SHARE * self._layout.count
+        return len(numbers) >= least and len(set(numbers)) >= least
+
+    def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:
+        """Return what is read of a shard first: all of it, or its index; nothing if the caller has it all."""
+        if whole:
+            return ByteRange(shard, if_not_equal=known)
+        if self._layout.at_start:
+            return ByteRange(shard, 0, self._layout.index_size, known)
+        return ByteRange(shard, -self._layout.index_size, None, known)
+
+    def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
+        """Return the indexes of shards, not checked; all entries are missing when the shard is."""
+        encoded: dict[Any, memoryview] = {}
+        shard: Any = None
+        try:
+            for (shard, whole), head in zip(asked.items(), heads, strict=True):
+                if head.state == "value":
+                    data = memoryview(head.value)
+                    encoded[shard] = data[slice(*self._layout.index_span(len(data)))] if whole else data
+            together = self._layout.unpacked_together(list(encoded.values())) if len(encoded) > 1 else None
+            found = dict(zip(encoded, together or (), strict=False))
+            for shard in asked if together is None else ():
+                found[shard] = self._layout.unpacked(encoded[shard]) if shard in encoded else _NONE
+        except StoreError as error:
+            raise error.within(f"Error reading {self._base.describe(shard)}") from error
+        return [found.get(shard, _NONE) for shard in asked]
+
+    def _rows(self, head: _Head, shard: Any, numbers: Sequence[int] | Ints) -> Entries:
+        """Return offset and length of entries, all of them valid."""
+        if head.answer.state != "value":
+            return np.broadcast_to(_NONE, (len(numbers), 2))
+        return self._checked(
+            head.rows[numbers], numbers, shard, len(head.answer.value) if head.whole else None
+        )
+
+    def _checked(self, rows: Entries, numbers: Sequence[int] | Ints, shard: Any, size: int | None) -> Entries:
+        try:
+            return self._layout.checked(rows, numbers, size)
+        except StoreError as error:
+            raise error.within(f"Error reading {self._base.describe(shard)}") from error
+
+
+class EntriesInParts(ShardSource):
+    """Entries of one shard that is read part by part: its index is read once, unless the shard changes.
+
+    `generations` are those in which the shard was found.  If it is `complete`, every entry will be asked for, so every
+    row of the index has to be valid.
+    """
+
+    __slots__ = ("_complete", "generations")
+
+    def __init__(self, base: Source, layout: ShardLayout, *, complete: bool) -> None:
+        super().__init__(base, layout, {})
+        self._complete = complete
+        self.generations: set[bytes] = set()
+
+    def remembering(self) -> EntriesInParts:
+        """Return the source itself."""
+        return self
+
+    def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
+        return False
+
+    def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
+        found = super()._indexes(asked, heads)
+        for shard, head, rows in zip(asked, heads, found, strict=True):
+            self.generations.add(head.generation)
+            if self._complete and head.state == "value":
+                self._checked(rows, range(len(rows)), shard, head.size)
+        return found
+
+
+def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
+    """Return the generation the caller has of the entries of a shard, if it is one."""
+    known = {ranges[number].if_not_equal for number in numbers}
+    return known.pop() if len(known) == 1 else UNKNOWN

@@ -1,0 +1,8 @@
+"""The numbers that tune threads, forks and caches, each with what it trades."""
+
+REMEMBERED_GROUPS = 4096  # that were forgotten: as many keys as a few large writes have at most
+IO_THREADS = 32  # which wait more than they work: requests in flight against threads
+# for all locks together: two that are taken in another order elsewhere would wait for each other
+FORK_PATIENCE_S = 0.1
+FORK_TURN_S = 0.002  # for one lock, before the others that are held are tried again
+KEPT_JOBS = 16  # that a worker serves by turns: their memory against making it again

@@ -1,0 +1,12 @@
+"""The numbers that tune work in many pieces, each with what it trades."""
+
+MERGED_NOTES = 64  # of one run that become one: files to read at the next start against writing notes again
+PROGRESS_S = 0.5  # between two lines of text
+# tasks a worker that are handed over before it asks: with two, distributed is idle half of the time
+TASKS_AHEAD = 4
+TASK_THREADS = 2  # tasks under way in this process: one reads while the other writes
+UNKNOWN_WIDTH = 64  # tasks under way on an executor that does not say how many workers it has
+TASKS_UNDER_WAY = 4096  # at most, however many workers there are: each is held by this process
+TASK_ATTEMPTS = 3  # at a task that fails, before the job fails
+STOPPED_S = 0.5  # for tasks that are stopped by Ctrl-C
+TASK_PAUSE_S = 0.2  # before a task that failed is tried again; it doubles
