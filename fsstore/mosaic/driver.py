@@ -41,9 +41,8 @@ from fsstore.kvstore.reference.taking import check_unchanged
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.kvstore.tuning import SET_ATTEMPTS
 from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
-from fsstore.mosaic.tuning import KEYS_OF_A_PAGE
+from fsstore.mosaic.tuning import DATASET_ATTEMPTS, KEYS_OF_A_PAGE
 from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
@@ -242,7 +241,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         if self._document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
         taking = await self.references.taking(others, writes, deleted)
-        for _ in range(SET_ATTEMPTS):
+        for _ in range(DATASET_ATTEMPTS):
             mosaic, answer = await load_mosaic(self._document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
             after = await with_copy(mosaic, taking)
