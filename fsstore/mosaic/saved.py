@@ -1,6 +1,6 @@
 """The saved document of a dataset: read, and replaced in one step by one that refers to what was copied into it.
 
-What was copied is named in the document, so that files can be added afterwards: the arrays of files are put together
+The document names what was copied, so that files can be added afterwards: the arrays of files are put together
 anew then, and those that were copied stay as they are.
 """
 

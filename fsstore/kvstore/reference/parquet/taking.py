@@ -1,9 +1,9 @@
-"""What a parquet set takes in one step: new arrays, or new references of one array in one file.
+"""Taking a copy into a parquet set in one step: new arrays, or new references of one array in one file.
 
 Other readers find the references of an array at `<array>/refs.<k>.parq`, and no document says otherwise: the names
 cannot be changed, so several files of an array that is there cannot be replaced together, nor one and `.zmetadata`.
 Readers fetch files when they need them, so even a directory that was replaced as a whole would be read half old and
-half new.  What can be one step:
+half new.  Two things can be one step:
 
 * New arrays.  Nobody looks for their files before `.zmetadata` has them, so these are written first.  `.zmetadata` is
   claimed before that, and the last write is conditional on the claim: two writers of one new array cannot write files

@@ -103,7 +103,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """What a set takes in one step: references, whose rows count `urls`, inline values, and ranges that are deleted."""
+    """A change that a set takes in one step: references, whose rows count `urls`, inline values, and ranges that are deleted."""
 
     references: Mapping[str, Row]
     urls: Sequence[str]
