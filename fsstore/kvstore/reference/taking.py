@@ -1,4 +1,4 @@
-"""Taking copies into a reference set in one step: references to files beside it, with documents, in place of what it had."""
+"""Taking copies into a reference set in one step: references to files beside it, with their documents."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ class Saved(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Taking:
-    """A change that a set takes in one step: references, whose rows count `urls`, inline values, and ranges that are deleted."""
+    """A change of a set in one step: references, whose rows count `urls`, inline values, and ranges to be deleted."""
 
     references: Mapping[str, Row]
     urls: Sequence[str]
