@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.tuning import JOINT_BYTES, WINDOW_BYTES
+from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, READ_WINDOW_CELLS, WINDOW_BYTES
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
@@ -22,7 +21,8 @@ class OpenChunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
-    `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.
+    `steps` are the sides of chunks if small boxes may wait, unplanned, for others to be read with, else None; such a box
+    touches at most `most_chunks`, and has at most `most_elements`.
     """
 
     bounds: IndexTransform
@@ -32,18 +32,22 @@ class OpenChunks:
     threads: int | None = None
     cache: ChunkCache | None = None
     meter: Meter | None = field(default=None, compare=False)
-    reach: int = field(init=False, compare=False)
+    steps: tuple[int, ...] | None = field(init=False, compare=False)
+    most_chunks: int = field(init=False, compare=False)
+    most_elements: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Find the reach: such a box touches at most two chunks a dimension, and these are not too large."""
+        """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
         model = self.model
         chunk = model.chain.chunk
-        steps = [axis.step for axis in model.axes if isinstance(axis, RegularAxis)]
+        steps = tuple([axis.step for axis in model.axes if isinstance(axis, RegularAxis | ClippedAxis)])
         plain = len(steps) == len(chunk.shape) == len(model.axes) and not model.is_partial
         alone = self.store.driver.features.waits or self.cache is not None or model.chain.shard is not None
-        touched = chunk.dtype.itemsize * math.prod([2 * step for step in steps])
-        reach = min(steps, default=0) if plain and not alone and touched <= JOINT_BYTES else 0
-        object.__setattr__(self, "reach", reach)
+        object.__setattr__(self, "steps", steps if plain and steps and not alone else None)
+        object.__setattr__(
+            self, "most_chunks", min(JOINT_BYTES // model.chain.decoded_size, READ_WINDOW_CELLS)
+        )
+        object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chunk.dtype.itemsize))
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

@@ -1,6 +1,6 @@
 """Planning many small boxes of one array at once, by columns of integers.
 
-Reads that were begun together are boxes nearly always, none longer than a chunk.  Where each begins and which parts of
+Reads that were begun together are boxes nearly always, and small ones.  Where each begins and which parts of
 which chunks it touches are a few array operations for all of them; the cells, a few objects each, are made when their
 chunk is there, by the worker that puts them in their place.
 """
@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.grid import ClippedAxis, IntArray
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
@@ -25,7 +26,7 @@ from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 
-__all__ = ["BoxPlans", "BoxRun", "BoxView", "is_box", "plan_boxes"]
+__all__ = ["BoxPlans", "BoxRun", "BoxView", "may_wait", "plan_boxes"]
 
 _DENSE = (0, 1)  # strides of what is constant, or without gaps
 
@@ -38,12 +39,18 @@ class BoxView(NamedTuple):
     order: str
 
 
-def is_box(transform: IndexTransform, reach: int) -> bool:
-    """Return whether a view is a box of the array, wherever that may be, with no side longer than `reach`."""
-    for _, _, stride, _, index_array, _ in transform.maps:
+def may_wait(transform: IndexTransform, chunks: OpenChunks) -> bool:
+    """Return whether a view is a box of the array, wherever that may be, so small that it may wait for others."""
+    steps, shape = chunks.steps, transform.domain.shape
+    if steps is None:
+        return False
+    touched = 1
+    for (_, _, stride, source, index_array, _), step in zip(transform.maps, steps, strict=True):
         if stride not in _DENSE or index_array is not None:
             return False
-    return max(transform.domain.shape, default=1) <= reach
+        if source >= 0:
+            touched *= (shape[source] + step - 2) // step + 1
+    return touched <= chunks.most_chunks and math.prod(shape) <= chunks.most_elements
 
 
 class _Pieces(NamedTuple):
@@ -114,7 +121,7 @@ def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
         if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
             continue
         _, offsets, _, sources, _, _ = zip(*transform.maps, strict=True)
-        group = groups.get(key := (id(chunks), sources, order))
+        group = groups.get(key := (id(chunks), sources, domain.rank, order))
         if group is None:
             group = groups[key] = _Alike(chunks, sources, order, [], [])
         group.numbers.append(number)
@@ -138,7 +145,8 @@ class _Alike(NamedTuple):
     def in_order(self) -> bool:
         """Whether the dimensions are those of the array, in their order, but for some that are left out."""
         kept = [source for source in self.sources if source >= 0]
-        return kept == list(range(len(kept)))
+        _, low, _ = self.corners[0]
+        return kept == list(range(len(low)))
 
     def bounds(self) -> tuple[IntArray, IntArray]:
         """Return where in the array the boxes begin, and their sizes, one where a dimension is left out."""
@@ -165,7 +173,7 @@ def _planned(alike: _Alike) -> BoxPlans:
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
     part = ChunkReader(chunks, BoxPlacement(), KvSource(chunks.store))
-    pieces = _cut(first, sizes, np.array([axis.size(0) for axis in chunks.model.axes]))
+    pieces = _cut(first, sizes, np.array(chunks.steps), _ends(chunks.model, extent))
     runs = {
         chunks.model.key(pieces.chunk[rows.start].tolist()): BoxRun(part, numbers, targets, pieces, rows)
         for rows in (_by_chunk(pieces) if numbers else ())
@@ -175,7 +183,13 @@ def _planned(alike: _Alike) -> BoxPlans:
     )
 
 
-def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
+def _ends(model: ChunkModel, extent: IntArray) -> IntArray:
+    """Return where the last chunk along each dimension ends, at the latest."""
+    clipped = [isinstance(axis, ClippedAxis) for axis in model.axes]
+    return np.where(clipped, extent, np.iinfo(np.int64).max)
+
+
+def _cut(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> _Pieces:
     """Return the parts of boxes in each chunk, sorted by chunk."""
     low = first // steps
     counts = (first + sizes - 1) // steps - low + 1
@@ -191,7 +205,7 @@ def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
     start, origin = chunk * steps, first[box]
     begin = np.maximum(origin, start)
     end = np.minimum(origin + sizes[box], start + steps)
-    covers = (end - begin == steps).all(1)
+    covers = (end - begin == np.minimum(steps, ends - start)).all(1)
     return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
 
 
