@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from fsstore.chunk.cache import ChunkCache
@@ -21,8 +22,8 @@ class OpenChunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
-    `steps` are the sides of chunks if small boxes may wait, unplanned, for others to be read with, else None; such a box
-    touches at most `most_chunks`, and has at most `most_elements`.
+    `steps` are the sides of chunks, or sub-chunks of shards, if small boxes may wait, unplanned, for others to be read
+    with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.
     """
 
     bounds: IndexTransform
@@ -39,15 +40,18 @@ class OpenChunks:
     def __post_init__(self) -> None:
         """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
         model = self.model
-        chunk = model.chain.chunk
-        steps = tuple([axis.step for axis in model.axes if isinstance(axis, RegularAxis | ClippedAxis)])
-        plain = len(steps) == len(chunk.shape) == len(model.axes) and not model.is_partial
-        alone = self.store.driver.features.waits or self.cache is not None or model.chain.shard is not None
-        object.__setattr__(self, "steps", steps if plain and steps and not alone else None)
-        object.__setattr__(
-            self, "most_chunks", min(JOINT_BYTES // model.chain.decoded_size, READ_WINDOW_CELLS)
-        )
-        object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chunk.dtype.itemsize))
+        chain, shard = model.chain, model.shard
+        cut = all(isinstance(axis, RegularAxis | ClippedAxis) for axis in model.axes)
+        plain = cut and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
+        alone = self.store.driver.features.waits or self.cache is not None
+        shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
+        steps = chain.read_shape if plain and not alone and not shards else ()
+        # parts of shards are planned anew where one is read alone, which suits few of them
+        most = READ_WINDOW_CELLS if shard is None else 2 ** len(steps)
+        size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
+        object.__setattr__(self, "steps", steps or None)
+        object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, most))
+        object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

@@ -1,8 +1,8 @@
 """Planning many small boxes of one array at once, by columns of integers.
 
 Reads that were begun together are boxes nearly always, and small ones.  Where each begins and which parts of
-which chunks it touches are a few array operations for all of them; the cells, a few objects each, are made when their
-chunk is there, by the worker that puts them in their place.
+which chunks, or sub-chunks of shards, it touches are a few array operations for all of them; the cells, a few objects
+each, are made when their chunk is there, by the worker that puts them in their place.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
-from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.plan.source import KvSource, Source
 from fsstore.chunk.read.window import ChunkReader
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
+from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["BoxPlans", "BoxRun", "BoxView", "may_wait", "plan_boxes"]
 
@@ -73,10 +74,10 @@ class BoxRun:
     """The parts of boxes in one chunk; cells are made when they are asked for.
 
     `rows` are the rows of the chunk in `pieces`.  `numbers` says which read each box belongs to, `targets` which array
-    it goes to.
+    it goes to.  `apart`: it is less work to decode for each part by itself than to decode the chunk.
     """
 
-    __slots__ = ("_numbers", "_part", "_pieces", "_rows", "_targets")
+    __slots__ = ("_numbers", "_pieces", "_rows", "_targets", "apart", "part")
 
     def __init__(
         self,
@@ -85,28 +86,48 @@ class BoxRun:
         targets: Sequence[Array],
         pieces: _Pieces,
         rows: slice,
+        *,
+        apart: bool,
     ) -> None:
-        self._part, self._pieces, self._rows = part, pieces, rows
+        self.part, self._pieces, self._rows = part, pieces, rows
         self._numbers, self._targets = numbers, targets
+        self.apart = apart
 
     def __iter__(self) -> Iterator[tuple[int, ChunkReader, ChunkBox]]:
         """Yield the number of the read, how it is read, and its cell."""
-        part, numbers, targets = self._part, self._numbers, self._targets
+        part, numbers, targets = self.part, self._numbers, self._targets
         rows: list[list[Any]] = [column[self._rows].tolist() for column in self._pieces]
         for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
             piece = targets[box][tuple(map(slice, begin, end))]
             yield numbers[box], part, ChunkBox(chunk, tuple(map(slice, low, high)), covers, piece)
 
+    def place(self, identity: Any, answer: ReadResult) -> None:
+        """Put all parts of the chunk in their places."""
+        cells = list(self)
+        if answer.state != "value" or self.apart or len(cells) == 1:
+            for _, part, cell in cells:
+                part.decode(cell, identity, answer)
+        else:
+            self.copy_out(self.part.decode_all_to_scratch(cells[0][2], answer))
+
+    def copy_out(self, chunk: Array) -> None:
+        """Copy all parts from the chunk to where they go."""
+        box, _, low, high, begin, end, _ = self._pieces
+        parts = [column[self._rows].tolist() for column in (box, low, high, begin, end)]
+        for number, first, stop, to, until in zip(*parts, strict=True):
+            place = tuple(map(slice, to, until))
+            self._targets[number][place] = chunk[tuple(map(slice, first, stop))]
+
 
 class BoxPlans(NamedTuple):
-    """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its key.
+    """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its identity.
 
-    `touched_bytes` are decoded for them if each decodes for itself.
+    `touched_bytes` are decoded for them.
     """
 
     part: ChunkReader
     outs: dict[int, Array]
-    runs: dict[str, BoxRun]
+    runs: dict[Any, BoxRun]
     touched_bytes: int
 
 
@@ -172,15 +193,38 @@ def _planned(alike: _Alike) -> BoxPlans:
     outs = [new_array(tuple(shape), dtype, order) for shape in sizes[:, kept].tolist()]
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
-    part = ChunkReader(chunks, BoxPlacement(), KvSource(chunks.store))
+    part = _reader(chunks)
     pieces = _cut(first, sizes, np.array(chunks.steps), _ends(chunks.model, extent))
-    runs = {
-        chunks.model.key(pieces.chunk[rows.start].tolist()): BoxRun(part, numbers, targets, pieces, rows)
-        for rows in (_by_chunk(pieces) if numbers else ())
-    }
-    return BoxPlans(
-        part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(chunks.model.chain, pieces)
-    )
+    edges = _by_chunk(pieces) if numbers else np.zeros(1, np.int64)
+    codecs, shape, _ = part.layout
+    size = math.prod(shape)
+    wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1]) if numbers else edges[:0]
+    apart = 2 * wanted <= size
+    spans = map(slice, edges[:-1].tolist(), edges[1:].tolist())
+    runs = [
+        BoxRun(part, numbers, targets, pieces, rows, apart=each)
+        for rows, each in zip(spans, apart.tolist(), strict=True)
+    ]
+    touched = int(np.minimum(wanted, size).sum()) * codecs.chunk.dtype.itemsize
+    identities = _identities(chunks.model, part.grid, pieces.chunk[edges[:-1]])
+    outs_of = dict(zip(numbers, outs, strict=True))
+    return BoxPlans(part, outs_of, dict(zip(identities, runs, strict=True)), touched)
+
+
+def _reader(chunks: OpenChunks) -> ChunkReader:
+    """Return what reads boxes, of chunks or of the sub-chunks of shards."""
+    grid = None if chunks.model.shard is None else shard_grid(chunks.model.chain)
+    source: Source = KvSource(chunks.store)
+    return ChunkReader(chunks, BoxPlacement(), source if grid is None else grid.source(source), grid)
+
+
+def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) -> list[Any]:
+    """Return what the source calls chunks, or sub-chunks of shards, of given numbers."""
+    if grid is None:
+        return model.keys_of(list(touched.T))
+    [level] = grid.numbering()
+    shards, within = np.divmod(touched, np.array(level.shard))
+    return list(zip(model.keys_of(list(shards.T)), (within @ np.array(level.stride)).tolist(), strict=True))
 
 
 def _ends(model: ChunkModel, extent: IntArray) -> IntArray:
@@ -209,21 +253,22 @@ def _cut(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> _
     return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
 
 
-def _by_chunk(pieces: _Pieces) -> Iterator[slice]:
-    """Yield the rows of each chunk."""
+def _by_chunk(pieces: _Pieces) -> IntArray:
+    """Return where the rows of each chunk begin, and the last end."""
     chunk = pieces.chunk
-    edges = [0, *(np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1).tolist(), len(chunk)]
-    return map(slice, edges[:-1], edges[1:])
+    changed = np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1
+    return np.concatenate(([0], changed, [len(chunk)]))
 
 
-def _bytes_decoded(codecs: BoundChain, pieces: _Pieces) -> int:
-    """Return how many bytes are decoded for parts of chunks if each decodes for itself."""
-    elements = np.full(len(pieces.box), math.prod(codecs.chunk.shape))
-    if codecs.decodes_spans and codecs.order is not None:
-        weights = np.ones(len(codecs.order), np.int64)
-        for outer, inner in zip(codecs.order[-2::-1], codecs.order[:0:-1], strict=True):
-            weights[outer] = weights[inner] * codecs.chunk.shape[inner]
+def _elements_decoded(part: ChunkReader, pieces: _Pieces) -> IntArray:
+    """Return how many elements are decoded for each part of a chunk if it is decoded by itself."""
+    codecs, shape, order = part.layout
+    elements = np.full(len(pieces.box), math.prod(shape))
+    if codecs.decodes_spans and order is not None:
+        weights = np.ones(len(order), np.int64)
+        for outer, inner in zip(order[-2::-1], order[:0:-1], strict=True):
+            weights[outer] = weights[inner] * shape[inner]
         first = 0 if codecs.spans_from_start else pieces.low
         spans = (pieces.high - 1 - first) @ weights + 1
         elements = np.where(2 * spans > elements, elements, spans)
-    return int(elements.sum()) * codecs.chunk.dtype.itemsize
+    return elements

@@ -8,7 +8,7 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -123,6 +123,16 @@ class ChunkReader(NamedTuple):
             self._fill(cells[number], identities[number])
         return True
 
+    @property
+    def run_length(self) -> int:
+        """How many chunks are best decoded at once, where all have one shape."""
+        return 1 if self.chunks.model.bind is not None else self.layout[0].run_length
+
+    def decode_run(self, values: Sequence[Any]) -> Iterator[Array] | None:
+        """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
+        run = self.layout[0].decode_run_to_scratch(values)
+        return None if run is None else map(self._view, run)
+
     def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
         if isinstance(self.placement, Gather) and isinstance(cells, CellBox):
             self.placement.gather(cells, self._view(run))
@@ -142,6 +152,14 @@ class ChunkReader(NamedTuple):
             return self.grid.layout.inner
         model = self.chunks.model
         return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
+
+    @property
+    def layout(self) -> tuple[BoundChain, Sequence[int], Sequence[int] | None]:
+        """The codecs of a chunk of a regular grid, its shape, and the order of its dimensions in the bytes."""
+        if self.grid is not None:
+            return self.grid.layout.inner, self.grid.shape, self.grid.order
+        chain = self.chunks.model.chain
+        return chain, chain.chunk.shape, chain.order
 
     @property
     def _seen_as_decoded(self) -> bool:
