@@ -43,7 +43,7 @@ User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
 Users: TypeAlias = "list[User] | BoxRun"
 Pair: TypeAlias = tuple[Any, ReadResult]
-"""What a source calls a chunk, and its answer."""
+"""A chunk, as a source calls it, and the answer."""
 
 
 class ReadQueue:
