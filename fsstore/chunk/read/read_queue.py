@@ -167,7 +167,7 @@ class _Batch:
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
                 users[key] = [*users[key], *run] if key in users else run
-                parts.setdefault(str, boxes.part)
+                parts.setdefault(type(key), boxes.part)
         for kind, part in parts.items():
             wanted = [identity for identity in users if type(identity) is kind]
             size = _batch_size(part.chunks.model)

@@ -83,17 +83,24 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 
 def plan_alone(request: ReadRequest) -> Planned:
-    """Return the plan of a read that touches few chunks, none of them a shard."""
+    """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
     chunks, maps, out = request
     model = chunks.model
     window = _window_of_box(request)
     if window is not None:
-        windows, count = [window], 1
+        return Planned([window], out, _bytes_decoded([window], _bytes_touched(window)))
+    outline = plan(maps, out.shape, model.axes)
+    count = outline.cell_count
+    if not count:
+        return Planned([], out, 0)
+    if model.shard is None:
+        windows, touched = list(_windows(request, outline, count)), count * model.chain.decoded_size
     else:
-        outline = plan(maps, out.shape, model.axes)
-        count = outline.cell_count
-        windows = list(_windows(request, outline, count)) if count else []
-    return Planned(windows, out, _bytes_decoded(windows, count * model.chain.decoded_size))
+        entries = ShardEntries(maps, out.shape, model)
+        together, touched = INLINE_READ_BYTES, entries.touched_bytes
+        found = shard_windows(request, outline, entries, most=FAR_SHARD_BYTES, together=together, few=False)
+        windows = list(found)
+    return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
 def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:

@@ -144,6 +144,14 @@ class ChunkReader(NamedTuple):
         return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
 
     @property
+    def layout(self) -> tuple[BoundChain, Sequence[int], Sequence[int] | None]:
+        """The codecs of a chunk of a regular grid, its shape, and the order of its dimensions in the bytes."""
+        if self.grid is not None:
+            return self.grid.layout.inner, self.grid.shape, self.grid.order
+        chain = self.chunks.model.chain
+        return chain, chain.chunk.shape, chain.order
+
+    @property
     def _seen_as_decoded(self) -> bool:
         return not self.chunks.model.is_partial and (self.grid is None or self.grid.in_order)
 
