@@ -125,7 +125,7 @@ def _chunk_shape(driver: ArrayDriver, shape: tuple[int, ...]) -> tuple[int, ...]
 def marks_missing(store: str) -> bool:
     """Return whether the fill value of zarr v2 marks missing data in a store of this kind.
 
-    Of scanned files it says what stands where nothing was written; the attribute `_FillValue` is their mark.
+    That of a scanned file says what stands where nothing was written; the attribute `_FillValue` is its mark.
     """
     return store != "mosaic" and registry.scanners.get(store) is None
 
