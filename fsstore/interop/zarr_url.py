@@ -67,7 +67,7 @@ def _before(segment: PipelineSegment, context: PipelineContext) -> str:
 
 async def _opened(place: str, context: PipelineContext) -> ZarrStore:
     options = context.storage_options
-    store = await ZarrStore.open(place, read_only=context.read_only, storage_options=options)
+    store: ZarrStore = await ZarrStore.open(place, read_only=context.read_only, storage_options=options)
     if store.read_only or await execution.start(execution.offload(lambda: store.supports_writes)):
         return store
     if context.mode in _CHANGES:
