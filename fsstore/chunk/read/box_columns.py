@@ -1,6 +1,6 @@
 """Planning many small boxes of one array at once, by columns of integers.
 
-Reads that were begun together are boxes nearly always, none longer than a chunk, or a sub-chunk of shards.
+Reads that were begun together are boxes nearly always, of a few chunks or sub-chunks of shards each.
 Where each begins and which parts of which chunks it touches are a few array operations for all of them; the cells, a
 few objects each, are made when their chunk is there, by the worker that puts them in their place.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.open_chunks import OpenChunks
+from fsstore.chunk.plan.open_chunks import OpenChunks, Reach
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.plan.source import KvSource, Source
@@ -39,13 +39,16 @@ class BoxView(NamedTuple):
     order: str
 
 
-def is_box(transform: IndexTransform, reach: Sequence[int]) -> bool:
-    """Return whether a view is a box of the array, wherever that may be, with no side longer than `reach`."""
+def is_box(transform: IndexTransform, reach: Reach) -> bool:
+    """Return whether a view is a box of the array, wherever that may be, that touches few chunks."""
     shape = transform.domain.shape
-    for (_, _, stride, source, index_array, _), longest in zip(transform.maps, reach, strict=True):
-        if stride not in _DENSE or index_array is not None or (stride and shape[source] > longest):
+    touched = 1
+    for (_, _, stride, source, index_array, _), side in zip(transform.maps, reach.sides, strict=True):
+        if stride not in _DENSE or index_array is not None:
             return False
-    return len(shape) <= len(reach)
+        if stride:
+            touched *= (shape[source] + side - 2) // side + 1
+    return touched <= reach.most and len(shape) <= len(reach.sides)
 
 
 class _Pieces(NamedTuple):
