@@ -30,7 +30,7 @@ from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVer
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
 from fsstore.mosaic.driver import MosaicDriver, mosaic_driver
-from fsstore.mosaic.kind import load_mosaic
+from fsstore.mosaic.saved import load_mosaic
 from fsstore.mosaic.stored import StoredColumns, is_mosaic
 from fsstore.mosaic.value import HIDDEN, Mosaic
 from fsstore.runtime import execution
