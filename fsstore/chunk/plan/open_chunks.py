@@ -15,10 +15,10 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.observer import Meter
 
-__all__ = ["OpenChunks", "Reach"]
+__all__ = ["BoxReach", "OpenChunks"]
 
 
-class Reach(NamedTuple):
+class BoxReach(NamedTuple):
     """Boxes that touch few chunks, or sub-chunks of shards: the sides of one, and how many a box may touch."""
 
     sides: tuple[int, ...]
@@ -40,7 +40,7 @@ class OpenChunks:
     threads: int | None = None
     cache: ChunkCache | None = None
     meter: Meter | None = field(default=None, compare=False)
-    reach: Reach | None = field(init=False, compare=False)
+    reach: BoxReach | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Find the reach: such boxes may wait, unplanned, for others to be read with."""
@@ -53,7 +53,9 @@ class OpenChunks:
         shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
         size, corner = chain.chunk.dtype.itemsize * math.prod(sides), 2 ** len(sides)
         most = max(INLINE_READ_BYTES // max(1, size), corner if corner * size <= JOINT_BYTES else 0)
-        object.__setattr__(self, "reach", Reach(sides, most) if plain and not alone and not shards else None)
+        object.__setattr__(
+            self, "reach", BoxReach(sides, most) if plain and not alone and not shards else None
+        )
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

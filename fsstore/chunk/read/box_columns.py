@@ -17,7 +17,7 @@ import numpy as np
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.open_chunks import OpenChunks, Reach
+from fsstore.chunk.plan.open_chunks import BoxReach, OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.plan.source import KvSource, Source
@@ -39,7 +39,7 @@ class BoxView(NamedTuple):
     order: str
 
 
-def is_box(transform: IndexTransform, reach: Reach) -> bool:
+def is_box(transform: IndexTransform, reach: BoxReach) -> bool:
     """Return whether a view is a box of the array, wherever that may be, that touches few chunks."""
     shape = transform.domain.shape
     touched = 1
