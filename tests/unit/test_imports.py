@@ -135,7 +135,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
-    "pyarrow": ("kvstore.reference", "mosaic.stored", "combine.scan.many"),
+    "pyarrow": ("kvstore.reference", "mosaic.stored"),
     "fastparquet": ("kvstore.reference",),
     "obstore": ("kvstore",),
     "aiohttp": ("kvstore.client.web", "kvstore.reference.target.held_client"),
