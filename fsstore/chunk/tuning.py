@@ -28,7 +28,6 @@ QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked, because ea
 BOX_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 # of a chunk that is worth a worker of its own; smaller ones are decoded many at a time
 LARGE_CHUNK_BYTES = 256 * 1024
-SHARED_CHUNKS_FROM = 16  # chunks; waking a worker costs about as much as decoding fewer small ones
 # of a shard that is read at once over a store that waits: fewer requests against memory
 FAR_SHARD_BYTES = 32 * 1024 * 1024
 # of a shard that is read at once over a store that never waits, where parts cost little
