@@ -20,7 +20,10 @@ import numpy as np
 from fsstore.codec.contract import Array
 from fsstore.runtime.cache_pool import CachePool
 
-__all__ = ["CachedChunk", "ChunkCache"]
+__all__ = ["ENTRY_BYTES", "CachedChunk", "ChunkCache"]
+
+ENTRY_BYTES = 256
+"""What a kept chunk takes beside its elements."""
 
 
 def _bytes_of(array: Array) -> int:
@@ -73,7 +76,7 @@ class ChunkCache:
 
     def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
         """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
-        size = 256
+        size = ENTRY_BYTES
         if chunk.array is not None and self.pool.total_bytes_limit:
             size += _bytes_of(chunk.array)
             if (

@@ -12,6 +12,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.read.box_columns import BoxView, may_wait
+from fsstore.chunk.read.read_ahead import Box, ReadAhead, box_of
 from fsstore.chunk.read.read_queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
@@ -61,6 +62,7 @@ class ChunkedDriver(ArrayDriver):
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
+        self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
 
@@ -171,9 +173,25 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        if unfinished:  # is to be seen
+        ahead = set() if self._ahead is None else self._read_ahead(self._ahead, chunks, transform)
+        if unfinished or ahead:  # is to be seen, or brings what is wanted
+            unfinished = unfinished | ahead
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
+
+    def _read_ahead(
+        self, ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform
+    ) -> set[Future[Any]]:
+        """Begin to read what will be wanted after a view; return what is under way for the view itself."""
+
+        def begin(box: Box) -> Future[Any]:
+            domain = IndexDomain(
+                inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box]
+            )
+            return _begin_reading(self._queue, chunks, identity(domain), "C", None)
+
+        box = box_of(transform)
+        return set() if box is None else ahead.note(box, chunks, begin)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.
