@@ -28,7 +28,10 @@ __all__ = ["Array", "HierarchyBuilder", "attribute_json", "fill_json"]
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array as zarr v2 describes it.  `dims` become `_ARRAY_DIMENSIONS`."""
+    """An array as zarr v2 describes it.  `dims` become `_ARRAY_DIMENSIONS`.
+
+    Tools take `fill_value` for the mark of missing data, so a scanner leaves it out where missing chunks are zeros.
+    """
 
     shape: Sequence[int]
     chunks: Sequence[int]
