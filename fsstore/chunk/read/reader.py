@@ -104,7 +104,7 @@ def plan_alone(request: ReadRequest) -> Planned:
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
-class Way(Enum):
+class ReadWay(Enum):
     """How a read is made: decided once, before it is cut into windows."""
 
     TASKS = "as tasks of the event loop: the store waits"
@@ -122,7 +122,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     window = _window_of_box(request)
     if window is not None:
-        cut = _Cut([window], _chain_of(window), _bytes_touched(window))
+        cut = _CutRead([window], _chain_of(window), _bytes_touched(window))
         return cut.begin(_way(chunks, later, small=True, queued=True), request, later)
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
@@ -136,24 +136,26 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     way = _way(chunks, later, small=small, queued=queued)
     copied = (
-        way is Way.TASKS and model.chain.flat_dtype is not None
+        way is ReadWay.TASKS and model.chain.flat_dtype is not None
     )  # nothing to decode while more is fetched
     if entries is None:
         windows = _chunk_windows(request, outline, at_once=small or copied)
-        return _Cut(windows, model.chain, touched, copied=copied).begin(way, request, later)
-    windows = _entry_windows(request, outline, entries, small=small, near=way is not Way.TASKS and not queued)
-    return _Cut(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
+        return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
+    windows = _entry_windows(
+        request, outline, entries, small=small, near=way is not ReadWay.TASKS and not queued
+    )
+    return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
 
 
-def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> Way:
+def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
     if chunks.store.driver.features.waits:
-        return Way.TASKS
+        return ReadWay.TASKS
     if queued and later is not None:
-        return Way.QUEUED
-    return Way.HERE if small else Way.SPREAD
+        return ReadWay.QUEUED
+    return ReadWay.HERE if small else ReadWay.SPREAD
 
 
-class _Cut(NamedTuple):
+class _CutRead(NamedTuple):
     """A read in windows: the codecs of their chunks, the bytes they touch, and whether these are only `copied`."""
 
     windows: Iterable[Window]
@@ -161,16 +163,16 @@ class _Cut(NamedTuple):
     touched: int
     copied: bool = False
 
-    def begin(self, way: Way, request: ReadRequest, later: Later | None) -> Future[Any]:
+    def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
         """Make the read, now or later."""
         windows, chain, touched, copied = self
-        if way is Way.QUEUED and later is not None:
+        if way is ReadWay.QUEUED and later is not None:
             made = list(windows)
             return later(Planned(made, request.out, _bytes_decoded(made, touched)))
         threads = request.chunks.workers(chain.working_size)
-        if way is Way.TASKS:
+        if way is ReadWay.TASKS:
             done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
-        elif way is Way.HERE:
+        elif way is ReadWay.HERE:
             done = execution.start(read_here(windows), waits=False)
         else:
             done = read_spread(windows, threads)
