@@ -58,7 +58,7 @@ def array_like(
 ) -> tuple[NewArray, Any]:
     """Return what the copy of an array is like, and its fill value.
 
-    What marks missing data in the source does so in the copy, in the words of its format.
+    The mark of missing data in the source is one in the copy too, in the words of its format.
     """
     layout = source.chunk_layout
     read, write = _sides(layout.read_chunk.shape, source), _sides(layout.write_chunk.shape, source)
