@@ -6,7 +6,6 @@ Until the metadata are written there is no array at the target, so a reader sees
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -19,7 +18,7 @@ from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
-from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
+from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, memory_of_tasks, plan_boxes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
@@ -47,7 +46,6 @@ class ArrayCopy:
     """One array to be copied: from an open store, to a place, in a format, with wishes that were completed."""
 
     source: TensorStore
-    attributes: Mapping[str, Any]
     store: OpenKv
     words: NodeWords
     wanted: NewArray
@@ -116,8 +114,8 @@ class ArrayCopy:
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:
             await self.existing.resize(exclusive_max=self.source.shape)
-        if self.attributes:
-            await execution.offload(self.existing.attrs.update, self.attributes)
+        if self.wanted.attributes:
+            await execution.offload(self.existing.attrs.update, self.wanted.attributes)
         return await self.existing.resolve(fix_resizable_bounds=True)
 
     def _from(self) -> TensorStore:
@@ -133,7 +131,7 @@ class ArrayCopy:
             self.source.shape,
             chunk_sides(self.source),
             chunk_sides(target),
-            self.memory // workers,
+            memory_of_tasks(self.memory) // workers,
             spills=spills,
         )
 
@@ -219,7 +217,9 @@ class ArrayCopy:
         boxes = self.boxes(target, _sharing(executor))
         stored = await journal.plan()
         earlier = None if stored is None else boxes.as_stored(stored)
-        if earlier is not None and earlier.held <= max(boxes.held, self.memory // _sharing(executor)):
+        if earlier is not None and earlier.held <= max(
+            boxes.held, memory_of_tasks(self.memory) // _sharing(executor)
+        ):
             return journal, earlier
         if stored is not None:
             other = job_name({"boxes": boxes.to_json()})
@@ -271,7 +271,8 @@ class ArrayCopy:
                     by_storage += answer[1]
 
             try:
-                await work_on(order, left(), executor, reporter, note, self.memory // each.held)
+                most = memory_of_tasks(self.memory) // each.held
+                await work_on(order, left(), executor, reporter, note, most)
             finally:
                 await journal.settle()
         state = reporter.state
@@ -296,8 +297,8 @@ async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocume
     if trial.shape != existing.shape or not same_layout(trial, existing):
         raise AbortedError(f"{job.place.describe()} was changed by somebody else while it was written")
     await trial.resize(exclusive_max=job.source.shape)
-    if job.attributes:
-        await execution.offload(trial.attrs.update, job.attributes)
+    if job.wanted.attributes:
+        await execution.offload(trial.attrs.update, job.wanted.attributes)
     names = sorted([key.decode() for key in await memory.list()], key=lambda name: name == job.words.array)
     values = {name: bytes((await memory.read(name)).value) for name in names}
     return ArrayDocuments(values, {name: answer.generation for name, answer in found.items()})
