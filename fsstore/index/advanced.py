@@ -195,6 +195,46 @@ def _matched(
     return terms, len(selected) - used, selected
 
 
+class _NewDims:
+    """The dimensions that an index makes, from left to right, and the number of the slot that made each."""
+
+    __slots__ = ("_groups", "_labels", "_owners", "_rows")
+
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        self._groups = groups
+        self._rows: list[Row] = []
+        self._labels: list[str] = []
+        self._owners: list[int] = []
+
+    def add(self, number: int, row: Row, label: str = "") -> int:
+        """Append a dimension made by slot `number` and return where it is."""
+        self._rows.append(row)
+        self._labels.append(label)
+        self._owners.append(number)
+        return len(self._rows) - 1
+
+    def add_groups(self, place: int) -> None:
+        """Append the dimensions of the groups that stand before a slot."""
+        for group in self._groups:
+            if group.place == place:
+                group.start = len(self._rows)
+                for size in group.shape:
+                    self.add(place, (0, size, False, False))
+
+    def domain(self, old: DomainValue) -> DomainValue:
+        """Return the domain, of the class of another."""
+        check_rank(len(self._rows))
+        low, high, implicit_low, implicit_high = zip(*self._rows, strict=True) if self._rows else ((),) * 4
+        return old._of(low, high, implicit_low, implicit_high, tuple(self._labels))
+
+    @property
+    def selected(self) -> list[int]:
+        """The dimensions that slots have made, in the order of these."""
+        owners = self._owners
+        made = [dim for dim, owner in enumerate(owners) if owner != _UNSELECTED]
+        return sorted(made, key=owners.__getitem__)
+
+
 def _woven(
     transform: T, chosen: Mapping[int, tuple[int, Slot]], groups: Sequence[_Group], count: int
 ) -> tuple[T, list[int]]:
@@ -203,48 +243,29 @@ def _woven(
     `chosen` has the number of a slot and the slot by dimension of the intermediate space; other dimensions stay.
     """
     domain = transform._domain
-    rows: list[Row] = []
-    labels: list[str] = []
-    owners: list[int] = []
+    made = _NewDims(groups)
     went: list[Affine | _ArraySlot] = []
-
-    def add(number: int, row: Row, label: str = "") -> int:
-        rows.append(row)
-        labels.append(label)
-        owners.append(number)
-        return len(rows) - 1
-
-    def add_groups(place: int) -> None:
-        for group in groups:
-            if group.place == place:
-                group.start = len(rows)
-                for size in group.shape:
-                    add(place, (0, size, False, False))
-
     axes = [place for place, (_, slot) in chosen.items() if slot is None]
     cuts = {  # in the order in which they were given: the first that is wrong is told
         place: sliced(domain, place - sum([axis < place for axis in axes]), slot)
         for place, (_, slot) in chosen.items()
         if isinstance(slot, slice)
     }
-    add_groups(_FRONT)
+    made.add_groups(_FRONT)
     for place in range(len(domain._low) + len(axes)):
         number, slot = chosen.get(place, (_UNSELECTED, _FULL))
-        add_groups(number)
+        made.add_groups(number)
         dim = len(went)
         if slot is None:
-            add(number, _NEW_AXIS)
+            made.add(number, _NEW_AXIS)
         elif isinstance(slot, slice):
             row, offset, stride = cuts.get(place) or (domain.bounds(dim), 0, 1)
-            went.append((add(number, row, domain._labels[dim]), offset, stride))
+            went.append((made.add(number, row, domain._labels[dim]), offset, stride))
         else:
             went.append((-1, slot, 0) if isinstance(slot, int) else slot)
-    add_groups(count)
-    check_rank(len(rows))
-    low, high, implicit_low, implicit_high = zip(*rows, strict=True) if rows else ((), (), (), ())
-    result = domain._of(low, high, implicit_low, implicit_high, tuple(labels))
-    mine = [dim for dim, owner in enumerate(owners) if owner != _UNSELECTED]
-    return transform._of(result, _maps(transform, went, result)), sorted(mine, key=owners.__getitem__)
+    made.add_groups(count)
+    result = made.domain(domain)
+    return transform._of(result, _maps(transform, went, result)), made.selected
 
 
 def _maps(
