@@ -17,7 +17,7 @@ SUMMED_BOXES = 256
 # of a sub-chunk that is worth a worker: waking one takes as long as copying this much
 SHARED_ENTRY_BYTES = 1 << 18
 SHARD_READ_ATTEMPTS = 20  # at a shard that is rewritten while it is read, before the read fails
-ENTRY_COLUMNS_FROM = 8  # entries of shards; fewer are answered one by one in less time
+ENTRY_COLUMNS_FROM = 24  # entries of shards; fewer are answered one by one in less time
 # from this share of a shard's entries on, one read of all of it is cheaper than reading them apart
 WHOLE_SHARD_SHARE = 0.5
 
