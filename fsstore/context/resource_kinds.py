@@ -117,10 +117,11 @@ def _members(defaults: Mapping[str, tuple[Parser[Any], Json]]) -> Callable[[Any]
 
 
 def _cache(value: Any) -> Json:
-    config: Any = _members({"total_bytes_limit": (integer(0), 0), "read_ahead": (integer(0), 0)})(value)
+    members = _members({"total_bytes_limit": (integer(0), 0), "read_ahead": (integer(0), 0)})
+    config: dict[str, Json] = members(value)  # type: ignore[assignment]  # an object, though JSON may be more
     if "read_ahead" in config and "total_bytes_limit" not in config:
         raise JsonError("read_ahead needs memory for what it reads: give total_bytes_limit, too")
-    return config  # type: ignore[no-any-return]
+    return config
 
 
 def _limit(value: Any) -> int | str:

@@ -173,25 +173,11 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        ahead = set() if self._ahead is None else self._read_ahead(self._ahead, chunks, transform)
+        ahead = set() if self._ahead is None else _read_ahead(self._ahead, chunks, transform)
         if unfinished or ahead:  # is to be seen, or brings what is wanted
             unfinished = unfinished | ahead
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
-
-    def _read_ahead(
-        self, ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform
-    ) -> set[Future[Any]]:
-        """Begin to read what will be wanted after a view; return what is under way for the view itself."""
-
-        def begin(box: Box) -> Future[Any]:
-            domain = IndexDomain(
-                inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box]
-            )
-            return _begin_reading(self._queue, chunks, identity(domain), "C", None)
-
-        box = box_of(transform)
-        return set() if box is None else ahead.note(box, chunks, begin)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view.
@@ -289,6 +275,18 @@ def _begin_reading(
         return futures.failed(error)
     later = queue.add if chunks.cache is None else None
     return read_chunks(ReadRequest(chunks, maps, memory), later)
+
+
+def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform) -> set[Future[Any]]:
+    """Begin to read what will be wanted after a view; return what is under way for the view itself."""
+
+    def begin(box: Box) -> Future[Any]:
+        domain = IndexDomain(inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box])
+        shape, maps = located(identity(domain), chunks.bounds)
+        return read_chunks(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, "C")))
+
+    box = box_of(transform)
+    return set() if box is None else ahead.note(box, chunks, begin)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

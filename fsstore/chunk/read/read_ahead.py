@@ -16,14 +16,14 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from fsstore.chunk.cache import ENTRY_BYTES
 from fsstore.chunk.plan.open_chunks import OpenChunks
+from fsstore.chunk.tuning import KEPT_CHUNK_BYTES
 from fsstore.index import IndexTransform
 from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
-__all__ = ["ReadAhead", "box_of"]
+__all__ = ["Box", "ReadAhead", "box_of"]
 
 Box: TypeAlias = tuple[tuple[int, int], ...]
 """The half-open range of each dimension of an array."""
@@ -160,5 +160,5 @@ def _portion(box: Box, dimension: int, chunks: OpenChunks) -> _Portion:
     counts = [-(-high // side) - low // side for (low, high), side in zip(box, sides, strict=True)]
     low, high = box[dimension]
     counts[dimension] = -(-(high - low) // sides[dimension])
-    chunk = math.prod(sides) * chunks.model.dtype.itemsize + ENTRY_BYTES
+    chunk = math.prod(sides) * chunks.model.dtype.itemsize + KEPT_CHUNK_BYTES
     return _Portion(sides[dimension], counts[dimension] * sides[dimension], math.prod(counts) * chunk)
