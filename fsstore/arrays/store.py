@@ -123,6 +123,8 @@ class TensorStore(ArrayHabits):
         """Begin to write an array, a store or a scalar that broadcasts to the domain.
 
         The `copy` future is done when `source` may be changed again, `commit` when the data is durable.
+        `can_reference_source_data_indefinitely` promises that `source` is never changed: a store in memory then keeps
+        what fills uncompressed chunks as it is, without a copy.
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
@@ -133,8 +135,9 @@ class TensorStore(ArrayHabits):
         if isinstance(source, TensorStore):
             return WriteFutures(self._track(lambda: self._copy_from(source), batch))
         values = source_array(source, self._driver.dtype, self.rank)
-        as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
-        return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
+        may_keep = as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
+        write = self._driver.write_lent if may_keep else self._driver.write
+        return WriteFutures(self._track(lambda: write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
         from fsstore.arrays.copying import copy_between

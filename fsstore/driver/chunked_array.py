@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -31,6 +32,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.kvstore.contract.ability import Borrows, able
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -181,12 +183,19 @@ class ChunkedDriver(ArrayDriver):
         Reads that begin later see them.  Those begun before see the data before if they are small and through this
         handle; large ones may see the data of either time of each chunk.
         """
+        return self._begin_writing(transform, values, is_lent=False)
+
+    def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that stay as they are: memory stores keep those that fill uncompressed chunks."""
+        return self._begin_writing(transform, values, is_lent=True)
+
+    def _begin_writing(self, transform: IndexTransform, values: Array, *, is_lent: bool) -> Future[None]:
         self._queue.flush()
         if self._needs_recheck():
-            return self._after_recheck(lambda: self._write(transform, values), writes=True)
-        return self._write(transform, values)
+            return self._after_recheck(lambda: self._write(transform, values, is_lent=is_lent), writes=True)
+        return self._write(transform, values, is_lent=is_lent)
 
-    def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
+    def _write(self, transform: IndexTransform, values: Array, *, is_lent: bool) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
             shape, maps = located(array_view(self.array, transform), chunks.bounds)
@@ -195,6 +204,10 @@ class ChunkedDriver(ArrayDriver):
             return futures.failed(error)
         if self.kvstore.ledger is not None:
             self._forget_cached()
+        borrower = able(chunks.store.driver, Borrows) if is_lent else None
+        if borrower is not None:
+            store = chunks.store._replace(driver=borrower.borrowing(spread))
+            chunks = replace(chunks, store=store)
         elide = not self.options.store_data_equal_to_fill_value
         return write_chunks(WriteRequest(chunks, maps, spread, elide))
 

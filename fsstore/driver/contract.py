@@ -288,6 +288,10 @@ class ArrayDriver:
         """Begin to write values that broadcast to the view."""
         raise UnimplementedError("Destination does not support writing.")
 
+    def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that nobody changes any more: a store in memory may keep them without a copy."""
+        return self.write(transform, values)
+
     def in_batch(self, batch: Any) -> ArrayDriver:
         """Return the driver as a batch of reads uses it; most need not know that there is one."""
         return self
