@@ -19,7 +19,7 @@ invalid arguments print none.
      ├─ DeadlineExceededError          DEADLINE_EXCEEDED (TimeoutError)
      ├─ PermissionDeniedError          PERMISSION_DENIED (PermissionError)
      ├─ UnavailableError               UNAVAILABLE: worth trying again
-     ├─ OutcomeUnknownError            UNKNOWN: a conditional write may have been carried out, or not
+     ├─ OutcomeUnknownError            UNKNOWN: a write may have been carried out, or not
      ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
@@ -251,9 +251,9 @@ class UnavailableError(StoreError):
 
 
 class OutcomeUnknownError(StoreError):
-    """The answer to a conditional write was lost, and what is stored does not tell whether it was carried out.
+    """The answer to a write was lost, and what is stored does not tell whether it was carried out.
 
-    Read the key, and write again under the generation that it has then.
+    Another writer came meanwhile.  Read the key, and write again under the generation that it has then.
     """
 
     prefix = "UNKNOWN: "

@@ -27,7 +27,7 @@ from fsstore.combine.checking import undecodable, verify_targets
 from fsstore.combine.combined import Combined, CombinedSaving, dataset_at
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
 from fsstore.kvstore.reference.collection.references import References, Saving
@@ -203,6 +203,7 @@ def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, co
 def scan(
     urls: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
+    inline_threshold: int = 0,
     concat_dims: Sequence[str] = (),
     combine_options: Mapping[str, Any] | None = None,
     on_error: Literal["raise", "skip"] = "raise",
@@ -212,17 +213,21 @@ def scan(
     """Return the reference set of one or more files: HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr.
 
     Relative paths start from the working directory; saved elsewhere, the set still finds its files.
-    Several files are combined along `concat_dims`, by kerchunk.  Formats that fsstore reads are scanned here, unless
-    `options` are meant for kerchunk, which scans all others in processes of their own.  Files that fail are named in
-    a `ScanError`, or left out with `on_error="skip"`; parts of a file that its scanner leaves out are named in a
-    warning.  `options` go to the scanner: `format`, `storage_options`, and its own.
+    Chunks of up to `inline_threshold` bytes stand in the set itself.
+    Several files are combined along `concat_dims`, by kerchunk, which also scans groups of zarr and, where they are
+    combined or `options` are given, messages of GRIB, in processes of their own.  Files that fail are named in a
+    `ScanError`, or left out with `on_error="skip"`; parts of a file that are left out are named in a warning.
+    `options` are `format`, `storage_options`, and those of kerchunk's scanner.
     """
     listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
-    sets = execution.call(_scanned_here(listed, options, progress, combined=bool(concat_dims)))
+    wishes = _Wishes(inline_threshold, bool(concat_dims), options, progress)
+    sets = execution.call(_scanned_here(listed, wishes))
     if len(listed) == 1 and listed[0] in sets.found:
         _warn_of(listed[0], sets.notes[listed[0]])
         here = execution.call(document_at(f"{Path.cwd()}/"))
         return References(State(sets.found[listed[0]]), f"scan of {listed[0]}", place=here)
+    if inline_threshold:
+        options["inline_threshold"] = inline_threshold
     scanned = scan_files([url for url in listed if url not in sets.done], options, progress=progress)
     scanned.failures.update(sets.failures)
     scanned.documents.update({url: [document_of(found)] for url, found in sets.found.items()})
@@ -257,37 +262,43 @@ class _Here(NamedTuple):
         return {*self.found, *self.failures}
 
 
-async def _scanned_here(
-    urls: Sequence[str],
-    options: Mapping[str, Any],
-    progress: Callable[[int, int, str], None] | None,
-    *,
-    combined: bool,
-) -> _Here:
+class _Wishes(NamedTuple):
+    """How files are scanned: which chunks are inline, whether they are combined, and options of scanners."""
+
+    inline: int
+    combined: bool
+    options: Mapping[str, Any]
+    progress: Callable[[int, int, str], None] | None
+
+
+async def _scanned_here(urls: Sequence[str], wishes: _Wishes) -> _Here:
     """Scan the files whose formats have a scanner of ours, some of them at the same time.
 
-    Messages of GRIB that are combined are left to kerchunk: it puts them together one by one.
+    Messages of GRIB that are combined, or chosen by options, are left to kerchunk: it takes them one by one.
     """
-    sets = _Here({}, {}, {})
+    sets, options = _Here({}, {}, {}), wishes.options
     given = scanned_format(options["format"]) if "format" in options else None
-    if set(options) - {"format", "storage_options"} or ("format" in options and given is None):
+    if "format" in options and given is None:
         return sets
+    others = sorted(set(options) - {"format", "storage_options"})
 
     async def one(url: str) -> None:
         try:
             place = await _target(url, options.get("storage_options"))
             name = given or await format_of(place)
-            if name is None or (combined and name == "grib"):
+            if name is None or (name == "grib" and (wishes.combined or others)):
                 return
         except StoreError:  # kerchunk may know what is there, or how to say what is not
             return
         try:
-            sets.found[url], notes = await scan_at(place, name, url)
+            if others:
+                raise UnimplementedError(f"scanning {name} has no options {', '.join(others)}")
+            sets.found[url], notes = await scan_at(place, name, url, wishes.inline)
             sets.notes[url] = [f"{quote(path)}: {why}" for path, why in sorted(notes.items())]
         except StoreError as error:
             sets.failures[url] = error.message
-        if progress is not None:
-            progress(len(sets.done), len(urls), url)
+        if wishes.progress is not None:
+            wishes.progress(len(sets.done), len(urls), url)
 
     for start in range(0, len(urls), _AT_ONCE):
         await execution.gather(map(one, urls[start : start + _AT_ONCE]))

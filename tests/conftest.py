@@ -12,6 +12,7 @@ import struct
 import subprocess
 import sys
 import threading
+import time
 import urllib.request
 import zlib
 from collections import deque
@@ -44,6 +45,7 @@ class ObjectServer:
         self.objects = {}
         self.versions = {}
         self.metadata = {}
+        self.modified = {}  # seconds since the epoch, of what requests brought
         self.numbers = itertools.count(3)
         self.log = []
         self.faults = []
@@ -56,15 +58,19 @@ class ObjectServer:
         self.url = f"http://127.0.0.1:{self._http.server_address[1]}"
         threading.Thread(target=self._http.serve_forever, args=(0.02,), daemon=True).start()
 
-    def put(self, path, data):
-        """Store an object."""
-        self.objects["/" + path.lstrip("/")] = bytes(data)
+    def put(self, path, data, *, modified=1.7e9):
+        """Store an object without metadata, modified long ago unless told."""
+        path = "/" + path.lstrip("/")
+        self.objects[path] = bytes(data)
+        self.metadata.pop(path, None)
+        self.modified[path] = modified
 
     def keep(self, path, data, headers):
         """Store an object that a request brought, with its metadata; return its version."""
         self.objects[path] = data
         self.metadata[path] = {name: value for name, value in headers.items() if _META.match(name)}
         self.versions[path] = next(self.numbers)
+        self.modified[path] = time.time()
         return self.versions[path]
 
     def fail(self, text, *answers, method=None):
@@ -93,6 +99,7 @@ class ObjectServer:
         self.objects.clear()
         self.versions.clear()
         self.metadata.clear()
+        self.modified.clear()
         self.log.clear()
         self.faults.clear()
         self.headers_seen.clear()
@@ -207,7 +214,8 @@ def _handler(server):
             if data is None:
                 self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>", send_body=self.command != "HEAD")
                 return
-            headers = {"Last_Modified": formatdate(1.7e9, usegmt=True), "Date": formatdate(usegmt=True)}
+            modified = server.modified.get(path, 1.7e9)
+            headers = {"Last_Modified": formatdate(modified, usegmt=True), "Date": formatdate(usegmt=True)}
             headers |= server.metadata.get(path, {})
             if server.etags:
                 headers |= {"ETag": etag_of(data), "x_goog_generation": str(server.version_of(path))}

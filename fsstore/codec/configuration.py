@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 from fsstore.values.json_value import Fields, Json, Parser
 
-__all__ = ["Member", "Members", "Options", "read_options"]
+__all__ = ["Configured", "Member", "Members", "Options", "read_options"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,3 +39,26 @@ def read_options(members: Members, configuration: Mapping[str, Json]) -> dict[st
             fields.require(name, member.parse)
     fields.finish()
     return out
+
+
+class Configured:
+    """The part of a codec whose fields are its configuration: a frozen dataclass with a table of its `members`."""
+
+    __slots__ = ()
+
+    members: ClassVar[Members] = {}
+
+    @classmethod
+    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
+        """Return the codec of a stored configuration."""
+        return cls(**read_options(cls.members, configuration))
+
+    @classmethod
+    def complete(cls, options: Options, decoded: Any) -> Self:  # noqa: ARG003  one signature for all codecs
+        """Return the codec; members that are left out have the values of the fields."""
+        return cls(**options)
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored; a member that is None is left out."""
+        given = {name: getattr(self, name) for name in self.members}
+        return {name: value for name, value in given.items() if value is not None}

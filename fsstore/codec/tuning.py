@@ -38,6 +38,7 @@ ZSTD_REUSED_BYTES = 384 << 10  # decoded; of larger frames, making a decompresso
 BASE64_BLOCK_BYTES = 3 << 16
 # elements: what the steps of a filter make of them stays in the cache, and each block costs some calls
 ELEMENTWISE_BLOCK = 1 << 15
-SHUFFLE_MANY = 2**15  # elements from which on numbers are quicker than bytes
-SHUFFLE_AT_ONCE = 2**16  # elements that are put together by one call of NumPy: what stays in the cache
+SHUFFLE_MANY = 2**15  # bytes from which on Blosc puts elements together sooner than NumPy
+SHUFFLE_BLOCK_BYTES = 2**16  # that Blosc puts together at once: they stay in the cache between two copies
+SHUFFLE_BLOCKS = 16  # of one call of Blosc: more would leave the cache, and fewer cost calls
 SEGMENTATION_AT_ONCE = 1 << 18  # voxels decoded together: what stays in the cache

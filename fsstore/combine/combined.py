@@ -11,7 +11,6 @@ from fsstore.combine.checking import changes as changes_of
 from fsstore.combine.checking import undecodable, undecodable_pieces, verify_targets
 from fsstore.combine.report import CombineReport
 from fsstore.combine.scan.facts import FileBatch
-from fsstore.combine.scan.many import stored_bytes
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import place_of
 from fsstore.combine.tuning import DOCUMENT_HEAD_BYTES
@@ -30,8 +29,8 @@ from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVer
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
 from fsstore.mosaic.driver import MosaicDriver, mosaic_driver
-from fsstore.mosaic.kind import load_mosaic
-from fsstore.mosaic.stored import StoredColumns, is_mosaic
+from fsstore.mosaic.saved import load_mosaic
+from fsstore.mosaic.stored import StoredColumns, is_mosaic, to_bytes
 from fsstore.mosaic.value import HIDDEN, Mosaic
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -224,7 +223,7 @@ def document_bytes(
     header, columns = ({}, {}) if batch is None else batch_columns(batch)
     kept = replace(mosaic, facts={**mosaic.facts, "options": dict(wishes), "scan": header})
     stored: StoredColumns = stored_of(kept, columns)
-    return stored_bytes(stored, as_json=as_json)
+    return to_bytes(stored, as_json=as_json)
 
 
 def moved_mosaic(mosaic: Mosaic, move: Moving | None) -> Mosaic:

@@ -19,3 +19,9 @@ PAST_BLOCKS_BYTES = 2**20  # of chunks that are read past the blocks of the scan
 # of a variable that is compared, up to which its values are kept; of a larger one a fingerprint is
 VALUES_KEPT_BYTES = 64 * 1024
 FORMAT_HEAD_BYTES = 8192  # that tell the format of a file: one request for most
+# packed parts of a scan that a task makes one, and at most so many are unpacked where the scan was called for
+MERGED_PARTS = 16
+# packed parts that are sent to be merged, some three million references: a message against work of the driver
+MERGED_BYTES = 8 * 2**20
+PACKING_LEVEL = 1  # of zlib: higher ones take longer than pickling does, for a tenth fewer bytes
+PACKED_BYTES = 2**33  # of a batch that is unpacked, before it is taken for damaged

@@ -34,7 +34,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.tools.relocation import moving
 from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.kind import load_mosaic
+from fsstore.mosaic.saved import load_mosaic, with_copied
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
@@ -218,6 +218,7 @@ async def _change(
             new = moved_batch(found, moving(await _here(), await beside(base)))
         after = change(before, new)
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")
+        whole = await execution.offload(with_copied, whole, mosaic)
         as_json = bytes(answer.value[:4]) != b"PAR1"
         data = await execution.offload(partial(document_bytes, whole, after, options, as_json=as_json))
         stamp = await base.write("", data, answer.generation)

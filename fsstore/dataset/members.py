@@ -12,7 +12,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.new_array import NewArray
 from fsstore.dataset.place import Found, Place
-from fsstore.dataset.removal import delete_tree, move_tree
+from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.node_words import is_document
@@ -162,7 +162,7 @@ async def delete(place: Place, at: str) -> None:
     if not await exists(place, at):
         raise NotFoundError(await missing(place, at))
     await renew(place.prefix, place.words, at, gone=True)
-    await delete_tree(place.below(at))
+    await remove_tree(place.below(at))
 
 
 async def move(place: Place, source: str, target: str) -> None:

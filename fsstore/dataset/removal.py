@@ -8,10 +8,11 @@ from __future__ import annotations
 from fsstore.dataset.tuning import MOVED_AT_ONCE
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.node_words import DOCUMENTS, is_document
+from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 
-__all__ = ["delete_tree", "move_tree"]
+__all__ = ["delete_tree", "move_tree", "remove_directory", "remove_tree"]
 
 
 async def delete_tree(place: KvPrefix) -> None:
@@ -21,6 +22,19 @@ async def delete_tree(place: KvPrefix) -> None:
     """
     await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
     await place.delete_range(KeyRange())
+
+
+async def remove_tree(place: KvPrefix) -> None:
+    """Delete all keys below a place, and the directory that it is where there are such things."""
+    await delete_tree(place)
+    await remove_directory(place)
+
+
+async def remove_directory(place: KvPrefix) -> None:
+    """Remove the directory that a place is, where there are such things and it is empty."""
+    keeping = able(place.driver, KeepsDirectories)
+    if keeping is not None and place.path:
+        await keeping.remove_directory(place.path)
 
 
 async def move_tree(root: KvPrefix, source: str, target: str) -> None:
@@ -44,4 +58,4 @@ async def move_tree(root: KvPrefix, source: str, target: str) -> None:
         await new.write_many(
             [Write(key, bytes(answer.value)) for key, answer in zip(part, answers, strict=True)]
         )
-    await delete_tree(old)
+    await remove_tree(old)

@@ -17,7 +17,7 @@ from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, U
 from fsstore.format.node_words import N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
-from fsstore.runtime import execution
+from fsstore.runtime.together import Outcome, outcomes
 from fsstore.values.json_value import loads, show
 
 __all__ = ["Documents", "Hierarchy", "Node", "arrays_below", "hierarchy", "hierarchy_documents"]
@@ -107,14 +107,15 @@ async def _read(
 ) -> Documents:
     """Return the documents at keys; what is missing is left out.  Raises if none of several can be read."""
     names = [key for key in keys if key not in known]
-    answers: dict[str, ReadResult | StoreError] = {key: known[key] for key in keys if key in known}
+    answers: dict[str, Outcome[ReadResult]] = {key: known[key] for key in keys if key in known}
     if names:
         answers |= zip(names, await _answers(place, names), strict=True)
-    found, damaged = {}, {}
+    found: dict[str, Any] = {}
+    damaged: dict[str, StoreError] = {}
     for name, answer in answers.items():
         if isinstance(answer, StoreError):
             damaged[name] = answer
-        elif answer.state == "value":
+        elif not isinstance(answer, BaseException) and answer.state == "value":
             try:
                 found[name] = loads(answer.value, lenient=True)
             except StoreError as error:
@@ -122,22 +123,13 @@ async def _read(
     return Documents(found, damaged)
 
 
-async def _answers(place: KvPrefix, names: list[str]) -> Sequence[ReadResult | StoreError]:
+async def _answers(place: KvPrefix, names: list[str]) -> Sequence[Outcome[ReadResult]]:
     """Return what stands at keys, or why it cannot be read; raises if that is so of all."""
-
-    async def one(name: str) -> ReadResult | StoreError:
-        try:
-            return await place.read(name)
-        except StoreError as error:
-            return error
-
-    try:
-        return await place.read_many([Read(name) for name in names])
-    except StoreError:
-        answers = await execution.gather(map(one, names)) if len(names) > 1 else []
-        if all(isinstance(answer, StoreError) for answer in answers):
-            raise
-        return answers
+    answers = await outcomes(place.read_many, [Read(name) for name in names], StoreError)
+    first = answers[0]
+    if isinstance(first, BaseException) and all(isinstance(answer, BaseException) for answer in answers):
+        raise first
+    return answers
 
 
 async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> Documents | None:

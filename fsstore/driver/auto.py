@@ -21,7 +21,7 @@ from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import now
-from fsstore.kvstore.spec.opening import KEEP_TO_THEIR_BASE, OpenKv, as_directory, open_adapter
+from fsstore.kvstore.spec.opening import OpenKv, as_directory, keeps_to_base, open_adapter
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.schema.staleness import MEMBERS as RECHECK
@@ -123,7 +123,7 @@ async def enter(
         found = await find(kvstore, began, prefer, group=group)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if found.detection.name not in KEEP_TO_THEIR_BASE and execution.must_not_wait():
+        if execution.must_not_wait() and not keeps_to_base(found.detection.name, scans=group):
             raise execution.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:

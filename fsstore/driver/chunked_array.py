@@ -275,7 +275,7 @@ def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
 def _begin_reading(
     queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
-    if out is None and is_box(transform, chunks.reach):
+    if out is None and chunks.reach is not None and is_box(transform, chunks.reach):
         return queue.add(BoxView(chunks, transform, order))
     try:
         shape, maps = located(transform, chunks.bounds)

@@ -7,7 +7,7 @@ opens an array when it is first read.  Which tool shows the group it does not kn
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Coroutine, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,7 +23,7 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
-from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
@@ -215,7 +215,12 @@ def open_group(
     if isinstance(source, Group):
         source = source.kvstore
     spec = store_spec(source, storage_options)
-    return execution.call(_open(spec, context_of(context), consolidated=consolidated))
+
+    def begin() -> Coroutine[Any, Any, OpenGroup]:
+        return _open(spec, context_of(context), consolidated=consolidated)
+
+    waits = opening_waits(spec, scans=True)
+    return (execution.start(begin()) if waits else execution.start_here(begin)).result()
 
 
 async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> OpenGroup:

@@ -9,28 +9,37 @@ import math
 from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
 from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
+from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
+from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_bound
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy", "chunk_sides", "same_layout"]
+__all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "same_layout"]
+
+
+class ArrayDocuments(NamedTuple):
+    """The documents of an array by name, and the generations of those that they were made of."""
+
+    values: dict[str, bytes]
+    seen: dict[str, bytes]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +81,7 @@ class ArrayCopy:
     async def _metadata(self) -> dict[str, Any]:
         if self.existing is not None:
             metadata = dict(self.existing.spec().to_json()["metadata"])
+            metadata.pop("attributes", None)  # what they are decides nothing of how chunks are written
             return metadata | {"shape" if self.words.zarr_format else "dimensions": list(self.source.shape)}
         trial = {**self._spec(self.store), "kvstore": {"driver": "memory"}}
         made = await open_array(trial, create=True, fill_value=self.fill_value)
@@ -82,8 +92,10 @@ class ArrayCopy:
         spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
-    async def documents(self) -> dict[str, bytes]:
-        """Return the documents of the array, that which makes it one last."""
+    async def documents(self) -> ArrayDocuments:
+        """Return the documents of the array as it will be, that which makes it one last."""
+        if self.existing is not None:
+            return await _grown_documents(self, self.existing)
         beside = self.wanted.stored_attributes(self.words)
         out = {}
         if beside:
@@ -94,12 +106,12 @@ class ArrayCopy:
         place = made.kvstore
         assert place is not None
         out[self.words.array] = bytes((await place.read(self.words.array)).value)
-        return out
+        return ArrayDocuments(out, {})
 
     async def finish(self) -> TensorStore:
         """Write the documents of the array, that which makes it one last; or let the one that is there grow."""
         if self.existing is None:
-            for key, value in (await self.documents()).items():
+            for key, value in (await self.documents()).values.items():
                 await self.place.write(key, value)
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:
@@ -153,8 +165,8 @@ class ArrayCopy:
             boxes.bytes_read, boxes.bytes_written, self.memory, boxes.why,
         )  # fmt: skip
 
-    async def run(self, executor: Executor | None, progress: Any) -> tuple[Reporter, int]:
-        """Copy everything but the documents; return what was counted, and how many tasks were done before."""
+    async def run(self, executor: Executor | None, progress: Any) -> CopyReport:
+        """Copy everything but the documents; return what was done."""
         quick = await unsynced(self.store)
         target = await self.described(quick)
         untouched = self.moves_untouched(target)
@@ -171,12 +183,12 @@ class ArrayCopy:
             order, passes = self._boxed(order, journal.name, boxes, quick)
         if self.stage is not None:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
-        reporter, before = await self._work(
-            executor, _reporter(progress, self.path, passes), journal, order, passes
-        )
-        if untouched and isinstance(order.target, KvStore) and (before or self.existing is not None):
+        reporter = _reporter(progress, self.path, passes)
+        report = await self._work(executor, reporter, journal, order, passes)
+        if untouched and isinstance(order.target, KvStore) and (report.resumed or self.existing is not None):
             await remove_strangers(order.target.prefix, order.source.prefix)
-        return reporter, before
+        reporter.ended()
+        return report
 
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
@@ -239,9 +251,9 @@ class ArrayCopy:
         journal: Journal,
         order: Order,
         passes: list[Pass],
-    ) -> tuple[Reporter, int]:
+    ) -> CopyReport:
         finished = await journal.finished()
-        before = 0
+        before = by_storage = 0
         for each in passes:
             done = finished.get(each.kind, set())
             before += len(done)
@@ -252,14 +264,51 @@ class ArrayCopy:
                     if task.number not in done:
                         yield task
 
-            def note(task: Task, _answer: Any) -> None:
+            def note(task: Task, answer: Any) -> None:
+                nonlocal by_storage
                 journal.note(task.work, task.number)
+                if isinstance(answer, tuple):
+                    by_storage += answer[1]
 
             try:
                 await work_on(order, left(), executor, reporter, note, self.memory // each.held)
             finally:
                 await journal.settle()
-        return reporter, before
+        state = reporter.state
+        return CopyReport(
+            (self.path,),
+            state.tasks,
+            before,
+            state.nbytes,
+            state.elapsed_s,
+            state.retries,
+            by_storage=by_storage,
+        )
+
+
+async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocuments:
+    """Return the documents of the array that is there, with the shape of the source and its attributes too."""
+    inside, found = Context(), await _stored_documents(job)
+    memory = await KvStore.open("memory://", context=inside)
+    for name, answer in found.items():
+        await memory.write(name, bytes(answer.value))
+    trial = await open_array({"driver": job.words.driver, "kvstore": {"driver": "memory"}}, context=inside)
+    if trial.shape != existing.shape or not same_layout(trial, existing):
+        raise AbortedError(f"{job.place.describe()} was changed by somebody else while it was written")
+    await trial.resize(exclusive_max=job.source.shape)
+    if job.attributes:
+        await execution.offload(trial.attrs.update, job.attributes)
+    names = sorted([key.decode() for key in await memory.list()], key=lambda name: name == job.words.array)
+    values = {name: bytes((await memory.read(name)).value) for name in names}
+    return ArrayDocuments(values, {name: answer.generation for name, answer in found.items()})
+
+
+async def _stored_documents(job: ArrayCopy) -> dict[str, ReadResult]:
+    """Return the documents that are stored at the target now: sets show what they were when they were opened."""
+    opened = await open_bound(job.store.effective_spec())
+    names = job.words.documents
+    answers = await opened.at(job.place.path).prefix.read_many([Read(name) for name in names])
+    return {name: answer for name, answer in zip(names, answers, strict=True) if answer.state == "value"}
 
 
 def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:

@@ -24,11 +24,11 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.format.node_words import NodeWords
-from fsstore.job.array_copy import ArrayCopy
+from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
-from fsstore.job.staging import Stage, made_apart, packs
+from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -90,8 +90,8 @@ def copy(
     `if_exists` says what to do about an array that is there: `raise`, `skip` it, `replace` it, or `update` it: then it
     keeps its layout, gets the values and attributes of the source, and grows where the source is larger, data first.
 
-    `atomic=True` copies into an OCDBT database, or a reference set in JSON, in one commit, also over what is there:
-    readers see the old or the new.
+    `atomic=True` copies into an OCDBT database, a reference set or a virtual dataset in one commit, also over what is
+    there: readers see the old or the new.
     `verify` checks the copy against the source when it is done, and raises `DataLossError` if anything is wrong.
 
     >>> import fsstore as ts
@@ -212,9 +212,9 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
     prepared = await _prepared(job, run.options)
     if prepared is None:
         return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
-    if run.options.atomic:
+    if run.options.atomic or (prepared.existing is None and only_takes(prepared.store)):
         return await _commit([prepared], {}, run)
-    report = await _moved(prepared, run)
+    report = await prepared.run(run.executor, run.progress)
     made = await prepared.finish()
     await prepared.scratch.clear()
     if made.shape != prepared.source.shape:
@@ -267,13 +267,6 @@ async def _updating(job: ArrayCopy, words: NodeWords) -> ArrayCopy:
     return replace(job, existing=existing, words=words)
 
 
-async def _moved(job: ArrayCopy, run: _Run) -> CopyReport:
-    reporter, before = await job.run(run.executor, run.progress)
-    reporter.ended()
-    state = reporter.state
-    return CopyReport((job.path,), state.tasks, before, state.nbytes, 0.0, state.retries)
-
-
 async def _commit(
     jobs: Sequence[ArrayCopy],
     groups: Mapping[str, bytes],
@@ -284,27 +277,31 @@ async def _commit(
 
     The group at `consolidated_at`, a path and a format, gets consolidated metadata.
     """
+    deleted = [KeyRange.prefix(job.place.path) for job in jobs]
+    await check_takes(jobs[0].store, (await _all_documents(jobs, groups)).values, deleted)
     untouched = jobs[0].moves_untouched(await jobs[0].described())
     stage = await Stage.of(jobs[0].store, jobs[0].scratch.below(await jobs[0].name(untouched=untouched)))
-    reports, documents, deleted = [], dict(groups), []
-    for job in jobs:
-        if job.existing is not None:
-            raise UnimplementedError(
-                'An array is not updated in one step; use if_exists="replace" with atomic=True, or leave that out'
-            )
-        staged = replace(job, stage=stage)
-        reports.append(await _moved(staged, run))
-        deleted.append(KeyRange.prefix(job.place.path))
-        documents |= {f"{job.place.path}{key}": value for key, value in (await job.documents()).items()}
+    reports = [await replace(job, stage=stage).run(run.executor, run.progress) for job in jobs]
+    documents, unchanged = await _all_documents(jobs, groups)
     if consolidated_at is not None:
         root, words = consolidated_at
         below = {key.removeprefix(root): value for key, value in documents.items()}
         documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
-    await stage.commit(documents, deleted)
+    await stage.commit(documents, unchanged=unchanged, deleted=deleted)
     for job in jobs:
         await job.scratch.clear()
     await stage.clear()
     return combined(reports)
+
+
+async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes]) -> ArrayDocuments:
+    """Return the documents of groups and arrays by their keys in the store."""
+    whole = ArrayDocuments(dict(groups), {})
+    for job in jobs:
+        made, place = await job.documents(), job.place.path
+        whole.values.update((place + name, value) for name, value in made.values.items())
+        whole.seen.update((place + name, generation) for name, generation in made.seen.items())
+    return whole
 
 
 async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:

@@ -13,13 +13,13 @@ from uuid import uuid4
 
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.place import look
-from fsstore.dataset.removal import delete_tree
+from fsstore.dataset.removal import remove_tree
 from fsstore.dataset.source import store_spec
 from fsstore.errors import NotFoundError
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass
 from fsstore.job.work import work_on
-from fsstore.kvstore.contract.ability import SweepsUnfinished, able
+from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -57,8 +57,8 @@ def delete(
         documents = found.kind is not None
         count = await _counted(store.prefix)
         if not count and not documents:
-            if able(store.driver, SweepsUnfinished) is not None:  # of a delete that was killed at its end
-                await store.prefix.delete_range(KeyRange())
+            if able(store.driver, KeepsDirectories) is not None:  # of a delete that was killed at its end
+                await remove_tree(store.prefix)
             raise NotFoundError(f"There is no array or group at {store.prefix.describe()}")
         if store.driver.features.atomic_transactions:
             await store.prefix.delete_range(KeyRange())
@@ -87,5 +87,5 @@ async def _delete_all(store: OpenKv, executor: Executor | None, progress: Any) -
         """Note nothing: what is deleted is not listed again."""
 
     await work_on(order, keys.tasks(), executor, reporter, forget)
-    await delete_tree(store.prefix)  # directories, and what came meanwhile
+    await remove_tree(store.prefix)  # directories, and what came meanwhile
     reporter.ended()

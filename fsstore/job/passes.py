@@ -74,7 +74,7 @@ async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, counted: boo
 def _task(kind: str, entries: list[tuple[str, int]]) -> Task:
     text = "\0".join(f"{key}\1{size}" for key, size in entries).encode("utf-8", "surrogateescape")
     number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
-    return Task(number, kind, (packed_keys([key for key, _ in entries]),))
+    return Task(number, kind, ((packed_keys([key for key, _ in entries]), sum(size for _, size in entries)),))
 
 
 async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:

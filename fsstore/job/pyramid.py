@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fsstore.arrays.layers import downsample
@@ -117,11 +117,7 @@ async def _made(group: Group, array: TensorStore, wanted: _Levels, options: Mapp
         schema = await execution.offload(_schema, group, array)
         if_exists: Any = "replace" if wanted.replaces else "skip"
         report = await copy(view, group.kvstore / f"{number}/", schema=schema, if_exists=if_exists, **options)
-        reports.append(
-            CopyReport(
-                (str(number),), report.tasks, report.resumed, report.nbytes, report.seconds, report.retries
-            )
-        )
+        reports.append(replace(report, arrays=(str(number),), skipped=()))
         above = await group.open(str(number))
     return combined(reports)
 

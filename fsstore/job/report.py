@@ -20,7 +20,8 @@ class CopyReport:
     """The outcome of a copy.  `arrays` are paths below the place, empty for an array that was copied by itself.
 
     `tasks` counts what was done in this run, `resumed` what an earlier run had finished; `skipped` are arrays that were
-    there already.
+    there already.  `by_storage` are those of the `nbytes` of this run that a storage has copied by itself: they
+    never came here.
     """
 
     arrays: tuple[str, ...]
@@ -30,12 +31,15 @@ class CopyReport:
     seconds: float
     retries: int = 0
     skipped: tuple[str, ...] = ()
+    by_storage: int = 0
 
     def __str__(self) -> str:
         """Return one line of text."""
         count = f"{len(self.arrays)} array{'s' if len(self.arrays) != 1 else ''}"
         rate = bytes_text(int(self.nbytes / self.seconds)) if self.seconds else "-"
         parts = [f"{count}, {bytes_text(self.nbytes)} in {self.seconds:.1f} s ({rate}/s), {self.tasks} tasks"]
+        if self.by_storage:
+            parts.append(f"{bytes_text(self.by_storage)} of them by the storage itself")
         if self.resumed:
             parts.append(f"{self.resumed} done by an earlier run")
         if self.retries:
@@ -55,6 +59,7 @@ def combined(reports: Sequence[CopyReport]) -> CopyReport:
         sum(report.seconds for report in reports),
         sum(report.retries for report in reports),
         tuple(path for report in reports for path in report.skipped),
+        sum(report.by_storage for report in reports),
     )
 
 

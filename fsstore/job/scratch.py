@@ -1,7 +1,7 @@
 """Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
 
-It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database or a reference set it
-stands in the store around it: each note would be a version of the database, or the set written anew.
+It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database, a reference set or a
+virtual dataset it stands in the store around it: each note would be a version of the database, or the set written anew.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
+from fsstore.dataset.removal import remove_directory
 from fsstore.format.node_words import is_document
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
@@ -27,12 +28,12 @@ def is_of_job(key: str) -> bool:
 
 
 def around(store: OpenKv) -> OpenKv | None:
-    """Return the directory in which a database or a reference set lies; None of any other store."""
+    """Return the directory in which a database, a reference set or a virtual dataset lies; None of any other store."""
     if store.base is None:
         return None
     if store.spec.kind.id == "ocdbt":
         return store.base.at(as_directory(store.base.path))
-    if store.spec.kind.id == "reference" and store.base.path.rstrip("/"):
+    if store.spec.kind.id in ("reference", "mosaic") and store.base.path.rstrip("/"):
         return store.base.at("".join(store.base.path.rstrip("/").rpartition("/")[:2]))
     return None
 
@@ -80,9 +81,5 @@ class Scratch:
         """Remove everything, the directory included where there are such things."""
         await self.store.write(_OVER, b"")
         await self.store.delete_range(KeyRange("", _OVER))
-        directory = self.opened.path.rstrip("/")
-        await KvStore.of(self.opened.at(directory)).delete_range(KeyRange.prefix("/"))
-        if self.opened.spec.kind.id == "file":  # whose directories stay when they are named as a prefix
-            await KvStore.of(self.opened.at(directory.rpartition("/")[0] + "/")).delete_range(
-                KeyRange.prefix(directory.rpartition("/")[2])
-            )
+        await self.store.delete_range(KeyRange())
+        await remove_directory(self.opened.prefix)

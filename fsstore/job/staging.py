@@ -37,7 +37,7 @@ from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["Stage", "made_apart", "packs"]
+__all__ = ["Stage", "check_takes", "made_apart", "only_takes", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
@@ -55,14 +55,9 @@ class Stage:
 
     @classmethod
     async def of(cls, store: OpenKv, notes: KvStore) -> Stage:
-        """Return the stage of a job, named in its `notes`; raise if the target cannot take what is written."""
-        taking, outside = able(store.driver, TakesAllAtOnce), around(store)
-        if taking is None or taking.takes_stores is None or outside is None:
-            raise UnimplementedError(
-                f"{store.driver.describe_key(store.path)} cannot take a copy in one step; copy into an OCDBT database"
-                " (`|ocdbt:`) or a reference set in JSON (`|reference:`), or without atomic=True, which writes the"
-                " metadata of new arrays last"
-            )
+        """Return the stage of a job, named in its `notes`."""
+        outside = around(store)
+        assert outside is not None  # a target that takes stores lies in a directory
         name = uuid4().hex[:16]
         if not (await notes.write("stage", name, if_equal=NO_VALUE)).generation:
             name = bytes((await notes.read("stage")).value).decode()
@@ -86,16 +81,22 @@ class Stage:
         made = await open_array({**spec, "kvstore": place / path}, assume_metadata=True, open=True)
         return replace(order, target=made)
 
-    async def commit(self, documents: Mapping[str, bytes], deleted: Sequence[KeyRange]) -> None:
-        """Take what all workers have written, with the documents, in one commit."""
+    async def commit(
+        self, documents: Mapping[str, bytes], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+    ) -> None:
+        """Take what all workers have written, with the documents, in one commit.
+
+        Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        """
         if self._taking.takes_stores == "files":
-            await self._taking.take_all([self.directory.prefix], documents, deleted)
+            files = [self.directory.prefix]
+            await self._taking.take_all(files, documents, unchanged=unchanged, deleted=deleted)
             return
         others = []
         for key in await self._manifests():
             directory = KvStore.of(self.directory) / key.decode().removesuffix(_MANIFEST.decode())
             others.append(KvPrefix((await opened_database(directory))._open.driver))
-        await self._taking.take_all(others, documents, deleted)
+        await self._taking.take_all(others, documents, unchanged=unchanged, deleted=deleted)
 
     async def clear(self) -> None:
         """Leave only data in the directory: what was taken is no database by itself any more."""
@@ -106,6 +107,24 @@ class Stage:
         if self._taking.takes_stores != "own":
             return []
         return [key for key in await KvStore.of(self.directory).list() if key.endswith(b"/" + _MANIFEST)]
+
+
+async def check_takes(store: OpenKv, documents: Mapping[str, bytes], deleted: Sequence[KeyRange]) -> None:
+    """Raise if a store cannot take arrays with these documents in one step, before anything is written for it."""
+    taking = able(store.driver, TakesAllAtOnce)
+    if taking is None or taking.takes_stores is None or around(store) is None:
+        raise UnimplementedError(
+            f"{store.driver.describe_key(store.path)} cannot take a copy in one step; copy into an OCDBT database"
+            " (`|ocdbt:`), a reference set (`|reference:`) or a virtual dataset (`|mosaic:`), or without"
+            " atomic=True, which writes the metadata of new arrays last"
+        )
+    await taking.check_taking(documents, deleted)
+
+
+def only_takes(store: OpenKv) -> bool:
+    """Return whether new arrays can be made in a store in no other way than in one step."""
+    taking = able(store.driver, TakesAllAtOnce)
+    return taking is not None and taking.only_takes
 
 
 def packs(store: OpenKv) -> bool:

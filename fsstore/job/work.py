@@ -142,8 +142,12 @@ async def _copy_box(order: Order, number: int) -> int:
     return int(values.nbytes)
 
 
-async def _copy_keys(order: Order, packed: bytes) -> int:
-    """Copy encoded values as they are: inside the storage where it can, else a handful at a time."""
+async def _copy_keys(order: Order, listed: tuple[bytes, int]) -> tuple[int, int]:
+    """Copy encoded values as they are: inside the storage where it can, else a handful at a time.
+
+    Return how many bytes were copied, and how many of them by the storage: by what it answers, or else had `listed`.
+    """
+    packed, nbytes = listed
     keys = keys_of(packed)
     source, target = order.source.prefix, order.target.prefix
     taking = able(target.driver, TakesValues)
@@ -153,13 +157,13 @@ async def _copy_keys(order: Order, packed: bytes) -> int:
         near = not target.driver.features.waits
         answers = await (_blocking(coroutine) if near else coroutine)
         _check_there(keys, answers, source)
-        return sum(answer.size or 0 for answer in answers)
-    return sum(
-        [
-            await _copy_some(keys[at : at + order.together], order)
-            for at in range(0, len(keys), order.together)
-        ]
-    )
+        told = [answer.size for answer in answers if answer.size is not None]
+        copied = sum(told) if len(told) == len(keys) else nbytes
+        return copied, 0 if near else copied
+    some = [
+        await _copy_some(keys[at : at + order.together], order) for at in range(0, len(keys), order.together)
+    ]
+    return sum(some), 0
 
 
 async def _copy_some(keys: list[str], order: Order) -> int:
@@ -228,8 +232,8 @@ def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:
         values[_inside(box, part)] = np.frombuffer(answer.value, values.dtype).reshape(part.shape)
 
 
-async def _delete_keys(order: Order, packed: bytes) -> int:
-    keys = keys_of(packed)
+async def _delete_keys(order: Order, listed: tuple[bytes, int]) -> int:
+    keys = keys_of(listed[0])
     deleting = order.target.prefix.write_many([Write(key, None) for key in keys])
     await (deleting if order.target.prefix.driver.features.waits else _blocking(deleting))
     return len(keys)

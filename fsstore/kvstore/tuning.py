@@ -67,6 +67,9 @@ ENGINES_KEPT = 32  # engines, with their connections, used last
 # before the second and the third try of a connection that is refused: a server that starts against an error
 # that comes late
 REFUSED_PAUSES_S = (0.05, 0.2)
+# the second that storages round times to, and what clocks of machines may differ by: outcomes that are called
+# unknown, against a write that takes effect twice
+CLOCKS_DIFFER_S = 2.0
 
 # Archives and shards
 # kept by a store in whose context nothing is cached: memory against unpacking again

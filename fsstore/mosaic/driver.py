@@ -8,21 +8,23 @@ together; where there is no piece is the fill value.  Sources are hidden from li
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
-from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.errors import AbortedError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.field import WHOLE
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract.ability import ListsDocuments
+from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
+    UNKNOWN,
+    Buffer,
     Entry,
     Features,
     KvPrefix,
@@ -33,12 +35,14 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
-from fsstore.kvstore.reference.state.set_state import Overlay, State
+from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.table.grid import Grid
+from fsstore.kvstore.reference.taking import check_unchanged
 from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.mosaic.tuning import KEYS_OF_A_PAGE
+from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
+from fsstore.mosaic.tuning import DATASET_ATTEMPTS, KEYS_OF_A_PAGE
 from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
@@ -60,26 +64,32 @@ def mosaic_driver(
     base: KvPrefix | None,
     described: str,
     means: tuple[Limits, OpenTarget] | None = None,
+    document: KvPrefix | None = None,
 ) -> MosaicDriver:
-    """Return the store of a dataset; `base` is the directory it lies in."""
+    """Return the store of a dataset; `base` is the directory it lies in, and `document` where it is saved."""
     limits, opener = means or (Limits(), open_with_spec)
     overlay = Overlay(State(mosaic.references), None, writable=False)
     reach = {name: value for name, value in members.items() if name != "check_targets"}
     references: Any = reference_driver(
         overlay, reach, base=base, described=described, limits=limits, open_target=opener
     )
-    return MosaicDriver(mosaic, references, members, described)
+    return MosaicDriver(mosaic, references, members, described, document)
 
 
-class MosaicDriver(ReadOnly, ListsDocuments):
+class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
     """The keys of a virtual dataset."""
 
     id: ClassVar[str] = "mosaic"
 
     def __init__(
-        self, mosaic: Mosaic, references: ReferenceDriver, members: Mapping[str, Any], described: str
+        self,
+        mosaic: Mosaic,
+        references: ReferenceDriver,
+        members: Mapping[str, Any],
+        described: str,
+        document: KvPrefix | None = None,
     ) -> None:
-        self.mosaic, self.references = mosaic, references
+        self.mosaic, self.references, self._document = mosaic, references, document
         self._members, self._described = dict(members), described
         self._documents = {
             key: value for each in mosaic.layered.values() for key, value in each.documents().items()
@@ -105,7 +115,7 @@ class MosaicDriver(ReadOnly, ListsDocuments):
             document = self._documents.get(read.key)
             chunk = None if document is not None else self._chunk(read.key)
             if document is not None:
-                results[position] = _answer(read, document, time, self)
+                results[position] = _answer(read, document, time, self, inline_generation(document))
             elif chunk is not None:
                 made.append((position, chunk))
             elif read.key.startswith(HIDDEN):
@@ -120,7 +130,7 @@ class MosaicDriver(ReadOnly, ListsDocuments):
         if made:
             values = await execution.gather(self._make(chunk) for _, chunk in made)
             for (position, _), value in zip(made, values, strict=True):
-                results[position] = _answer(reads[position], value, time, self)
+                results[position] = _answer(reads[position], value, time, self, b"mosaic")
         return [results[position] for position in range(len(reads))]
 
     def _chunk(self, key: str) -> _Made | None:
@@ -210,6 +220,41 @@ class MosaicDriver(ReadOnly, ListsDocuments):
                 if found:
                     yield found
 
+    @property
+    def takes_stores(self) -> Literal["own", "files"] | None:
+        """Files, where it is saved under a condition."""
+        kept = self._document
+        return "files" if kept is not None and kept.driver.features.conditional_write else None
+
+    async def take_all(
+        self,
+        others: Sequence[KvPrefix],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
+    ) -> None:
+        """Replace the saved document by one that refers to all values below other prefixes.
+
+        Readers that have the dataset open keep it as it was.
+        """
+        if self._document is None:
+            raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
+        taking = await self.references.taking(others, writes, deleted)
+        for _ in range(DATASET_ATTEMPTS):
+            mosaic, answer = await load_mosaic(self._document, with_scan=True)
+            await check_unchanged(self._showing(mosaic), unchanged)
+            after = await with_copy(mosaic, taking)
+            data = await execution.offload(document_like, after, answer)
+            if (await self._document.write("", data, answer.generation)).generation != UNKNOWN:
+                return
+        raise AbortedError(f"Too many writers compete for {self._described}")
+
+    def _showing(self, mosaic: Mosaic) -> MosaicDriver:
+        """Return a store of another state of the dataset, whose documents are read."""
+        base = self.references.fetcher.targets.base
+        return mosaic_driver(mosaic, self._members, base=base, described=self._described)
+
     async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the documents in a range."""
         async for batch in self._shown(self.references.documents(keys), keys):
@@ -274,8 +319,7 @@ async def changed(references: ReferenceDriver, fact: FileFact) -> str:
     return ""
 
 
-def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver) -> ReadResult:
-    generation = b"mosaic"
+def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver, generation: bytes) -> ReadResult:
     if read.if_not_equal == generation:
         return ReadResult("unspecified", b"", generation, time)
     try:

@@ -11,22 +11,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fsstore.errors import JsonError, NotFoundError, StoreError
+from fsstore.errors import JsonError
 from fsstore.kvstore.contract.coalesce import limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, ReadResult
+from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.reference.kind import reach_members
 from fsstore.kvstore.reference.target.location import beside
 from fsstore.kvstore.reference.target.targets import open_in
-from fsstore.mosaic.document import mosaic_of
 from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.stored import StoredColumns, from_bytes
-from fsstore.mosaic.value import Mosaic
-from fsstore.runtime import execution
+from fsstore.mosaic.saved import load_mosaic
 from fsstore.values.json_value import Fields, Json, boolean
 from fsstore.values.url import encode_path
 
-__all__ = ["KIND", "MosaicKind", "load_mosaic"]
+__all__ = ["KIND", "MosaicKind"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +50,15 @@ class MosaicKind(AdapterKind):
             raise JsonError('The "mosaic" key-value store needs a base')
         mosaic, _ = await load_mosaic(base)
         limits, opener = limits_from(opening.resources), open_in(opening.context)
-        described = f"virtual dataset {base.describe()}"
+        described, directory = f"virtual dataset {base.describe()}", await beside(base)
         return mosaic_driver(
-            mosaic, opening.members, base=await beside(base), described=described, means=(limits, opener)
+            mosaic,
+            opening.members,
+            base=directory,
+            described=described,
+            means=(limits, opener),
+            document=base,
         )
 
 
 KIND = MosaicKind()
-
-
-async def load_mosaic(base: KvPrefix, *, with_scan: bool = False) -> tuple[Mosaic, ReadResult]:
-    """Return the dataset at a place, and the answer that had its document."""
-    found = await base.read()
-    if found.state != "value":
-        raise NotFoundError(f"There is no virtual dataset at {base.describe()}")
-
-    def parsed() -> Mosaic:
-        stored: StoredColumns = from_bytes(found.value, with_scan=with_scan)
-        return mosaic_of(stored, stored if with_scan else None)
-
-    try:
-        return await execution.offload(parsed, kind="compute"), found
-    except StoreError as error:
-        raise error.within(f"Error opening virtual dataset {base.describe()}") from error

@@ -21,7 +21,7 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.values.json_value import loads
 
-__all__ = ["MARK", "Column", "StoredColumns", "from_bytes", "is_mosaic", "to_json", "to_parquet"]
+__all__ = ["MARK", "Column", "StoredColumns", "from_bytes", "is_mosaic", "to_bytes", "to_json", "to_parquet"]
 
 MARK = "fsstore_mosaic"
 _VERSION = 1
@@ -78,6 +78,16 @@ def is_mosaic(head: bytes, tail: bytes = b"") -> bool:  # noqa: ARG001  # the co
     if head.startswith(_PARQUET):
         return _BEGINNING in head
     return head.lstrip().startswith(b"{") and head.lstrip()[1:].lstrip().startswith(f'"{MARK}"'.encode())
+
+
+def to_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:
+    """Return the parquet form where that can be written, unless JSON is asked for."""
+    if not as_json:
+        try:
+            return to_parquet(stored)
+        except UnimplementedError:
+            pass  # without pyarrow: both forms can be read everywhere
+    return to_json(stored)
 
 
 def to_json(stored: StoredColumns) -> bytes:

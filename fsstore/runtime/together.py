@@ -26,18 +26,21 @@ Outcome: TypeAlias = R | BaseException
 
 
 async def outcomes(
-    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]], items: Sequence[T]
+    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+    items: Sequence[T],
+    caught: type[Exception] = Exception,
 ) -> Sequence[Outcome[R]]:
     """Return the result of each item: of all made together or, if that fails, each alone with its own error.
 
-    Making an item again must do no harm.  Where nothing suspends, they are made in their order.
+    Making an item again must do no harm.  Where nothing suspends, they are made in their order.  Errors of other kinds
+    than `caught` are raised.
     """
     try:
         return await make(items)
-    except Exception as error:  # noqa: BLE001  # it takes the place of a result
+    except caught as error:
         if len(items) == 1:
             return [error]
-    alone = await execution.gather(outcomes(make, [item]) for item in items)
+    alone = await execution.gather(outcomes(make, [item], caught) for item in items)
     return [outcome for (outcome,) in alone]
 
 

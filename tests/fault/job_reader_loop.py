@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -32,6 +32,7 @@ except ImportError:  # run as a script
 OLD = np.full((24, 8), 1, "i4")
 NEW = np.arange(100, 100 + 32 * 8, dtype="i4").reshape(32, 8)
 LONG = np.concatenate([OLD, NEW[:8]])
+SAME = NEW[:24]
 
 
 @dataclass
@@ -45,11 +46,13 @@ class Kind:
     before: Callable[[str, Path], None] = lambda place, folder: ts.copy(
         str(folder / "in/old"), place
     ).result()
+    old: np.ndarray | None = field(default_factory=lambda: OLD)
+    """What readers find before; None for no array."""
 
 
 def source(folder: Path) -> None:
     group = ts.open_group(folder / "in", mode="w").result()
-    for name, values in {"old": OLD, "new": NEW, "more": NEW[:8]}.items():
+    for name, values in {"old": OLD, "new": NEW, "more": NEW[:8], "same": SAME}.items():
         group.create_array(
             name, shape=values.shape, dtype="i4", chunks=[2, 8], fill_value=0, dimension_names=["time", "x"]
         ).result()[:] = values
@@ -62,6 +65,25 @@ def replaced(place: str, folder: Path) -> None:
 
 def untouched(place: str, folder: Path) -> None:
     ts.copy(str(folder / "in/new"), place, atomic=True, if_exists="replace").result()
+
+
+def updated(place: str, folder: Path) -> None:
+    ts.copy(str(folder / "in/new"), place, atomic=True, if_exists="update", max_memory="200B").result()
+
+
+def same(place: str, folder: Path) -> None:
+    ts.copy(str(folder / "in/same"), place, atomic=True, if_exists="replace").result()
+
+
+def made(place: str, folder: Path) -> None:
+    """Make an array that is new, with references in several files."""
+    ts.copy(str(folder / "in/same"), place, atomic=True, if_exists="skip").result()
+
+
+def taken(place: str, folder: Path) -> None:
+    """Replace an array of a virtual dataset."""
+    options = {"schema": {"zarr_format": 2, "chunks": [2, 4]}, "max_memory": "200B"}
+    ts.copy(str(folder / "in/new"), place, atomic=True, if_exists="replace", **options).result()
 
 
 def grown(place: str, folder: Path) -> None:
@@ -83,11 +105,23 @@ def combined(place: str, folder: Path) -> None:
     references.combine([str(folder / "first")], "time").result().save(place.partition("|")[0])
 
 
+def small_files(place: str, folder: Path) -> None:
+    """Make a parquet set whose files have few references."""
+    del place
+    (folder / "few.parquet").mkdir()
+    (folder / "few.parquet/.zmetadata").write_text('{"metadata":{},"record_size":5}')
+
+
 KINDS = [
     Kind("database", "file://{folder}/db/|ocdbt:x/|zarr3:", replaced, NEW),
     Kind("database, untouched", "file://{folder}/db/|ocdbt:x/|zarr3:", untouched, NEW),
     Kind("reference set", "file://{folder}/refs.json|reference:x/|zarr3:", replaced, NEW),
     Kind("reference set, untouched", "file://{folder}/refs.json|reference:x/|zarr3:", untouched, NEW),
+    Kind("database, update", "file://{folder}/db/|ocdbt:x/|zarr3:", updated, NEW),
+    Kind("reference set, update", "file://{folder}/refs.json|reference:x/|zarr3:", updated, NEW),
+    Kind("parquet set", "file://{folder}/few.parquet|reference:x/|zarr3:", made, SAME, small_files, None),
+    Kind("parquet set, replaced", "file://{folder}/one.parquet|reference:x/|zarr3:", same, SAME),
+    Kind("virtual dataset, replaced", "file://{folder}/all.mosaic|mosaic:v/", taken, NEW, combined),
     Kind("append", "file://{folder}/x/|zarr3:", grown, LONG),
     Kind("virtual dataset", "file://{folder}/all.mosaic|mosaic:v/", joined, LONG, combined),
 ]  # fmt: skip
@@ -110,15 +144,23 @@ def newest(place: str) -> str:
     return f"{database}|ocdbt:@v{number}/{rest}"
 
 
-def watched(place: str, new: np.ndarray, folder: Path) -> int:
+def found_at(place: str) -> np.ndarray | None:
+    try:
+        return ts.open(newest(place)).result().read().result()
+    except ts.errors.NotFoundError:
+        return None
+
+
+def watched(kind: Kind, place: str, folder: Path) -> int:
     """Begin to read in a child, until there is a file `over`; it fails at the first read that is neither state."""
 
     def read() -> None:
         count = seen = 0
         while not (folder / "over").exists() or not count:
-            found = ts.open(newest(place)).result().read().result()
-            is_new = np.array_equal(found, new)
-            assert is_new or np.array_equal(found, OLD), (found.shape, found.tolist())
+            found = found_at(place)
+            is_new = np.array_equal(found, kind.new)
+            is_old = found is None if kind.old is None else np.array_equal(found, kind.old)
+            assert is_new or is_old, found if found is None else (found.shape, found.tolist())
             assert is_new >= seen, "the old came back"
             count, seen = count + 1, is_new
         (folder / "count").write_text(str(count))
@@ -143,7 +185,7 @@ def killed_and_read(kind: Kind, kills: int, dice: random.Random, folder: Path) -
     class Job:
         run = staticmethod(lambda at: kind.run(place, at))
 
-    reader = watched(place, kind.new, folder)
+    reader = watched(kind, place, folder)
     for _ in range(kills):
         pid = child(Job, folder)
         time.sleep(dice.random() * 0.15)  # a moment to be killed in
@@ -153,7 +195,17 @@ def killed_and_read(kind: Kind, kills: int, dice: random.Random, folder: Path) -
     (folder / "over").touch()
     assert os.waitpid(reader, 0)[1] == 0, kind.name
     assert np.array_equal(ts.open(place).result().read().result(), kind.new)
+    nothing_left(folder)
     return done, int((folder / "count").read_text())
+
+
+def nothing_left(folder: Path) -> None:
+    """Raise if there is anything of a job in a folder but data that readers may still look at."""
+    names = [str(path.relative_to(folder)) for path in folder.rglob("*")]
+    left = [name for name in names if "fsstore-job" in name or name.endswith(".__lock")]
+    left += [name for name in names if "fsstore-data" in name and name.endswith("manifest.ocdbt")]
+    left += [name for name in names if name.endswith(".zmetadata") and "claim" in (folder / name).read_text()]
+    assert not left, left
 
 
 def main() -> None:

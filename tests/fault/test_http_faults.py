@@ -4,6 +4,7 @@ import asyncio
 import functools
 import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -272,7 +273,7 @@ def test_a_conflict_after_a_failure_is_an_unknown_outcome(bucket_store, object_s
     """After a failed first try an object of another writer proves nothing: his may have come before ours or after."""
 
     def other(handler, path, body):
-        object_server.put(path, theirs)
+        object_server.put(path, theirs, modified=time.time())
         handler.reply(500)
 
     object_server.fail("/k", other, method="PUT")

@@ -18,7 +18,7 @@ def seen(kills: int, timeout: int) -> tuple[int, int]:
     )
     assert done.returncode == 0, done.stderr
     counts = [[int(text) for text in line.split(": ")[1:]] for line in done.stdout.splitlines()]
-    assert len(counts) == 6
+    assert len(counts) == 11
     assert all(reads for _, reads in counts)
     return sum(killed for killed, _ in counts), sum(reads for _, reads in counts)
 

@@ -18,6 +18,7 @@ import fsstore as ts
 from fsstore.errors import AlreadyExistsError, OutcomeUnknownError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE
 from tests.fault.fault_proxy import FaultProxy
+from tests.fault.order_search import NEVER, Event, has_order
 
 RETRIES = {"max_retries": 40, "initial_delay": "5ms", "max_delay": "50ms", "deadline": "10s"}
 DEADLINE_S = 20.0  # the last try begins before 10 s, and takes as long at most
@@ -252,6 +253,72 @@ def test_copies_into_and_out_of_buckets_are_whole(moto_bucket, engine, tmp_path)
     assert (ts.open(tmp_path / "back/v").result().read().result() == values).all()
     assert not {name for name in left if "fsstore-job" in name}
     assert len([name for name in left if name.startswith("v/c/")]) == 12
+
+
+class Mixed:
+    """Threads that read, write, create, swap and delete one value; `events` tell what came of it."""
+
+    def __init__(self, stores, seed):
+        self.stores, self.seed, self.events, self.failed, self.unknown = stores, seed, [], [], 0
+
+    def work(self, number):
+        """Do some operations, each through one of the stores."""
+        chance, known = random.Random(f"{self.seed}.{number}"), None
+        try:
+            for step in range(5):
+                store, new = chance.choice(self.stores), b"%d.%d" % (number, step)
+                kind = chance.choice(("read", "read", "write", "write", "create", "swap", "swap", "delete"))
+                if kind in ("read", "swap") and known is None:
+                    kind = "read"
+                known = self._do(store, kind, new, known)
+        except BaseException as error:  # noqa: BLE001  # the test reports it
+            self.failed.append(error)
+
+    def _do(self, store, kind, new, known):
+        """Do one operation; return what is known then: the value and its generation."""
+        old, generation = known or (None, NO_VALUE)
+        began = time.monotonic()
+        if kind == "read":
+            found = store.read("value").result()
+            value = bytes(found.value) if found.state == "value" else None
+            self.events.append(Event(began, time.monotonic(), "read", value, None))
+            return value, found.stamp.generation
+        new = None if kind == "delete" else new
+        wish = {"create": {"if_equal": NO_VALUE}, "swap": {"if_equal": generation}}.get(kind, {})
+        name, old = ("swap", None if kind == "create" else old) if wish else ("write", None)
+        try:
+            stamp = store.write("value", new, **wish).result()
+        except OutcomeUnknownError:
+            self.unknown += 1
+            self.events.append(Event(began, NEVER, name, old, new))
+            return None
+        name = "refused" if wish and not stamp.generation else name
+        self.events.append(Event(began, time.monotonic(), name, old, new))
+        return None
+
+
+@pytest.mark.parametrize("count", [4, pytest.param(240, marks=[pytest.mark.long, pytest.mark.timeout(3600)])])
+def test_mixed_histories_have_an_order(moto_bucket, count):
+    """Six threads do everything that a store can with one key, through both clients: nothing takes effect twice."""
+    unknown = events = 0
+    with behind_proxy(moto_bucket[0], count) as (proxy, port):
+        stores = [bucket(port, engine, f"mixed-{count}/") for engine in ("obstore", "fsspec")]
+        for store in stores:  # the server is asked whether it checks conditions, and clients are made
+            assert store.write("probe", b"1", if_equal=NO_VALUE).result()
+        for number in range(count):
+            mixed = Mixed([store / f"{number}/" for store in stores], number)
+            proxy.rate = RATE
+            threads = [threading.Thread(target=mixed.work, args=(n,)) for n in range(6)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            proxy.rate = 0.0
+            assert not mixed.failed
+            assert has_order(mixed.events), sorted(mixed.events)
+            unknown, events = unknown + mixed.unknown, events + len(mixed.events)
+    print(f"{count} histories: {events} operations, {unknown} unknown outcomes")
+    assert sum(proxy.done.values()) > proxy.done["proper"]
 
 
 def finished(begin):

@@ -11,9 +11,10 @@ import netCDF4
 import numpy as np
 import xarray as xr
 
-__all__ = ["FileOf", "drifted", "expected", "series", "write"]
+__all__ = ["WIDE", "FileOf", "drifted", "expected", "series", "wide_files", "write"]
 
 NY, NX = 3, 5
+WIDE = tuple(f"v{number:02}" for number in range(20))
 
 
 @dataclass(frozen=True)
@@ -110,4 +111,37 @@ def drifted(files: list[FileOf], at: int, **changes: Any) -> list[FileOf]:
     """Return the files, one of them changed."""
     out = list(files)
     out[at] = replace(out[at], **changes)
+    return out
+
+
+def wide_files(folder: Path, count: int, steps: int = 4) -> list[Path]:
+    """Write files of twenty variables: one is made, and its bytes are changed for the others.
+
+    All values of a file are its number and a hundredth of that of the variable.
+    """
+    import h5py
+
+    first = folder / "00000.nc"
+    with netCDF4.Dataset(first, "w") as data:
+        data.createDimension("time", steps)
+        data.createDimension("x", NX)
+        time = data.createVariable("time", "f8", ("time",))
+        time.units = "hours since 2000-01-01"
+        time[:] = np.arange(steps)
+        for name in WIDE:
+            values = data.createVariable(name, "f4", ("time", "x"), chunksizes=(steps, NX))
+            values.units = "K"
+            values[:] = 0
+    with h5py.File(first) as file:
+        where = {name: file[name].id.get_chunk_info(0).byte_offset for name in WIDE}
+        where["time"] = file["time"].id.get_offset()
+    template, out = first.read_bytes(), []
+    for number in range(count):
+        changed = bytearray(template)
+        values = {"time": np.arange(steps, dtype="f8") + steps * number}
+        values |= {name: np.full(steps * NX, number + at / 100, "f4") for at, name in enumerate(WIDE)}
+        for name, each in values.items():
+            changed[where[name] : where[name] + each.nbytes] = each.tobytes()
+        out.append(folder / f"{number:05}.nc")
+        out[-1].write_bytes(changed)
     return out

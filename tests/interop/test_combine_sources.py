@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -14,7 +16,7 @@ from fsstore import references
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from many_files import expected, series, write
+from many_files import WIDE, expected, series, wide_files, write
 
 sys.path.pop(0)
 
@@ -71,6 +73,80 @@ def test_ten_thousand_files(tmp_path):
     assert kept / count < 4000
     combined.save(tmp_path / "all.mosaic")
     np.testing.assert_array_equal(_values(tmp_path / "all.mosaic"), np.arange(count) * 2.0)
+
+
+_WIDE = """
+import json, pathlib, resource, sys, time
+from fsstore import references
+from fsstore.combine import verbs
+from fsstore.combine.scan import many
+
+def resident():
+    return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+spent = {}
+def timed(module, name):
+    plain = getattr(module, name)
+    def work(*arguments):
+        began = time.process_time()
+        try:
+            return plain(*arguments)
+        finally:
+            spent[name] = spent.get(name, 0) + time.process_time() - began
+    setattr(module, name, work)
+
+folder = sys.argv[1]
+paths = sorted(map(str, pathlib.Path(folder).glob("*.nc")))
+references.combine(paths[:20], "time").result()  # what is imported and known after it is no part of the growth
+timed(many, "timed_scan")
+timed(verbs, "assemble")
+before, began = resident(), time.process_time()
+combined = references.combine(paths, "time").result()
+whole, grown = time.process_time() - began, resident() - before
+count = sum(len(each.number) for each in combined.batch.variables.values())
+combined.save(folder + "/all.mosaic")
+print(json.dumps({
+    "whole": whole, **spent, "grown": grown, "count": count, "columns": combined.batch.nbytes,
+    "saved": pathlib.Path(folder, "all.mosaic").stat().st_size, "references": combined.is_references,
+}))
+"""
+
+
+def _wide_measured(folder, count):
+    paths = wide_files(folder, count)
+    done = subprocess.run(
+        [sys.executable, "-c", _WIDE, str(folder)], capture_output=True, text=True, check=True, timeout=1200
+    )
+    found = json.loads(done.stdout)
+    assert found["references"]
+    assert found["count"] == count * (len(WIDE) + 1)
+    with xr.open_dataset(str(folder / "all.mosaic"), engine="fsstore", decode_times=False) as data:
+        np.testing.assert_array_equal(data["time"].values, np.arange(4.0 * count))
+        for name in ("v00", "v07", "v19"):
+            want = (np.arange(count) + int(name[1:]) / 100).astype("f4")
+            np.testing.assert_array_equal(data[name][:, 2].values, np.repeat(want, 4))
+    for path in paths:
+        path.unlink()
+    return found
+
+
+def test_files_of_twenty_variables(tmp_path):
+    """Files of twenty variables take time in their scan, and memory in proportion to their columns."""
+    found = _wide_measured(tmp_path, 200)
+    assert found["columns"] / found["count"] < 56
+    assert found["assemble"] < 0.1 * found["whole"]
+    assert found["timed_scan"] > 0.85 * found["whole"]
+
+
+@pytest.mark.long
+def test_ten_thousand_files_of_twenty_variables(tmp_path):
+    """So do ten thousand, which take less than 300 bytes of memory a reference, of which columns are 52."""
+    found = _wide_measured(tmp_path, 10_000)
+    print(found)
+    assert found["columns"] / found["count"] < 56
+    assert found["grown"] / found["count"] < 300
+    assert found["saved"] / found["count"] < 8
+    assert found["timed_scan"] > 0.95 * found["whole"]
 
 
 def test_a_small_file_far_away_takes_two_requests(tmp_path, object_server):

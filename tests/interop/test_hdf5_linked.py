@@ -266,6 +266,34 @@ def test_the_policy_is_on_sources_and_links(tmp_path, object_server):
     np.testing.assert_array_equal(read(url, "link", rewrite=rewrite), stored(tmp_path / "s0.h5", "d"))
 
 
+def test_a_file_of_this_machine_refers_to_others_of_it_unless_targets_name_more(tmp_path, object_server):
+    """Far files are refused in a sentence, without a request, and read where `targets` names their place."""
+    write_sources(tmp_path, 1)
+    object_server.put("s0.h5", (tmp_path / "s0.h5").read_bytes())
+    object_server.put("raw.bin", np.arange(4, dtype="i4").tobytes())
+    place = tmp_path / "m.h5"
+    layout = h5py.VirtualLayout((1, 6, 8), "i4")
+    layout[0] = h5py.VirtualSource(f"{object_server.url}/s0.h5", "d", shape=(6, 8))
+    (tmp_path / "s0.h5").rename(tmp_path / "elsewhere.h5")
+    with h5py.File(place, "w", libver="latest") as file:
+        file.create_virtual_dataset("v", layout)
+        file["link"] = h5py.ExternalLink(f"{object_server.url}/s0.h5", "/d")
+        file.create_dataset("raw", (4,), "i4", external=[(f"{object_server.url}/raw.bin", 0, 16)])
+    before = len(object_server.log)
+    for name in ("v", "raw"):
+        with pytest.raises(
+            ts.errors.PermissionDeniedError, match="does not lie on this machine; name a prefix"
+        ):
+            read(place, name)
+    assert "name a prefix of it in `targets`" in notes(place)["link"]
+    assert len(object_server.log) == before
+    targets = {f"{object_server.url}/": {}}
+    assert read(place, "raw", targets=targets).tolist() == [0, 1, 2, 3]
+    for name in ("v", "link"):
+        found = read(place, name, targets=targets).reshape(6, 8)
+        np.testing.assert_array_equal(found, stored(tmp_path / "elsewhere.h5", "d"))
+
+
 def test_external_storage_in_several_files(tmp_path):
     """Values that lie in several raw files, chunks that reach from one into the next among them, are h5py's."""
     path = tmp_path / "a.h5"

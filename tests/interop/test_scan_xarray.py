@@ -9,6 +9,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
+from fsstore.runtime import execution
 
 
 def write_rich(path):
@@ -118,6 +119,19 @@ def test_classic_files_are_identical(tmp_path, form, records, kinds):
     write_classic(path, form, kinds, records=records)
     got = xr.open_dataset(f"file://{path}", engine="fsstore", decode_cf=False).load()
     assert got.identical(reference(path, decode_cf=False))
+
+
+@pytest.mark.parametrize("suffix", ["", "|hdf5:"])
+def test_a_near_file_is_opened_on_the_thread_that_asks(tmp_path, monkeypatch, suffix):
+    """Nothing waits for another thread: that costs as much as the headers of some variables, and more where all work."""
+    write_rich(tmp_path / "a.nc")
+
+    def refused():
+        raise AssertionError("the event loop was asked for")
+
+    monkeypatch.setattr(execution, "loop", refused)
+    found = xr.open_dataset(f"file://{tmp_path}/a.nc{suffix}", engine="fsstore")
+    assert found["v_i4"].load().identical(reference(tmp_path / "a.nc")["v_i4"].load())
 
 
 def test_long_runs_are_shown_in_pieces(tmp_path):

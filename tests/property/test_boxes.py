@@ -13,11 +13,14 @@ SHAPE, CHUNK = (23, 17, 9), (5, 4, 9)
 
 
 def codecs_of(kind):
-    """Return the codecs of one kind of array; the last writes shards, whose parts are never boxes."""
+    """Return the codecs of one kind of array; the last write shards, in which boxes are parts of sub-chunks."""
     raw = [{"name": "bytes"}]
+    turned = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+    large = {"chunk_shape": [9, 5, 2], "codecs": raw, "index_codecs": raw}
     return {
+        "sharded and turned": [turned, {"name": "sharding_indexed", "configuration": large}],
         "raw": raw,
-        "transposed": [{"name": "transpose", "configuration": {"order": [2, 0, 1]}}, *raw],
+        "transposed": [turned, *raw],
         "blosc": [
             *raw,
             {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle"}},
@@ -74,7 +77,7 @@ def view_of(rng, store, values):
     return view, shown
 
 
-@pytest.mark.parametrize("kind", ["raw", "transposed", "blosc", "sharded"])
+@pytest.mark.parametrize("kind", ["raw", "transposed", "blosc", "sharded", "sharded and turned"])
 @pytest.mark.parametrize("count", [1, 3, 8, 60])
 def test_reads_begun_together(kind, count):
     """Boxes of all sides and sizes, in and across chunks, and other views among them: the result is NumPy's."""

@@ -10,10 +10,12 @@ import numpy as np
 import pytest
 
 from fsstore.chunk.plan.cell_run import CellRun, batches
-from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
+from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import KeyEncoding
+from fsstore.chunk.plan.listed import listed_segments
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Affine, Constant, Indexed, chunk_numbers, plan
+from fsstore.chunk.read.gather import Gather, boxes, split
 
 
 def random_request(rng):
@@ -120,6 +122,82 @@ def test_filling_touches_the_same_elements(seed):
             placement.copy_out(cell, ones)
             np.testing.assert_array_equal(out, filled)
         assert (out == 5).all()
+
+
+def _run_of(box, axes, array, order):
+    """Return the chunks of a box one after the other, laid out in memory in some order, as decoding gives them."""
+    columns = zip(*[column.tolist() for column in box.chunks], strict=True)
+    chunks = []
+    for numbers in columns:
+        where = tuple(
+            slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True)
+        )
+        chunk = np.zeros([part.stop - part.start for part in where], array.dtype)
+        chunk[tuple(slice(0, size) for size in array[where].shape)] = array[where]
+        chunks.append(chunk.transpose(order))
+    run = np.ascontiguousarray(np.stack(chunks))
+    return run.transpose([0, *(1 + np.argsort(order))])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_one_gather_reads_what_cells_read(seed):
+    """Boxes of listed positions have every cell once, chunks of one shape, and place what NumPy's indexing selects."""
+    rng = random.Random(400 + seed)
+    found = 0
+    for _ in range(120):
+        shape, axes, result, maps, index = random_request(rng)
+        if rng.random() < 0.5:
+            axes = [ClippedAxis(rng.randint(1, 5), extent) for extent in shape]
+        array = np.arange(1, 1 + int(np.prod(shape)), dtype=rng.choice(["i4", ">i8", "u2"])).reshape(shape)
+        request_plan = plan(maps, result, axes)
+        if not request_plan.listed:
+            continue
+        found += 1
+        out = np.zeros(result, array.dtype)
+        gather = Gather(request_plan, out)
+        seen = []
+        for box in boxes(request_plan, rng.randint(1, 9), rng.randint(1, 3)):
+            parts = list(split(box, rng.randint(1, 4))) if rng.random() < 0.5 else [box]
+            assert [cell.spans for part in parts for cell in part] == [cell.spans for cell in box]
+            for part in parts:
+                gather.gather(part, _run_of(part, axes, array, rng.sample(range(len(shape)), len(shape))))
+                seen += [tuple(gather.numbers(cell)) for cell in part]
+                assert seen[-len(part) :] == list(zip(*[c.tolist() for c in part.chunks], strict=True))
+        np.testing.assert_array_equal(out, array[index])
+        assert sorted(seen) == sorted(
+            tuple(chunk_numbers(request_plan, cell)) for cell in request_plan.cells()
+        )
+        assert len(seen) == len(set(seen)) == request_plan.cell_count
+        for cell in box:
+            gather.fill(cell, 0)
+            gather.copy_out(cell, _run_of(cell, axes, array, range(len(shape)))[0])
+        np.testing.assert_array_equal(out, array[index])
+    assert found > 8
+
+
+@pytest.mark.parametrize("count", [1, 5, 3000])
+@pytest.mark.parametrize("far", [False, True])
+def test_listed_positions_are_grouped_by_chunk(count, far):
+    """Positions of one dimension or several, sorted or not, near or far apart, fall into the chunks they lie in."""
+    rng = np.random.default_rng(count)
+    extent = 2**40 if far else 5000
+    for columns in (1, 2, 3):
+        positions = [rng.integers(0, extent, count) for _ in range(columns)]
+        for values in (positions, [np.sort(each) for each in positions]):
+            axes = [RegularAxis(7), ClippedAxis(11, extent), RegularAxis(3)][:columns]
+            seen = np.zeros(count, int)
+            segments = listed_segments(axes, values, (count,))
+            for place, segment in enumerate(segments):
+                chunk = segment.chunk if columns > 1 else (segment.chunk,)
+                inside = segment.inside if columns > 1 else (segment.inside,)
+                outside = segment.outside[0] if columns > 1 else segment.outside
+                seen[outside] += 1
+                for axis, number, at, each in zip(axes, chunk, inside, values, strict=True):
+                    np.testing.assert_array_equal(axis.start(number) + at, each[outside])
+                    assert at.min() >= 0
+                    assert at.max() < axis.size(number)
+                assert repr(segments[place]) == repr(segment)
+            assert (seen == 1).all()
 
 
 def test_empty_requests_have_no_cells():

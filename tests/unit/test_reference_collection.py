@@ -17,7 +17,7 @@ import fsstore as ts
 from fsstore import references
 from fsstore.errors import JsonError, NotFoundError, StoreError
 from fsstore.kvstore.reference.table.value import Located
-from fsstore.kvstore.reference.tools.scan import detect_format
+from fsstore.kvstore.scan.as_references import format_of_head
 from fsstore.values.file_compression import method_of
 
 
@@ -179,12 +179,12 @@ def test_opening_nothing(tmp_path):
 
 @pytest.mark.parametrize(
     ("head", "name"),
-    [(b"\x89HDF\r\n\x1a\n", "hdf5"), (bytes(512) + b"\x89HDF\r\n\x1a\n", "hdf5"), (b"CDF\x02", "netcdf3"), (b"GRIB", "grib2"),
+    [(b"\x89HDF\r\n\x1a\n", "hdf5"), (bytes(512) + b"\x89HDF\r\n\x1a\n", "hdf5"), (b"CDF\x02", "netcdf3"), (b"GRIB\0\0\0\2", "grib"),
      (b"SIMPLE  = T", "fits"), (b"II*\0", "tiff"), (b"MM\0+", "tiff"), (b"hello", None), (b"", None)],
 )  # fmt: skip
 def test_formats_are_told_by_content(head, name):
     """The scanner is chosen by the first bytes."""
-    assert detect_format(head) == name
+    assert format_of_head(head.ljust(32, b"\0") if head else head) == name
 
 
 @pytest.fixture(scope="module")

@@ -72,6 +72,8 @@ def test_boxes_of_shards_are_what_numpy_selects(codecs, pool):
         keys.append(tuple(key))
     for key in keys:
         np.testing.assert_array_equal(array[key].read().result(), data[key])
+    # views without strides are planned by columns, wherever they begin: next to sub-chunks that are missing, too
+    keys += [(slice(at % 17, at % 17 + 4), slice(at % 29, at % 29 + 3), at % 16) for at in range(40)]
     begun = [array[key].read() for key in keys]
     for key, future in zip(keys, begun, strict=True):
         np.testing.assert_array_equal(future.result(), data[key])

@@ -5,6 +5,7 @@ Plans are values; nothing here writes.
   the bytes
 * `cell_run`: cells that follow each other in a plan, made when they are asked for
 * `grid`: how one dimension of an array is cut into chunks, and how a request along it falls into them
+* `listed`: listed positions by chunk, as columns of integers
 * `keys`: chunk keys: the numbers of a chunk along each dimension as one string
 * `model`: what the engine knows of a stored array: its chunk boundaries, keys, codecs and fill value
 * `open_chunks`: the chunks of one open array: what is constant from one read or write to the next

@@ -14,8 +14,9 @@ from typing import Any, overload
 import numpy as np
 
 from fsstore.chunk.plan.grid import Segment, SliceSegments
+from fsstore.chunk.plan.listed import ListedSegments, Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Cell, Plan, Points, chunk_numbers, even
+from fsstore.chunk.plan.planner import Cell, Plan, chunk_numbers, even
 from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]
@@ -143,4 +144,7 @@ def _chunks(segments: Sequence[Any]) -> Sequence[int]:
     """Return the numbers of the chunks of segments along one dimension."""
     if isinstance(segments, SliceSegments):
         return segments.chunks
+    if isinstance(segments, ListedSegments):
+        listed: list[int] = segments.chunks[0].tolist()
+        return listed
     return [segment.chunk for segment in segments]

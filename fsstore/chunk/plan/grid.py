@@ -21,7 +21,6 @@ __all__ = [
     "Segment",
     "SliceSegments",
     "VariableAxis",
-    "array_segments",
     "point_segment",
     "slice_segments",
 ]
@@ -64,6 +63,10 @@ class Axis(Protocol):
         """Return how many positions a chunk holds."""
         ...
 
+    def sizes_of(self, chunks: IntArray) -> IntArray | None:
+        """Return how many positions each chunk holds; None where all hold as many."""
+        ...
+
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
         ...
@@ -93,6 +96,9 @@ class RegularAxis:
         """Return how many positions a chunk holds."""
         return self.step
 
+    def sizes_of(self, chunks: IntArray) -> None:
+        """Return None: all chunks hold as many positions."""
+
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
         return position // self.step
@@ -121,6 +127,10 @@ class ClippedAxis:
     def size(self, chunk: int) -> int:
         """Return how many positions a chunk holds."""
         return min(self.step, self.extent - chunk * self.step)
+
+    def sizes_of(self, chunks: IntArray) -> IntArray | None:
+        """Return how many positions each chunk holds; None where all hold as many."""
+        return np.minimum(self.step, self.extent - chunks * self.step) if self.extent % self.step else None
 
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
@@ -157,6 +167,11 @@ class VariableAxis:
     def size(self, chunk: int) -> int:
         """Return how many positions a chunk holds."""
         return int(self.bounds[chunk + 1] - self.bounds[chunk])
+
+    def sizes_of(self, chunks: IntArray) -> IntArray:
+        """Return how many positions each chunk holds."""
+        found: IntArray = self.bounds[chunks + 1] - self.bounds[chunks]
+        return found
 
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
@@ -235,24 +250,4 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
     segments = SliceSegments(axis, first, step, count, chunks)
     if not isinstance(axis, RegularAxis):
         segments.chunks = [segment.chunk for segment in segments if segment.length > 0]
-    return segments
-
-
-def array_segments(axis: Axis, positions: IntArray) -> list[Segment]:
-    """Return the segments of listed positions along a dimension of the result, in order of chunks."""
-    if not len(positions):
-        return []
-    chunks = axis.locate(positions)
-    order: IntArray | None = None
-    if len(chunks) > 1 and bool((chunks[1:] < chunks[:-1]).any()):
-        order = np.argsort(chunks, kind="stable")
-        chunks, positions = chunks[order], positions[order]
-    cuts = np.flatnonzero(np.diff(chunks)) + 1
-    begins = [0, *cuts.tolist()]
-    ends = [*cuts.tolist(), len(chunks)]
-    segments = []
-    for begin, end in zip(begins, ends, strict=True):
-        chunk = int(chunks[begin])
-        outside = slice(begin, end) if order is None else order[begin:end]
-        segments.append(Segment(chunk, positions[begin:end] - axis.start(chunk), outside, False, end - begin))
     return segments

@@ -22,7 +22,7 @@ class OpenChunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
-    `reach`: a box with no longer side may wait, unplanned, for others to be read with; 0 where none may.
+    `reach`: a box with no longer sides may wait, unplanned, for others to be read with; None where none may.
     """
 
     bounds: IndexTransform
@@ -32,18 +32,20 @@ class OpenChunks:
     threads: int | None = None
     cache: ChunkCache | None = None
     meter: Meter | None = field(default=None, compare=False)
-    reach: int = field(init=False, compare=False)
+    reach: tuple[int, ...] | None = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Find the reach: such a box touches at most two chunks a dimension, and these are not too large."""
+        """Find the reach: such a box touches two chunks a dimension at most (sub-chunks of shards), not too large."""
         model = self.model
-        chunk = model.chain.chunk
-        steps = [axis.step for axis in model.axes if isinstance(axis, RegularAxis)]
-        plain = len(steps) == len(chunk.shape) == len(model.axes) and not model.is_partial
-        alone = self.store.driver.features.waits or self.cache is not None or model.chain.shard is not None
-        touched = chunk.dtype.itemsize * math.prod([2 * step for step in steps])
-        reach = min(steps, default=0) if plain and not alone and touched <= JOINT_BYTES else 0
-        object.__setattr__(self, "reach", reach)
+        chain, shard = model.chain, model.shard
+        regular = all(isinstance(axis, RegularAxis) for axis in model.axes)
+        plain = regular and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
+        alone = self.store.driver.features.waits or self.cache is not None
+        shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
+        reach = chain.read_shape
+        touched = chain.chunk.dtype.itemsize * math.prod([2 * side for side in reach])
+        may_wait = plain and not alone and not shards and touched <= JOINT_BYTES
+        object.__setattr__(self, "reach", (reach or None) if may_wait else None)
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

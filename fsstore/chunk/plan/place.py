@@ -13,17 +13,18 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, Points, chunk_numbers
+from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, chunk_numbers
 from fsstore.codec.chain.shard_layout import blocks_of
 
-__all__ = ["BoxPlacement", "Placement", "Placing", "placement_of"]
+__all__ = ["BoxPlacement", "Placement", "Placing", "Sending", "placement_of"]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Index: TypeAlias = tuple[Any, ...]
 
 
 class Placing(Protocol):
-    """The part of a placement that reading and writing need; a cell is one of those that it places."""
+    """The part of a placement that reading needs; a cell is one of those that it places."""
 
     def target(self, cell: Any) -> Array | None:
         """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
@@ -48,16 +49,20 @@ class Placing(Protocol):
         """Copy the selected elements of the chunk to the array."""
         ...
 
+    def fill(self, cell: Any, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        ...
+
+
+class Sending(Placing, Protocol):
+    """A placement whose array is written from too."""
+
     def copy_in(self, cell: Any, chunk: Array) -> None:
         """Copy the elements of the array to their places in the chunk."""
         ...
 
     def source(self, cell: Any) -> Array | None:
         """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
-        ...
-
-    def fill(self, cell: Any, value: Any) -> None:
-        """Set the elements of the array to one value."""
         ...
 
 
@@ -194,8 +199,8 @@ class Placement:
             if isinstance(segment, Points):
                 for output, values in zip(component.outputs, segment.inside, strict=True):
                     inside[output] = along(axis, values)
-                for dimension, values in zip(component.inputs, segment.outside, strict=True):
-                    outside[dimension] = along(axis, values)
+                for dimension, where in zip(component.inputs, segment.outside, strict=True):
+                    outside[dimension] = along(axis, _as_array(where))
                 continue
             inside[component.outputs[0]] = along(axis, _as_array(segment.inside))
             if component.inputs:
@@ -243,7 +248,7 @@ class BoxPlacement:
 _BOXES = BoxPlacement()
 
 
-def placement_of(outline: Outline, array: Array) -> Placing:
+def placement_of(outline: Outline, array: Array) -> Sending:
     """Return what places the cells of a request in its array, or takes them from there."""
     return _BOXES if isinstance(outline, ChunkBox) else Placement(outline, array)
 

@@ -3,14 +3,13 @@
 A request maps the positions of a result (input dimensions) to positions of the array (output dimensions).  Output
 dimensions that share no input dimension with others are cut into chunks independently, and the cells are the product
 of their segments: so millions of elements cost a few numbers each dimension.  Output dimensions that share input
-dimensions (diagonals, point lists) are cut together, by sorting the points.
+dimensions (diagonals, point lists) are cut together, by sorting the points (`listed`).
 
 Pure: knows nothing of keys, bytes or stores.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from operator import attrgetter
@@ -18,7 +17,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, array_segments, point_segment, slice_segments
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment, point_segment, slice_segments
+from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
 
 __all__ = [
     "Affine",
@@ -31,7 +31,6 @@ __all__ = [
     "OutputMap",
     "Plan",
     "PlanComponent",
-    "Points",
     "box_in_chunk",
     "chunk_numbers",
     "even",
@@ -64,24 +63,26 @@ _covers = attrgetter("covers")
 OutputMap: TypeAlias = Constant | Affine | Indexed
 
 
-class Points(NamedTuple):
-    """A segment of dimensions cut together: positions inside the chunk by output dimension, outside by input one."""
-
-    chunk: tuple[int, ...]
-    inside: tuple[IntArray, ...]
-    outside: tuple[IntArray, ...]
-    covers: bool = False
-
-
 class PlanComponent(NamedTuple):
     """Output dimensions that are cut together, the input dimensions they depend on, and the segments.
 
-    A component of one output dimension has `Segment`s, a larger one a tuple of `Points`.
+    A component of one output dimension, which depends on at most one input dimension, has `Segment`s, a larger one
+    `Points`.
     """
 
     outputs: tuple[int, ...]
     inputs: tuple[int, ...]
-    segments: Sequence[Segment | Points]
+    segments: Sequence[Any]
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether the segments are `Points`."""
+        return len(self.outputs) > 1 or len(self.inputs) > 1
+
+    @property
+    def listed(self) -> ListedSegments | None:
+        """The segments, if their positions are listed."""
+        return self.segments if isinstance(self.segments, ListedSegments) else None
 
 
 class Cell(NamedTuple):
@@ -125,7 +126,7 @@ class Plan(NamedTuple):
 
     `separable`: every component is one output dimension that depends on at most one input dimension; then `axes`
     orders the input dimensions as the result must be transposed to match chunks (dimensions nobody uses first).
-    `basic`: moreover no positions are listed.
+    `basic`: moreover no positions are listed.  `listed`: nothing but listed positions and constants.
     """
 
     shape: tuple[int, ...]
@@ -134,6 +135,7 @@ class Plan(NamedTuple):
     unused: int
     separable: bool
     basic: bool
+    listed: bool
 
     @property
     def cell_count(self) -> int:
@@ -173,12 +175,12 @@ def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]
     """
     groups = _connected(maps, shape)
     components = tuple([_component(group, maps, shape, axes) for group in groups])
-    separable = tuple not in [type(component.segments) for component in components]
+    separable = True not in [component.is_joint for component in components]
     used = [axis for component in components for axis in component.inputs]
     unused = [axis for axis in range(len(shape)) if axis not in used]
-    listed = [_depends(output_map, shape) for output_map in maps if isinstance(output_map, Indexed)]
-    basic = separable and not any(listed)
-    return Plan(shape, components, (*unused, *used), len(unused), separable, basic)
+    listed = [component.listed is not None for component in components]
+    only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
+    return Plan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
 
 
 def box_in_chunk(
@@ -267,7 +269,11 @@ def _component(
 ) -> PlanComponent:
     outputs, inputs = group
     if len(outputs) > 1 or len(inputs) > 1:
-        return PlanComponent(outputs, inputs, tuple(_points(outputs, inputs, maps, shape, axes)))
+        positions = [_positions(maps[output], inputs, shape) for output in outputs]
+        sizes = tuple([shape[axis] for axis in inputs])
+        return PlanComponent(
+            outputs, inputs, listed_segments([axes[output] for output in outputs], positions, sizes)
+        )
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
         segments: Sequence[Segment] = slice_segments(
@@ -276,7 +282,8 @@ def _component(
     elif isinstance(output_map, Constant):
         segments = [point_segment(axis, output_map.position)]
     elif inputs:
-        segments = array_segments(axis, output_map.positions.reshape(-1))
+        column = output_map.positions.reshape(-1)
+        segments = listed_segments([axis], [column], (len(column),))
     else:
         segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
     return PlanComponent(outputs, inputs, segments)
@@ -296,58 +303,6 @@ def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int,
     own = output_map.positions.shape
     place = [own[axis - lead] if axis >= lead else 1 for axis in inputs]
     return np.broadcast_to(output_map.positions.reshape(place), sizes).reshape(-1)
-
-
-def _points(
-    outputs: tuple[int, ...],
-    inputs: tuple[int, ...],
-    maps: Sequence[OutputMap],
-    shape: tuple[int, ...],
-    axes: Sequence[Axis],
-) -> Iterator[Points]:
-    positions = [_positions(maps[output], inputs, shape) for output in outputs]
-    if not len(positions[0]):
-        return
-    numbers = [axes[output].locate(values) for output, values in zip(outputs, positions, strict=True)]
-    order, cuts = _grouped(numbers)
-    inside = [
-        (values - axes[output].starts(chunk)).take(order)
-        for output, values, chunk in zip(outputs, positions, numbers, strict=True)
-    ]
-    sizes = tuple(shape[axis] for axis in inputs)
-    outside = (order,) if len(sizes) == 1 else np.unravel_index(order, sizes)
-    begins = [0, *cuts]
-    chunks = zip(*(chunk[order[begins]].tolist() for chunk in numbers), strict=True)
-    for chunk, begin, end in zip(chunks, begins, [*cuts, len(order)], strict=True):
-        yield Points(
-            chunk,
-            tuple([values[begin:end] for values in inside]),
-            tuple([index[begin:end] for index in outside]),
-        )
-
-
-def _grouped(numbers: Sequence[IntArray]) -> tuple[IntArray, list[int]]:
-    """Return the order that brings equal chunks together, and where in it a new chunk begins.
-
-    Chunk numbers become one key where it fits, because sorting one column is three times faster than several, and
-    four times faster again if the key has two bytes.
-    """
-    lows = [int(column.min()) for column in numbers]
-    spans = [int(column.max()) - low + 1 for column, low in zip(numbers, lows, strict=True)]
-    count = math.prod(spans)
-    if count < 2**62:
-        key = np.zeros(len(numbers[0]), dtype=np.int64)
-        for column, low, span in zip(numbers, lows, spans, strict=True):
-            key = key * span + (column - low)
-        key = key.astype(np.uint16) if count <= 2**16 else key
-        order = np.argsort(key, kind="stable")
-        ordered = key[order]
-        return order, (np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist()
-    order = np.lexsort(numbers[::-1])
-    changed = np.zeros(len(order) - 1, dtype=bool)
-    for column in numbers:
-        changed |= column[order][1:] != column[order][:-1]
-    return order, (np.flatnonzero(changed) + 1).tolist()
 
 
 def chunk_numbers(request_plan: Plan, cell: Cell) -> list[int]:

@@ -1,8 +1,8 @@
 """Planning many small boxes of one array at once, by columns of integers.
 
-Reads that were begun together are boxes nearly always, none longer than a chunk.  Where each begins and which parts of
-which chunks it touches are a few array operations for all of them; the cells, a few objects each, are made when their
-chunk is there, by the worker that puts them in their place.
+Reads that were begun together are boxes nearly always, none longer than a chunk, or a sub-chunk of shards.
+Where each begins and which parts of which chunks it touches are a few array operations for all of them; the cells, a
+few objects each, are made when their chunk is there, by the worker that puts them in their place.
 """
 
 from __future__ import annotations
@@ -16,12 +16,13 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
-from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.plan.source import KvSource, Source
 from fsstore.chunk.read.window import ChunkReader
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 
@@ -38,12 +39,13 @@ class BoxView(NamedTuple):
     order: str
 
 
-def is_box(transform: IndexTransform, reach: int) -> bool:
+def is_box(transform: IndexTransform, reach: Sequence[int]) -> bool:
     """Return whether a view is a box of the array, wherever that may be, with no side longer than `reach`."""
-    for _, _, stride, _, index_array, _ in transform.maps:
-        if stride not in _DENSE or index_array is not None:
+    shape = transform.domain.shape
+    for (_, _, stride, source, index_array, _), longest in zip(transform.maps, reach, strict=True):
+        if stride not in _DENSE or index_array is not None or (stride and shape[source] > longest):
             return False
-    return max(transform.domain.shape, default=1) <= reach
+    return len(shape) <= len(reach)
 
 
 class _Pieces(NamedTuple):
@@ -92,14 +94,14 @@ class BoxRun:
 
 
 class BoxPlans(NamedTuple):
-    """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its key.
+    """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its identity.
 
     `touched_bytes` are decoded for them if each decodes for itself.
     """
 
     part: ChunkReader
     outs: dict[int, Array]
-    runs: dict[str, BoxRun]
+    runs: dict[Any, BoxRun]
     touched_bytes: int
 
 
@@ -164,15 +166,33 @@ def _planned(alike: _Alike) -> BoxPlans:
     outs = [new_array(tuple(shape), dtype, order) for shape in sizes[:, kept].tolist()]
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
-    part = ChunkReader(chunks, BoxPlacement(), KvSource(chunks.store))
-    pieces = _cut(first, sizes, np.array([axis.size(0) for axis in chunks.model.axes]))
+    part = _reader(chunks)
+    model, grid = chunks.model, part.grid
+    steps = [axis.size(0) for axis in model.axes] if grid is None else grid.shape
+    pieces = _cut(first, sizes, np.array(steps, np.int64))
+    spans = _by_chunk(pieces) if numbers else []
+    touched = pieces.chunk[[span.start for span in spans]]
     runs = {
-        chunks.model.key(pieces.chunk[rows.start].tolist()): BoxRun(part, numbers, targets, pieces, rows)
-        for rows in (_by_chunk(pieces) if numbers else ())
+        identity: BoxRun(part, numbers, targets, pieces, span)
+        for identity, span in zip(_identities(model, grid, touched), spans, strict=True)
     }
-    return BoxPlans(
-        part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(chunks.model.chain, pieces)
-    )
+    return BoxPlans(part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(part, pieces))
+
+
+def _reader(chunks: OpenChunks) -> ChunkReader:
+    """Return what reads boxes, of chunks or of the sub-chunks of shards."""
+    grid = None if chunks.model.shard is None else shard_grid(chunks.model.chain)
+    source: Source = KvSource(chunks.store)
+    return ChunkReader(chunks, BoxPlacement(), source if grid is None else grid.source(source), grid)
+
+
+def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) -> list[Any]:
+    """Return what the source calls chunks, or sub-chunks of shards, of given numbers."""
+    if grid is None:
+        return list(map(model.key, touched.tolist()))
+    [level] = grid.numbering()
+    shards, within = np.divmod(touched, np.array(level.shard))
+    return list(zip(map(model.key, shards.tolist()), (within @ np.array(level.stride)).tolist(), strict=True))
 
 
 def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
@@ -195,20 +215,21 @@ def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
     return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
 
 
-def _by_chunk(pieces: _Pieces) -> Iterator[slice]:
-    """Yield the rows of each chunk."""
+def _by_chunk(pieces: _Pieces) -> list[slice]:
+    """Return the rows of each chunk."""
     chunk = pieces.chunk
     edges = [0, *(np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1).tolist(), len(chunk)]
-    return map(slice, edges[:-1], edges[1:])
+    return list(map(slice, edges[:-1], edges[1:]))
 
 
-def _bytes_decoded(codecs: BoundChain, pieces: _Pieces) -> int:
+def _bytes_decoded(part: ChunkReader, pieces: _Pieces) -> int:
     """Return how many bytes are decoded for parts of chunks if each decodes for itself."""
-    elements = np.full(len(pieces.box), math.prod(codecs.chunk.shape))
-    if codecs.decodes_spans and codecs.order is not None:
-        weights = np.ones(len(codecs.order), np.int64)
-        for outer, inner in zip(codecs.order[-2::-1], codecs.order[:0:-1], strict=True):
-            weights[outer] = weights[inner] * codecs.chunk.shape[inner]
+    codecs, shape, order = part.layout
+    elements = np.full(len(pieces.box), math.prod(shape))
+    if codecs.decodes_spans and order is not None:
+        weights = np.ones(len(order), np.int64)
+        for outer, inner in zip(order[-2::-1], order[:0:-1], strict=True):
+            weights[outer] = weights[inner] * shape[inner]
         first = 0 if codecs.spans_from_start else pieces.low
         spans = (pieces.high - 1 - first) @ weights + 1
         elements = np.where(2 * spans > elements, elements, spans)

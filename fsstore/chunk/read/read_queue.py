@@ -15,12 +15,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import ChunkReader, Planned, ReadRequest, locate_error
+from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
 from fsstore.chunk.tuning import (
     BOX_COLUMNS_FROM,
     INLINE_READ_BYTES,
@@ -40,7 +39,7 @@ from fsstore.runtime.together import outcomes, tell
 __all__ = ["ReadQueue"]
 
 
-User: TypeAlias = tuple[int, ChunkReader, AnyCell]
+User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
 
 
@@ -168,7 +167,7 @@ class _Batch:
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
                 users[key] = [*users[key], *run] if key in users else run
-                parts.setdefault(str, boxes.part)
+                parts.setdefault(type(key), boxes.part)
         for kind, part in parts.items():
             wanted = [identity for identity in users if type(identity) is kind]
             size = _batch_size(part.chunks.model)

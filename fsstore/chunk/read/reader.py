@@ -20,6 +20,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement, Placement
 from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
 from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.shard.shard_entries import ShardEntries
@@ -82,17 +83,24 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 
 def plan_alone(request: ReadRequest) -> Planned:
-    """Return the plan of a read that touches few chunks, none of them a shard."""
+    """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
     chunks, maps, out = request
     model = chunks.model
     window = _window_of_box(request)
     if window is not None:
-        windows, count = [window], 1
+        return Planned([window], out, _bytes_decoded([window], _bytes_touched(window)))
+    outline = plan(maps, out.shape, model.axes)
+    count = outline.cell_count
+    if not count:
+        return Planned([], out, 0)
+    if model.shard is None:
+        windows, touched = list(_windows(request, outline, count)), count * model.chain.decoded_size
     else:
-        outline = plan(maps, out.shape, model.axes)
-        count = outline.cell_count
-        windows = list(_windows(request, outline, count)) if count else []
-    return Planned(windows, out, _bytes_decoded(windows, count * model.chain.decoded_size))
+        entries = ShardEntries(maps, out.shape, model)
+        together, touched = INLINE_READ_BYTES, entries.touched_bytes
+        found = shard_windows(request, outline, entries, most=FAR_SHARD_BYTES, together=together, few=False)
+        windows = list(found)
+    return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
 def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
@@ -297,17 +305,23 @@ def _pieces(
     window: Window, answers: Answers, count: int, least: int = FEW_LARGE_CELLS
 ) -> Iterator[tuple[Window, Answers]]:
     """Yield `count` parts of a window and of what was fetched, or fewer that have `least` cells."""
-    size = max(least, math.ceil(len(window.cells) / count))
-    for begin in range(0, len(window.cells), size):
-        end = begin + size
-        part = Window(window.part, window.cells[begin:end], window.identities[begin:end])
-        yield part, answers[begin:end]
+    begin = 0
+    for cells in split(window.cells, max(least, math.ceil(len(window.cells) / count))):
+        end = begin + len(cells)
+        yield Window(window.part, cells, window.identities[begin:end]), answers[begin:end]
+        begin = end
 
 
 def _windows(request: ReadRequest, outline: Plan, size: int, threads: int = 1) -> Iterator[Window]:
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
     apart = chunks.model.chain.decoded_size > TOGETHER_BYTES and not chunks.store.driver.features.waits
-    part = ChunkReader(chunks, Placement(outline, request.out), KvSource(chunks.store))
-    for cells, keys in batches(outline, chunks.model, size, lanes=threads if apart else 1):
+    lanes, source = threads if apart else 1, KvSource(chunks.store)
+    if outline.listed:
+        part = ChunkReader(chunks, Gather(outline, request.out), source)
+        for box in boxes(outline, size, lanes):
+            yield Window(part, box, box.keys(chunks.model))
+        return
+    part = ChunkReader(chunks, Placement(outline, request.out), source)
+    for cells, keys in batches(outline, chunks.model, size, lanes):
         yield Window(part, cells, keys)

@@ -19,6 +19,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.plan.source import ByteRange, Source
+from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import SPAN_SHARE
@@ -34,6 +35,7 @@ __all__ = [
     "Answers",
     "ChunkReader",
     "Planned",
+    "ReadCell",
     "ReadRequest",
     "ShardGuard",
     "Window",
@@ -51,6 +53,7 @@ class CacheAnswer(NamedTuple):
     epoch: int
 
 
+ReadCell: TypeAlias = AnyCell | CellBox
 Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there is a cache
 
 
@@ -62,7 +65,7 @@ class ChunkReader(NamedTuple):
     source: Source
     grid: ShardGrid | None = None
 
-    def decode(self, cell: AnyCell, identity: Any, answer: ReadResult) -> None:
+    def decode(self, cell: ReadCell, identity: Any, answer: ReadResult) -> None:
         """Put the selected elements of one chunk in their place."""
         if answer.state != "value":
             self._fill(cell, identity)
@@ -73,15 +76,15 @@ class ChunkReader(NamedTuple):
         else:
             self.placement.copy_out(cell, self.decode_to_scratch(cell, answer))
 
-    def decode_to_scratch(self, cell: AnyCell, answer: ReadResult) -> Array:
+    def decode_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
         """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
         return self._view(self.chain(cell).decode_to_scratch(answer.value, self.span(cell)))
 
-    def decode_all_to_scratch(self, cell: AnyCell, answer: ReadResult) -> Array:
+    def decode_all_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
         """Return all of the decoded chunk, good until this thread decodes the next one."""
         return self._view(self.chain(cell).decode_to_scratch(answer.value))
 
-    def span(self, cell: AnyCell) -> Span | None:
+    def span(self, cell: ReadCell) -> Span | None:
         """Return which elements of the encoding have to be decoded, None for all."""
         chain = self.chain(cell)
         order = chain.order if self.grid is None else self.grid.order
@@ -95,29 +98,35 @@ class ChunkReader(NamedTuple):
         return None if stop - first > SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
     def decode_together(
-        self, cells: Sequence[AnyCell], identities: Sequence[Any], answers: Sequence[ReadResult]
+        self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> bool:
         """Put the selected elements of small chunks in their places, many at a time.
 
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
-        if self.chunks.model.bind is not None or len(cells) < 2:
+        if len(cells) < 2 or (self.chunks.model.bind is not None and not isinstance(cells, CellBox)):
             return False
         chain = self.chain(cells[0])
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
-        for begin in range(0, len(here), size):
-            run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
+        begin = 0
+        for some in split(here, size):
+            end = begin + len(some)
+            run = chain.decode_run_to_scratch(values[begin:end]) if size > 1 else None
             if run is None:
                 return False
-            self._place(here[begin : begin + size], run, gaps=bool(missing))
+            self._place(some, run, gaps=bool(missing))
+            begin = end
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
 
-    def _place(self, cells: Sequence[AnyCell], run: Array, *, gaps: bool) -> None:
+    def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
+        if isinstance(self.placement, Gather) and isinstance(cells, CellBox):
+            self.placement.gather(cells, self._view(run))
+            return
         # where chunks are missing, as many others may be in the box
         boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
@@ -127,12 +136,20 @@ class ChunkReader(NamedTuple):
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))
 
-    def chain(self, cell: AnyCell) -> BoundChain:
+    def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
         if self.grid is not None:
             return self.grid.layout.inner
         model = self.chunks.model
         return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
+
+    @property
+    def layout(self) -> tuple[BoundChain, Sequence[int], Sequence[int] | None]:
+        """The codecs of a chunk of a regular grid, its shape, and the order of its dimensions in the bytes."""
+        if self.grid is not None:
+            return self.grid.layout.inner, self.grid.shape, self.grid.order
+        chain = self.chunks.model.chain
+        return chain, chain.chunk.shape, chain.order
 
     @property
     def _seen_as_decoded(self) -> bool:
@@ -142,7 +159,7 @@ class ChunkReader(NamedTuple):
         """Return a decoded chunk as the array sees it."""
         return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk))
 
-    def _fill(self, cell: AnyCell, identity: Any) -> None:
+    def _fill(self, cell: ReadCell, identity: Any) -> None:
         if not self.chunks.fill_missing:
             numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
@@ -153,7 +170,7 @@ class ChunkReader(NamedTuple):
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
         self.placement.copy_out(cell, chunk if self.grid is None else self.grid.in_array_order(chunk))
 
-    def decode_cached(self, cell: AnyCell, identity: Any, found: CacheAnswer) -> None:
+    def decode_cached(self, cell: ReadCell, identity: Any, found: CacheAnswer) -> None:
         """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
         kept, answer, epoch = found
         if answer is not None:
@@ -175,7 +192,7 @@ class Window(NamedTuple):
     """Cells fetched together: how, which, and what they are called; `guard`: of the windows of one shard."""
 
     part: ChunkReader
-    cells: Sequence[AnyCell]
+    cells: Sequence[ReadCell]
     identities: Sequence[Any]
     guard: ShardGuard | None = None
 

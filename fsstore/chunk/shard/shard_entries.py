@@ -20,8 +20,9 @@ import numpy as np
 
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, Points, plan
+from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, PlanComponent, plan
 from fsstore.chunk.shard.entry_run import EntryRun
 from fsstore.chunk.shard.shard_grid import Numbering, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
@@ -49,9 +50,7 @@ class ShardEntries:
         self.grid = shard_grid(model.chain, depth)
         self.plan = plan(maps, shape, [*self.grid.axes, *inside])
         levels = self.grid.numbering(len(inside))
-        self._groups = [
-            _group(component.outputs, component.segments, levels) for component in self.plan.components
-        ]
+        self._groups = [_group(component, levels) for component in self.plan.components]
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
@@ -154,12 +153,13 @@ def _identity(key: str, number: int | tuple[int, ...]) -> Any:
 
 
 def _group(
-    outputs: tuple[int, ...], segments: Sequence[Any], levels: Sequence[Numbering]
+    component: PlanComponent, levels: Sequence[Numbering]
 ) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
+    outputs, _, segments = component
     outer, single = levels[0], len(levels) == 1
-    if single and not isinstance(segments, tuple):  # one dimension, as nearly always: half the time
+    if single and not component.is_joint:  # one dimension, as nearly always: half the time
         size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
         for segment in segments:
             shard, place = divmod(segment.chunk, size)

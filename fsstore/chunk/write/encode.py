@@ -19,7 +19,7 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.place import Placement, Placing
+from fsstore.chunk.plan.place import Placement, Sending
 from fsstore.chunk.plan.planner import AnyCell, Cell, OutputMap
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
@@ -58,7 +58,7 @@ class ChunkEncoder:
     `keeps`: chunks that become all fill values when a part is written are stored as such.
     """
 
-    def __init__(self, request: WriteRequest, placement: Placing, *, keeps: bool) -> None:
+    def __init__(self, request: WriteRequest, placement: Sending, *, keeps: bool) -> None:
         self._model, self._placement = request.chunks.model, placement
         self._elide, self._keeps = request.elide, keeps
         self._entries: ShardEntries | None = None

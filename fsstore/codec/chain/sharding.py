@@ -5,15 +5,14 @@ The codec encodes and decodes whole shards.  Parts of one are read and written t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.configuration import Member, Members, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import StoreError
 from fsstore.index.value import MAX_RANK
@@ -47,7 +46,7 @@ def sub_chunk_grid(chunk: tuple[int, ...], sub: tuple[int, ...]) -> tuple[int, .
 
 
 @dataclass(frozen=True, slots=True)
-class ShardingCodec:
+class ShardingCodec(Configured):
     """A shard of sub-chunks of `chunk_shape`, each encoded by `codecs`; `index_codecs` encode the index."""
 
     chunk_shape: tuple[int, ...]
@@ -63,11 +62,6 @@ class ShardingCodec:
         "index_codecs": Member(CodecChain.from_json, stored=True),
         "index_location": Member(one_of("start", "end")),
     }
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration; that the index comes last need not be said."""
-        return cls(**read_options(cls.members, configuration))
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as stored; the location of the index only if it comes first."""

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import StoreError
-from fsstore.values.json_value import Json, integer
+from fsstore.values.json_value import integer
 
 __all__ = ["BitroundCodec", "BoundBitround"]
 
@@ -19,7 +18,7 @@ _MANTISSA = {"float16": 10, "float32": 23, "float64": 52, "bfloat16": 7}
 
 
 @dataclass(frozen=True, slots=True)
-class BitroundCodec:
+class BitroundCodec(Configured):
     """Keeps `keepbits` bits: of the mantissa of floats, from the highest bit that is set of integers."""
 
     keepbits: int
@@ -28,15 +27,6 @@ class BitroundCodec:
     kind: ClassVar[Kind] = "array_to_array"
     members: ClassVar[Members] = {"keepbits": Member(integer(0, 64), stored=True)}
     always: ClassVar[frozenset[str]] = frozenset({"keepbits"})
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        return {"keepbits": self.keepbits}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundBitround:
         """Return the codec for chunks like `decoded`."""

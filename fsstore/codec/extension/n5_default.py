@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.configuration import Member, Members, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.fill import missing_element
 from fsstore.codec.zarr3.endian import BytesCodec
@@ -43,7 +42,7 @@ def _codecs(value: Any) -> CodecChain:
 
 
 @dataclass(frozen=True, slots=True)
-class N5DefaultCodec:
+class N5DefaultCodec(Configured):
     """A block of N5 that `codecs` encode."""
 
     codecs: CodecChain
@@ -52,11 +51,6 @@ class N5DefaultCodec:
     kind: ClassVar[Kind] = "array_to_bytes"
     members: ClassVar[Members] = {"codecs": Member(_codecs, stored=True)}
     always: ClassVar[frozenset[str]] = frozenset({"codecs"})
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as stored."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import check_size
 from fsstore.errors import FailedPreconditionError, StoreError
@@ -22,7 +21,7 @@ _WIDTHS = {"bool": 1, "int2": 2, "uint2": 2, "int4": 4, "uint4": 4, "float4_e2m1
 
 
 @dataclass(frozen=True, slots=True)
-class PackbitsCodec:
+class PackbitsCodec(Configured):
     """Packs bits `first_bit` to `last_bit`; `padding_encoding` says where the number of unused bits is stored."""
 
     padding_encoding: str = "none"
@@ -36,16 +35,6 @@ class PackbitsCodec:
         "first_bit": Member(optional(integer(0, 127))),
         "last_bit": Member(optional(integer(0, 127))),
     }
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
-    def complete(cls, options: Options, decoded: ChunkSpec) -> Self:  # noqa: ARG003  one signature for all codecs
-        """Return the codec."""
-        return cls(**options)
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration without what is usual."""

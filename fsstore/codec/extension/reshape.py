@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
-from fsstore.codec.configuration import Member, Members, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import braced
@@ -36,7 +36,7 @@ def _parse_shape(value: Any) -> tuple[Any, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class ReshapeCodec:
+class ReshapeCodec(Configured):
     """Each entry of `shape` is a size, the dimensions whose product it is, or -1 for what is left."""
 
     shape: tuple[Any, ...]
@@ -45,11 +45,6 @@ class ReshapeCodec:
     kind: ClassVar[Kind] = "array_to_array"
     members: ClassVar[Members] = {"shape": Member(_parse_shape, stored=True)}
     always: ClassVar[frozenset[str]] = frozenset({"shape"})
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as stored."""

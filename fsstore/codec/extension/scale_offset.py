@@ -5,13 +5,12 @@ Integers that leave the range of the type are an error, and so is a stored value
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.extension.scalar import limits, parse_number, scalar_of
 from fsstore.errors import DataLossError, StoreError
@@ -21,7 +20,7 @@ __all__ = ["BoundScaleOffset", "ScaleOffsetCodec"]
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleOffsetCodec:
+class ScaleOffsetCodec(Configured):
     """Subtracts `offset`, then multiplies by `scale`."""
 
     offset: Json = 0
@@ -30,16 +29,6 @@ class ScaleOffsetCodec:
     name: ClassVar[str] = "scale_offset"
     kind: ClassVar[Kind] = "array_to_array"
     members: ClassVar[Members] = {"offset": Member(parse_number), "scale": Member(parse_number)}
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
-    def complete(cls, options: Options, decoded: ChunkSpec) -> Self:  # noqa: ARG003  one signature for all codecs
-        """Return the codec; what is left out changes nothing."""
-        return cls(**options)
 
     def to_json(self) -> dict[str, Json]:
         """Return the configuration without what changes nothing."""

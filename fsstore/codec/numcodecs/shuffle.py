@@ -1,28 +1,40 @@
 """The `shuffle` filter of numcodecs and HDF5: the first bytes of all elements, then their second bytes, and so on.
 
-numcodecs shuffles while it holds the interpreter lock: undoing it for 64 MB takes 37 ms, whatever the number of
-threads.  NumPy copies a plane of bytes at a time without the lock, 13 ms on two threads.
+Blosc knows the same filter, and undoes it with the vector instructions of the processor, without the interpreter lock.
+So shuffled bytes are put into a buffer of Blosc in which nothing is compressed: blocks, each of which has the planes of
+bytes of some elements.  4 MB of numbers of four bytes take 0.35 ms so, the copy included; NumPy takes 1.0 ms to put
+planes together byte by byte, numcodecs as long, and holds the lock.
 
-Elements of two or four bytes, if there are many of them, are put together as numbers instead, which takes a third and
-two thirds of that time: bytes are joined in pairs, and these again, as many at a time as caches of processors hold.
+Bytes so few that a call costs more are put together by NumPy, and elements for which Blosc has no such instructions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from fsstore.codec.contract import Array, ByteSpec
 from fsstore.codec.numcodecs.flat import size_of
-from fsstore.codec.scratch import passing
+from fsstore.codec.scratch import passing, scratch
 from fsstore.codec.size import check_size
-from fsstore.codec.tuning import SHUFFLE_AT_ONCE, SHUFFLE_MANY
+from fsstore.codec.tuning import SHUFFLE_BLOCK_BYTES, SHUFFLE_BLOCKS, SHUFFLE_MANY
 
 __all__ = ["BoundShuffle"]
 
-_PAIRED = (2, 4)
+_WIDTHS = frozenset({2, 4, 8, *range(16, 256)})  # bytes of an element that Blosc puts together quickly
+_HEADER = struct.Struct("<4B3I")
+_FORM = (2, 1, 0x11)  # versions of Blosc and its compressor; flags: bytes are shuffled, no block is split
+
+
+@cache
+def _decompress() -> Callable[[Any, Any], Any]:
+    from numcodecs.blosc import decompress
+
+    return decompress  # type: ignore[no-any-return]  # numcodecs is not typed
 
 
 class BoundShuffle:
@@ -58,32 +70,40 @@ class BoundShuffle:
             return False
         joined = parts[0] if len(parts) == 1 else b"".join(parts)
         planes = np.frombuffer(joined, np.uint8).reshape(len(parts), self.width, -1)
-        if len(parts) == 1 and self.width in _PAIRED and size >= SHUFFLE_MANY * self.width:
-            _paired(planes[0], out)
+        if len(out) < SHUFFLE_MANY or self.width not in _WIDTHS:
+            elements = out.reshape(len(parts), -1, self.width)
+            for number in range(self.width):
+                elements[..., number] = planes[:, number]
             return True
-        elements = out.reshape(len(parts), -1, self.width)
-        for number in range(self.width):
-            elements[..., number] = planes[:, number]
+        start = 0
+        for blocks in [planes] if len(parts) > 1 else _blocks(planes[0]):
+            _put_together(blocks, out[start : start + blocks.size])
+            start += blocks.size
         return True
 
 
-def _paired(planes: Array, out: Array) -> None:
-    """Put the elements of two or four planes of bytes together in `out`."""
+def _blocks(planes: Array) -> Iterator[Array]:
+    """Yield the planes of bytes of a few elements after the other: by block, by place in the element, by element."""
     width, count = planes.shape
-    elements = out.view(f"<u{width}")
-    low, high = (np.empty(SHUFFLE_AT_ONCE if width == 4 else 0, "<u2") for _ in range(2))
-    for start in range(0, count, SHUFFLE_AT_ONCE):
-        some, target = planes[:, start : start + SHUFFLE_AT_ONCE], elements[start : start + SHUFFLE_AT_ONCE]
-        if width == 2:
-            _join(some[0], some[1], 8, target)
-            continue
-        _join(some[0], some[1], 8, low[: len(target)])
-        _join(some[2], some[3], 8, high[: len(target)])
-        _join(low[: len(target)], high[: len(target)], 16, target)
+    some = SHUFFLE_BLOCK_BYTES // width
+    for start in range(0, count, SHUFFLE_BLOCKS * some):
+        part = planes[:, start : start + SHUFFLE_BLOCKS * some]
+        whole = part.shape[1] // some
+        if whole:
+            yield part[:, : whole * some].reshape(width, whole, some).swapaxes(0, 1)
+        if whole < SHUFFLE_BLOCKS and part.shape[1] > whole * some:
+            yield part[None, :, whole * some :]
 
 
-def _join(low: Array, high: Array, bits: int, out: Array) -> None:
-    """Put numbers together of their lower and their higher bits."""
-    np.copyto(out, high)
-    np.left_shift(out, bits, out=out)
-    np.bitwise_or(out, low, out=out)
+def _put_together(planes: Array, out: Array) -> None:
+    """Put the elements of blocks of planes of bytes together in `out`."""
+    count, width, _ = planes.shape
+    size = planes[0].size
+    head = _HEADER.size + 4 * count
+    buffer = scratch(head + count * (4 + size), step=-1)  # steps of chains count from 0
+    _HEADER.pack_into(buffer.data, 0, *_FORM, width, planes.size, size, len(buffer))
+    body = buffer[head:].reshape(count, 4 + size)
+    buffer[_HEADER.size : head].view("<u4")[:] = np.arange(head, len(buffer), 4 + size)
+    body[:, :4].view("<u4")[:] = size
+    np.copyto(body[:, 4:].reshape(planes.shape), planes)
+    _decompress()(buffer, out)

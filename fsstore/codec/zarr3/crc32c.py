@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import google_crc32c
 import numpy as np
 
-from fsstore.codec.configuration import Members, Options, read_options
+from fsstore.codec.configuration import Configured, Members
 from fsstore.codec.contract import Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long, too_short
 from fsstore.errors import DataLossError, StoreError
-from fsstore.values.json_value import Json
 
 __all__ = ["BoundCrc32c", "Crc32cCodec", "checksum"]
 
@@ -93,26 +92,12 @@ class BoundCrc32c:
 
 
 @dataclass(frozen=True, slots=True)
-class Crc32cCodec:
+class Crc32cCodec(Configured):
     """A CRC-32C after the data.  No configuration."""
 
     name: ClassVar[str] = "crc32c"
     kind: ClassVar[Kind] = "bytes_to_bytes"
     members: ClassVar[Members] = {}
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration, which must be empty."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
-    def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
-        """Return the codec."""
-        return cls()
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the empty configuration."""
-        return {}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundCrc32c:
         """Return the codec for bytes like `decoded`."""

@@ -9,18 +9,18 @@ All write the same format with modification time zero, so encoding is reproducib
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, Self
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.scratch import passing
 from fsstore.codec.size import encoded_bound, output_limit
 from fsstore.codec.stream import Inflater, deflated, inflate
 from fsstore.errors import StoreError
-from fsstore.values.json_value import Json, integer
+from fsstore.values.json_value import integer
 
 __all__ = ["BoundDeflate", "Framing", "GzipCodec"]
 
@@ -125,7 +125,7 @@ def _repeats(data: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class GzipCodec:
+class GzipCodec(Configured):
     """Deflate with gzip framing.  `level` 0 stores, 9 compresses hardest."""
 
     level: int
@@ -135,18 +135,9 @@ class GzipCodec:
     members: ClassVar[Members] = {"level": Member(integer(0, 9), stored=True)}
 
     @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
     def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
         """Return the codec with level 6 unless another is asked for."""
         return cls(options.get("level", 6))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        return {"level": self.level}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundDeflate:
         """Return the codec for bytes like `decoded`."""

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long, too_short
 from fsstore.errors import FailedPreconditionError, StoreError
-from fsstore.values.json_value import Json, one_of
+from fsstore.values.json_value import one_of
 
 __all__ = ["BoundBytes", "BytesCodec", "stored_dtype"]
 
@@ -41,7 +40,7 @@ def stored_dtype(dtype: np.dtype[Any], endian: str | None) -> np.dtype[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class BytesCodec:
+class BytesCodec(Configured):
     """Elements in C order.  `endian` is `"little"`, `"big"`, or None for elements without a byte order."""
 
     endian: str | None = None
@@ -51,21 +50,12 @@ class BytesCodec:
     members: ClassVar[Members] = {"endian": Member(one_of("little", "big"))}
 
     @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
     def complete(cls, options: Options, decoded: ChunkSpec) -> Self:
         """Return the codec with the native byte order where none is asked for and one is needed."""
         # of structures TensorStore always wants it
         if not _has_byte_order(decoded.dtype) and decoded.dtype.fields is None:
             return cls(None)
         return cls(options.get("endian", sys.byteorder))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        return {} if self.endian is None else {"endian": self.endian}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundBytes:
         """Return the codec for chunks like `decoded`."""

@@ -6,11 +6,10 @@ hold, are kept as they were written; newly created arrays get the list.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import braced
@@ -48,7 +47,7 @@ def permutation(order: Order, rank: int) -> tuple[int, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class TransposeCodec:
+class TransposeCodec(Configured):
     """Permutes dimensions by `order`: a permutation, `"C"` (none) or `"F"` (reversal)."""
 
     order: Order
@@ -57,11 +56,6 @@ class TransposeCodec:
     kind: ClassVar[Kind] = "array_to_array"
     members: ClassVar[Members] = {"order": Member(_parse_order, stored=True)}
     always: ClassVar[frozenset[str]] = frozenset({"order"})
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
 
     @classmethod
     def complete(cls, options: Options, decoded: ChunkSpec) -> Self:

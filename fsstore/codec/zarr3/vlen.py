@@ -10,16 +10,16 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.configuration import Members, Options, read_options
+from fsstore.codec.configuration import Configured, Members
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long
 from fsstore.codec.tuning import VLEN_TOGETHER
 from fsstore.errors import FailedPreconditionError, StoreError
-from fsstore.values.json_value import Json, quote
+from fsstore.values.json_value import quote
 
 __all__ = ["BoundVlen", "VlenBytesCodec", "VlenUtf8Codec"]
 
@@ -102,26 +102,12 @@ class BoundVlen:
 
 
 @dataclass(frozen=True, slots=True)
-class _VlenCodec:
+class _VlenCodec(Configured):
     """The base of both codecs: an empty configuration."""
 
     name: ClassVar[str] = ""
     kind: ClassVar[Kind] = "array_to_bytes"
     members: ClassVar[Members] = {}
-
-    @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration, which must be empty."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
-    def complete(cls, options: Options, decoded: ChunkSpec) -> Self:  # noqa: ARG003  one signature for all codecs
-        """Return the codec."""
-        return cls()
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the empty configuration."""
-        return {}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundVlen:
         """Return the codec for chunks like `decoded`, whose elements must be objects."""

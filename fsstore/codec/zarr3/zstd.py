@@ -10,7 +10,7 @@ time.  A frame has no index, so what lies before has to be decoded.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Self
@@ -18,14 +18,14 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import zstandard
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
 from fsstore.codec.tuning import ZSTD_PIECE_BYTES, ZSTD_REUSED_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.runtime.state import OfThread
 from fsstore.values.file_compression import frame_end
-from fsstore.values.json_value import Json, boolean, integer
+from fsstore.values.json_value import boolean, integer
 
 __all__ = ["BoundZstd", "ZstdCodec"]
 
@@ -211,7 +211,7 @@ def _frame(data: bytes, at: int, room: int, refusal: StoreError) -> tuple[bytes,
 
 
 @dataclass(frozen=True, slots=True)
-class ZstdCodec:
+class ZstdCodec(Configured):
     """Zstandard.  `checksum` adds four bytes of checksum to every frame."""
 
     level: int
@@ -225,18 +225,9 @@ class ZstdCodec:
     }
 
     @classmethod
-    def from_json(cls, configuration: Mapping[str, Json]) -> Self:
-        """Return the codec of a stored configuration."""
-        return cls(**read_options(cls.members, configuration))
-
-    @classmethod
     def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
         """Return the codec with level 3 and no checksum unless asked for otherwise."""
         return cls(options.get("level", 3), options.get("checksum", False))
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored; the checksum is always spelled out."""
-        return {"level": self.level, "checksum": self.checksum}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundZstd:
         """Return the codec for bytes like `decoded`."""

@@ -2,7 +2,7 @@
 
 A task is a batch of files that takes some seconds; it answers with columns, and doing it twice does no harm.  A file
 that fails stops nothing, nor does one that kills its worker: batches that fail again are halved until it is alone, and
-named.  With a journal every batch is written down when it is done, so that the same call goes on where it was killed.
+named.  On an executor other tasks make one batch of several, so that what was found comes back as a few.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import glob
 import re
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
@@ -21,28 +21,24 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.combine.scan.facts import FileBatch, Ints, joined
-from fsstore.combine.scan.scan_columns import batch_columns, batch_of
-from fsstore.combine.scan.scanning import FileStores, Wanted, is_unchanged, place_of, scan_files_here
+from fsstore.combine.scan.facts import FileBatch
+from fsstore.combine.scan.notes import Notes, notes_of
+from fsstore.combine.scan.packing import packed
+from fsstore.combine.scan.parts import ScanPart, ScanParts, merged, merged_bytes
+from fsstore.combine.scan.scanning import Wanted, place_of, scan_files_here
 from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, TASK_S
-from fsstore.errors import NotFoundError, StoreError
-from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet
+from fsstore.errors import NotFoundError
 from fsstore.runtime import execution
-from fsstore.task.journal import job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import width_of
 from fsstore.values.json_value import quote
 
-__all__ = ["ScanMeans", "scan_many", "stored_bytes", "written_out"]
+__all__ = ["ScanMeans", "scan_many", "written_out"]
 
 _WILD = re.compile(r"[*?\[]")
-_DIRECTORY = ".fsstore-scan"
 
-
-Part: TypeAlias = tuple[Ints, FileBatch]
-"""The positions of files, and what was found in them."""
+_ScanFiles: TypeAlias = Callable[[Sequence[str], Wanted], tuple[float, FileBatch]]
+"""How many seconds it took to scan files, and what was found in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,24 +93,18 @@ async def _matching(pattern: str) -> list[str]:
 
 async def scan_many(urls: Sequence[str], wanted: Wanted, means: ScanMeans) -> FileBatch:
     """Return what is found in files, in their order."""
-    position = {url: at for at, url in enumerate(urls)}
     reporter = reporter_of(means.progress, "scan", len(urls), 0)
-    notes = await _notes(wanted, means)
-    work = _Scan(wanted, means, reporter, notes, position)
-    if notes:
-        work.parts += await notes.read(position)
-        reporter.resumed(sum(len(at) for at, _ in work.parts), 0)
-    known = {int(at) for part, _ in work.parts for at in part}
-    await work.run([url for at, url in enumerate(urls) if at not in known])
-    return in_order(work.parts)
-
-
-def in_order(parts: Sequence[Part]) -> FileBatch:
-    """Return one batch of all files, by their positions."""
-    listed = sorted(parts, key=lambda part: int(part[0][0]) if len(part[0]) else -1)
-    whole = joined([batch for _, batch in listed]) if listed else FileBatch()
-    at = np.concatenate([at for at, _ in listed]) if listed else np.zeros(0, np.int64)
-    return whole if (np.diff(at) > 0).all() else whole.only(np.argsort(at, kind="stable"))
+    notes = await notes_of(means.journal, asdict(wanted))
+    work = _Scan(urls, wanted, means, reporter, notes)
+    known: set[int] = set()
+    for part in await notes.read({url: at for at, url in enumerate(urls)}) if notes else ():
+        known.update(part.at.tolist())
+        work.parts.add(part)
+    if known:
+        reporter.resumed(len(known), 0)
+    await work.run([at for at in range(len(urls)) if at not in known])
+    whole = await execution.offload(work.parts.whole, kind="compute")
+    return replace(whole, failed={urls[at]: why for at, why in sorted(work.failed.items())})
 
 
 def timed_scan(urls: Sequence[str], wanted: Wanted) -> tuple[float, FileBatch]:
@@ -124,51 +114,93 @@ def timed_scan(urls: Sequence[str], wanted: Wanted) -> tuple[float, FileBatch]:
     return time.monotonic() - began, found
 
 
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """The answer of a task: how many seconds it took, why files failed, and what was found in the others."""
+
+    seconds: float
+    failed: Mapping[str, str]
+    found: FileBatch | bytes
+
+
+def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answer:
+    """Scan files and pack what is found in them: what a worker does."""
+    seconds, found = scan(urls, wanted)
+    done = [url for url in urls if url not in found.failed]
+    return _Answer(seconds, found.failed, packed(replace(found, failed={}), done))
+
+
+def _plain_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answer:
+    seconds, found = scan(urls, wanted)
+    return _Answer(seconds, found.failed, replace(found, failed={}))
+
+
 class _Scan:
-    """A scan under way: `parts` are batches with the positions of their files."""
+    """A scan under way: what was found so far, and why files failed, by their positions."""
 
     def __init__(
-        self,
-        wanted: Wanted,
-        means: ScanMeans,
-        reporter: Reporter,
-        notes: _Notes | None,
-        position: dict[str, int],
+        self, urls: Sequence[str], wanted: Wanted, means: ScanMeans, reporter: Reporter, notes: Notes | None
     ) -> None:
-        self.parts: list[Part] = []
-        self._wanted, self._executor, self._fixed = wanted, means.executor, means.batch
-        self._reporter, self._notes, self._position = reporter, notes, position
+        self.parts = ScanParts()
+        self.failed: dict[int, str] = {}
+        self._urls, self._wanted = urls, wanted
+        self._executor, self._fixed = means.executor, means.batch
+        self._reporter, self._notes = reporter, notes
         self._size = FIRST_TASK_FILES
 
-    async def run(self, urls: list[str]) -> None:
-        """Scan files, some tasks of them at the same time."""
+    async def run(self, wanted: list[int]) -> None:
+        """Scan the files of these positions, some tasks of them at the same time, and merge what they find."""
         width = max(1, width_of(self._executor)) if self._executor else 1
-        left = deque(urls)
+        left = deque(wanted)
 
         async def worker() -> None:
             while left:
                 size = self._fixed or max(1, min(self._size, -(-len(left) // width)))
                 await self._share([left.popleft() for _ in range(min(size, len(left)))])
 
-        await execution.gather(worker() for _ in range(min(width, len(urls))))
+        await execution.gather(worker() for _ in range(min(width, len(wanted))))
+        while runs := self.parts.rest():
+            await execution.gather(map(self._merge, runs))
 
-    async def _share(self, urls: list[str]) -> None:
+    async def _share(self, files: list[int]) -> None:
         """Scan the files of one task; where that fails again and again, those of each half of it."""
-        answer = await self._attempted(urls)
+        answer = await self._attempted([self._urls[at] for at in files])
         if answer is None:
-            await self._share(urls[: len(urls) // 2])
-            await self._share(urls[len(urls) // 2 :])
+            await self._share(files[: len(files) // 2])
+            await self._share(files[len(files) // 2 :])
             return
-        seconds, found = answer
-        paced = int(TASK_S * len(urls) / max(seconds, 1e-3))
-        self._size = max(1, min(TASK_FILES, paced, 4 * len(urls)))
-        done = [url for url in urls if url not in found.failed]
-        if self._notes:
-            await self._notes.write(done, found)
-        self.parts.append((np.array([self._position[url] for url in done], np.int64), found))
-        self._reporter.done(0, tasks=len(urls))
+        paced = int(TASK_S * len(files) / max(answer.seconds, 1e-3))
+        self._size = max(1, min(TASK_FILES, paced, 4 * len(files)))
+        self.failed.update(
+            {at: answer.failed[url] for at in files if (url := self._urls[at]) in answer.failed}
+        )
+        done = [at for at in files if at not in self.failed]
+        if self._notes and isinstance(answer.found, bytes) and done:
+            await self._notes.write([self._urls[at] for at in done], answer.found)
+        is_run = self._executor is not None and files[-1] - files[0] + 1 == len(files)
+        span = (files[0], files[-1] + 1) if is_run else None
+        self._reporter.done(0, tasks=len(files))
+        await self._add(ScanPart(np.array(done, np.int64), answer.found, span))
 
-    async def _attempted(self, urls: list[str]) -> tuple[float, FileBatch] | None:
+    async def _add(self, part: ScanPart) -> None:
+        """Take a part, and have neighbours merged when there are enough."""
+        await execution.gather(map(self._merge, self.parts.add(part)))
+
+    async def _merge(self, run: list[ScanPart]) -> None:
+        """Have neighbours made one part; where a worker or the executor is lost they stay as they are."""
+        assert self._executor is not None
+        try:
+            found = self._executor.submit(merged_bytes, [part.packed for part in run])
+            answer = await asyncio.wrap_future(found)
+        except (ArithmeticError, LookupError, TypeError):
+            raise  # a mistake, which happens again
+        except Exception:  # noqa: BLE001  # nothing is lost with it: the parts are here, and are joined here
+            self._reporter.retried()
+            self.parts.put_back(run)
+        else:
+            await self._add(merged(run, answer))
+
+    async def _attempted(self, urls: list[str]) -> _Answer | None:
         """Return the answer of a worker; None if several files failed together, and a note if one did alone."""
         why = ""
         for _ in range(SCAN_ATTEMPTS if len(urls) == 1 else SCAN_ATTEMPTS - 1):
@@ -182,81 +214,15 @@ class _Scan:
                 why = f"{type(error).__name__}: {error}"
                 self._reporter.retried()
         failed = {urls[0]: f"its scan failed {SCAN_ATTEMPTS} times ({why})"}
-        return (TASK_S, FileBatch(failed=failed)) if len(urls) == 1 else None
+        return _Answer(TASK_S, failed, packed(FileBatch(), [])) if len(urls) == 1 else None
 
-    async def _done(self, urls: list[str]) -> tuple[float, FileBatch]:
+    async def _done(self, urls: list[str]) -> _Answer:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""
         if self._executor is not None:
             try:
-                return await asyncio.wrap_future(self._executor.submit(timed_scan, urls, self._wanted))
+                found = self._executor.submit(packed_scan, timed_scan, urls, self._wanted)
+                return await asyncio.wrap_future(found)
             except BrokenExecutor:
                 self._reporter.retried()
-        return await execution.offload(timed_scan, urls, self._wanted)
-
-
-@dataclass(frozen=True, slots=True)
-class _Notes:
-    """Finished batches below a place, under a name that tells what was looked for."""
-
-    place: KvPrefix
-    name: str
-
-    async def read(self, position: dict[str, int]) -> list[Part]:
-        """Return the batches that are written down and whole, of files that are wanted and have not changed."""
-        seen: set[int] = set()
-        out = []
-        async for entries in self.place.scan(KeyRange.prefix(self._key(""))):
-            for entry in entries:
-                part = await self._part(entry.key, position, seen)
-                if part is not None:
-                    seen.update(part[0].tolist())
-                    out.append(part)
-        return out
-
-    async def _part(self, key: str, position: dict[str, int], seen: set[int]) -> Part | None:
-        answer = await self.place.read(key)
-        try:
-            stored = from_bytes(answer.value, with_scan=True)
-            batch = batch_of(stored.header["scan"], stored)
-            urls = [str(url) for url in stored.header["urls"]]
-        except (StoreError, KeyError, TypeError):
-            return None  # half a file of a run that was killed: the batch is scanned again
-        if len(urls) != len(batch.files):
-            return None
-        wanted = [
-            at for at, url in enumerate(urls) if position.get(url, -1) >= 0 and position[url] not in seen
-        ]
-        places = FileStores()
-        same = await execution.gather(is_unchanged(batch.files[at], places) for at in wanted)
-        kept = [at for at, unchanged in zip(wanted, same, strict=True) if unchanged]
-        return np.array([position[urls[at]] for at in kept], np.int64), batch.only(np.array(kept, np.int64))
-
-    async def write(self, urls: Sequence[str], batch: FileBatch) -> None:
-        """Write a batch down; files that failed are tried again by the next run."""
-        if not urls:
-            return
-        header, columns = batch_columns(replace(batch, failed={}))
-        stored = StoredColumns({"scan": header, "urls": list(urls)}, {}, columns)
-        await self.place.write(self._key(job_name({"urls": list(urls)})), stored_bytes(stored))
-
-    def _key(self, name: str) -> str:
-        return f"{_DIRECTORY}/{self.name}/{name}"
-
-
-async def _notes(wanted: Wanted, means: ScanMeans) -> _Notes | None:
-    if means.journal is None:
-        return None
-    text = fspath(means.journal) if isinstance(means.journal, PathLike) else means.journal
-    place = await place_of(text if not isinstance(text, str) or text.endswith("/") else text + "/")
-    begin_creating(place.driver)
-    return _Notes(place, job_name({**asdict(wanted), "version": 4}))
-
-
-def stored_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:
-    """Return a document: in parquet where that can be written, unless JSON is asked for."""
-    if not as_json:
-        try:
-            import pyarrow as pa  # noqa: F401  # whether it is there
-        except ImportError:
-            as_json = True
-    return to_json(stored) if as_json else to_parquet(stored)
+        work = packed_scan if self._notes or self._executor else _plain_scan
+        return await execution.offload(work, timed_scan, urls, self._wanted)

@@ -1,4 +1,7 @@
-"""A batch of files as a header and columns, and back: what is kept with a dataset for adding files, and in journals."""
+"""A batch of files as a header and columns, and back: what is kept for adding files, noted in journals, and sent.
+
+All variables share a few columns, so that a batch of many variables takes as few as one of a single variable.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +20,21 @@ from fsstore.mosaic.value import FileFact
 __all__ = ["batch_columns", "batch_of"]
 
 _MOST_VALUES = 2**31
+_BY_FILE = ("form", "value", "count")
+_BY_CHUNK = ("number", "url", "offset", "length")
 
 
 def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
     """Return a header and columns."""
+    kinds: dict[tuple[str, tuple[int, ...]], int] = {}
+    kind = [kinds.setdefault((value.dtype.str, value.shape), len(kinds)) for value in batch.values]
     header = {
         "forms": [
             [form.version, form.document, list(form.shape), list(form.dims), form.attributes]
             for form in batch.forms
         ],
         "variables": list(batch.variables),
-        "values": [[value.dtype.str, list(value.shape)] for value in batch.values],
+        "kinds": [[dtype, list(shape)] for dtype, shape in kinds],
         "groups": {path: dict(each) for path, each in batch.groups.items()},
         "varying": {path: sorted(each) for path, each in batch.varying.items()},
         "failed": dict(batch.failed),
@@ -41,21 +48,24 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
         "scan/urls": list(batch.urls),
         "scan/inline": list(batch.inline),
         "scan/values": [np.ascontiguousarray(value).tobytes() for value in batch.values],
+        "scan/kind": np.array(kind, np.int64),
+        "scan/given": _end_to_end(list(batch.given.values())),
     }
-    for number, each in enumerate(batch.variables.values()):
-        for name, column in zip(_NAMES, (*each_of(each), *each.rows), strict=True):
-            columns[f"scan/{number}/{name}"] = np.asarray(column, np.int64)
-    for number, column in enumerate(batch.given.values()):
-        columns[f"scan/given/{number}"] = column
+    each = batch.variables.values()
+    columns |= {
+        "scan/form": _end_to_end([one.form for one in each]),
+        "scan/value": _end_to_end([one.value for one in each]),
+        "scan/count": _end_to_end([one.count for one in each]),
+        "scan/number": _end_to_end([one.number for one in each]),
+        "scan/url": _end_to_end([one.rows.url for one in each]),
+        "scan/offset": _end_to_end([one.rows.offset for one in each]),
+        "scan/length": _end_to_end([one.rows.length for one in each]),
+    }
     return header, columns
 
 
-_NAMES = ("form", "value", "count", "number", "url", "offset", "length")
-
-
-def each_of(columns: VariableColumns) -> tuple[Any, ...]:
-    """Return the columns that are no references."""
-    return columns.form, columns.value, columns.count, columns.number
+def _end_to_end(columns: list[Any]) -> Ints:
+    return np.concatenate(columns, dtype=np.int64) if columns else np.zeros(0, np.int64)
 
 
 def batch_of(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
@@ -79,23 +89,14 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
     ]
     for form in forms:
         json.loads(form.document)
-    values = []
-    for data, (kind, shape) in zip(stored.values("scan/values", of_scan=True), header["values"], strict=True):
-        dtype = np.dtype(str(kind))
-        if dtype.hasobject or len(data) > _MOST_VALUES:
-            raise JsonError("A value that is kept for adding files cannot be used")
-        values.append(np.frombuffer(data, dtype).reshape([int(size) for size in shape]))
+    values = _values(header["kinds"], stored)
     urls, inline = stored.texts("scan/urls", of_scan=True), stored.values("scan/inline", of_scan=True)
-    limits = (len(forms), len(values), len(urls), len(inline))
-    variables = {
-        str(path): _variable(stored, number, len(files), limits)
-        for number, path in enumerate(header["variables"])
-    }
-    given = _given(header["given"], stored, len(files), len(values))
+    paths = [str(path) for path in header["variables"]]
+    found = _variables(stored, (len(paths), len(files)), (len(forms), len(values), len(urls), len(inline)))
     return FileBatch(
         files,
         forms,
-        variables,
+        dict(zip(paths, found, strict=True)),
         urls,
         inline,
         values,
@@ -103,35 +104,53 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
         {path: frozenset(each) for path, each in header["varying"].items()},
         dict(header["failed"]),
         {url: list(each) for url, each in header["notes"].items()},
-        given,
+        _given(header["given"], stored, len(files), len(values)),
     )
 
 
+def _values(listed: Any, stored: StoredColumns) -> list[Any]:
+    """Return the values that place files."""
+    kinds = [(np.dtype(str(dtype)), tuple(map(int, shape))) for dtype, shape in listed]
+    data, kind = stored.values("scan/values", of_scan=True), stored.ints("scan/kind", of_scan=True)
+    _check_within("kind", kind, len(kinds), 0)
+    if any(dtype.hasobject for dtype, _ in kinds) or any(len(each) > _MOST_VALUES for each in data):
+        raise JsonError("A value that is kept for adding files cannot be used")
+    pairs = zip(data, (kinds[at] for at in kind.tolist()), strict=True)
+    return [np.frombuffer(each, dtype).reshape(shape) for each, (dtype, shape) in pairs]
+
+
 def _given(names: Any, stored: StoredColumns, files: int, values: int) -> dict[str, Ints]:
-    given = {
-        str(name): stored.ints(f"scan/given/{number}", of_scan=True) for number, name in enumerate(names)
-    }
-    for column in given.values():
-        if len(column) != files or (files and not NONE <= column.min() <= column.max() < values):
-            raise JsonError("The coordinates kept for adding files are not one for each")
-    return given
+    column = stored.ints("scan/given", of_scan=True)
+    _check_within("given", column, values, NONE)
+    return {str(name): each for name, each in zip(names, column.reshape(len(names), files), strict=True)}
 
 
-def _variable(
-    stored: StoredColumns, number: int, files: int, limits: tuple[int, int, int, int]
-) -> VariableColumns:
-    found = [stored.ints(f"scan/{number}/{name}", of_scan=True) for name in _NAMES]
-    form, value, count, chunk, url, offset, length = found
+def _variables(
+    stored: StoredColumns, size: tuple[int, int], limits: tuple[int, int, int, int]
+) -> list[VariableColumns]:
+    """Return the columns of so many variables of so many files."""
     forms, values, urls, inline = limits
-    by_file, by_chunk = {len(form), len(value), len(count)}, {len(chunk), len(url), len(offset), len(length)}
-    if by_file != {files} or len(by_chunk) != 1 or (count < 0).any() or int(count.sum()) != len(chunk):
+    form, value, count = (stored.ints(f"scan/{name}", of_scan=True).reshape(size) for name in _BY_FILE)
+    number, url, offset, length = (stored.ints(f"scan/{name}", of_scan=True) for name in _BY_CHUNK)
+    _check_within("count", count, len(number) + 1, 0)
+    last = np.cumsum(count.sum(axis=1)).tolist()
+    if {len(url), len(offset), len(length), last[-1] if last else 0} != {len(number)}:
         raise JsonError("The columns kept for adding files have several lengths")
-    for column, limit in ((form, forms), (value, values)):
-        if len(column) and (int(column.min()) < NONE or int(column.max()) >= limit):
-            raise JsonError("The columns kept for adding files name what is not there")
-    held = url == INLINE
-    if len(url) and (int(url.min()) < INLINE or int(url.max()) >= urls or (offset[held] >= inline).any()):
+    _check_within("form", form, forms, NONE)
+    _check_within("value", value, values, NONE)
+    _check_within("url", url, urls, INLINE)
+    _check_within("offset", offset[url == INLINE], inline, 0)
+    if (number < 0).any() or (offset < 0).any():
         raise JsonError("The columns kept for adding files name what is not there")
-    if len(chunk) and (int(chunk.min()) < 0 or (offset < 0).any()):
-        raise JsonError("The columns kept for adding files name what is not there")
-    return VariableColumns(form, value, count, chunk, Rows(url.astype(np.int32), offset, length))
+    rows = Rows(url.astype(np.int32), offset, length)
+    parts = [slice(first, stop) for first, stop in zip([0, *last], last, strict=False)]
+    return [
+        VariableColumns(form[at], value[at], count[at], number[part], rows.take(part))
+        for at, part in enumerate(parts)
+    ]
+
+
+def _check_within(name: str, column: Ints, stop: int, least: int) -> None:
+    """Raise `JsonError` if a column has numbers of things that are not there."""
+    if column.size and not least <= int(column.min()) <= int(column.max()) < stop:
+        raise JsonError(f'The column "{name}" kept for adding files names what is not there')

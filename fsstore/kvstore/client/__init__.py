@@ -14,6 +14,8 @@ Answers of servers are checked here: their length, its range, and whether a cond
   object_store
 * `object_store`: S3, GCS, Azure and HTTP through obstore, the Rust object-store client: a tenth of the client work
   of s3fs
+* `object_write`: writes of an object store through obstore: objects with marks, under conditions, and
+  deletions
 * `range_answer`: byte ranges as HTTP and object stores speak them: what to ask for, and whether the answer fits
 * `s3`: S3 through the client of an s3fs filesystem, request by request
 * `web`: HTTP, strictly: through the client of fsstore, or the session of fsspec's HTTPFileSystem

@@ -2,8 +2,8 @@
 
 obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
 `Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Retries are ours:
-obstore's would be silent, would wait a minute for a connection that is refused, and cannot tell a lost reply from a
-conflict (see `retry.Attempts`).
+obstore's would be silent, would wait a minute for a connection that is refused, and would send a write again whose
+answer was lost (see `lost_answer`).
 
 Generations hold the entity tag and, where the storage has one, the version.
 """
@@ -11,7 +11,6 @@ Generations hold the entity tag and, where the storage has one, the version.
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
@@ -20,25 +19,23 @@ from typing import Any, TypeVar
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.object_copy import CopiesObjects
 from fsstore.kvstore.client.object_option import get_options, retry_config
-from fsstore.kvstore.client.range_answer import NO_TAG, RangeAnswer, entity_tag, fit, received
+from fsstore.kvstore.client.object_write import WritesObjects, generation_of
+from fsstore.kvstore.client.range_answer import RangeAnswer, fit, received
 from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
-    UNKNOWN,
     Entry,
     Features,
     Read,
     ReadResult,
-    Stamp,
-    Write,
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
-from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import located, stoppable
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist_blocking
-from fsstore.kvstore.tuning import DELETED_AT_ONCE, FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
-from fsstore.redaction import redact, without_user
+from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
+from fsstore.kvstore.tuning import FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
+from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
@@ -50,10 +47,9 @@ S = TypeVar("S")
 T = TypeVar("T")
 
 _LIST_PAGE = 1000  # S3's page
-_NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
 
-class ObstoreEngine(CopiesObjects, TellsModified):
+class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.
@@ -191,11 +187,15 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         check_announced(meta["size"], limit)
         # a server that knows no ranges would send everything to somebody who wants nothing of it
         if read.start == read.stop and "range" not in options:
-            return fit(RangeAnswer(b"", start, meta["size"], _generation(meta)), read)
+            return fit(RangeAnswer(b"", start, meta["size"], generation_of(meta)), read)
         body = self._body(result, result.range[1] - start)
         span = f"bytes {start}-{start + len(body) - 1}/{meta['size']}" if body else None
         piece = received(
-            206 if body else 200, body, size=result.range[1] - start, span=span, generation=_generation(meta)
+            206 if body else 200,
+            body,
+            size=result.range[1] - start,
+            span=span,
+            generation=generation_of(meta),
         )
         return fit(piece, read)
 
@@ -214,7 +214,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        size, generation = head.meta["size"], _generation(head.meta)
+        size, generation = head.meta["size"], generation_of(head.meta)
         if not 0 < -read.start <= size:
             return fit(RangeAnswer(b"", 0, size, generation), read)
         found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
@@ -227,7 +227,7 @@ class ObstoreEngine(CopiesObjects, TellsModified):
         head = self._head(read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(RangeAnswer(b"", 0, head.meta["size"], _generation(head.meta)), read)
+        return fit(RangeAnswer(b"", 0, head.meta["size"], generation_of(head.meta)), read)
 
     async def modified(self, key: str) -> float | None:
         """Return when an object was modified."""
@@ -252,94 +252,6 @@ class ObstoreEngine(CopiesObjects, TellsModified):
             if is_missing(error):
                 return None
             raise
-
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes; plain deletions go a thousand a request where the storage can."""
-        for write in writes:
-            check_condition(write, self.features)
-        gone = [write.key for write in writes if write.value is None]
-        if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
-            return [Stamp(NO_VALUE, now())] * len(writes)
-        return await stoppable(
-            lambda stopped: self._fan_out(self._write, writes, stopped=stopped, offload=offload_whole)
-        )
-
-    def _delete_all(self, paths: list[str]) -> bool:
-        return all(
-            self._delete(paths[start : start + DELETED_AT_ONCE])
-            for start in range(0, len(paths), DELETED_AT_ONCE)
-        )
-
-    def _delete(self, paths: list[str]) -> bool:
-        """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
-        import obstore
-
-        def delete() -> bool:
-            try:
-                obstore.delete(self._writer(0), paths)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if is_missing(error):
-                    return False
-                failure = located(error, "deleting", self.shown + paths[0])
-            else:
-                return True
-            raise failure
-
-        return persist_blocking(self.retry, delete)
-
-    def _write(self, write: Write) -> Stamp:
-        if write.value is None:
-            self._delete([write.key])
-            return Stamp(NO_VALUE, now())
-        attempts, mark = Attempts(self.retry), new_mark()
-        while True:
-            try:
-                return self._put(write, mark)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if write.if_equal != UNKNOWN and _is_conflict(error):
-                    return self._settle(write, mark) if attempts.ambiguous else Stamp(UNKNOWN, now())
-                known = located(error, "writing", self.shown + write.key)
-            if not isinstance(known, UnavailableError):
-                raise known
-            try:
-                pause = attempts.pause_after(known)
-            except UnavailableError:
-                if attempts.ambiguous and write.if_equal != UNKNOWN:
-                    return self._settle(write, mark)
-                raise
-            time.sleep(pause)
-
-    def _put(self, write: Write, mark: str) -> Stamp:
-        import obstore
-
-        value = write.value if isinstance(write.value, bytes) else bytes(write.value or b"")
-        given: dict[str, Any] = {"mode": "overwrite"}
-        if write.if_equal != UNKNOWN:
-            mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
-            given = {"mode": mode, "attributes": {MARK: mark}}
-        result = obstore.put(self._writer(len(value)), write.key, value, use_multipart=False, **given)
-        # after a condition that held, an unknown generation would read as one that did not
-        unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
-        return Stamp(_generation(result) or unknown, now())
-
-    def _settle(self, write: Write, mark: str) -> Stamp:
-        """Return the stamp of a write whose answer was lost if the object is its own, or raise that nobody knows."""
-        place = quote(without_user(self.shown + write.key))
-
-        def look() -> Any:
-            try:
-                return self._head(write.key)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                failure = located(error, "reading", self.shown + write.key)
-            raise failure
-
-        try:
-            head = persist_blocking(self.retry, look)
-        except UnavailableError as error:
-            raise outcome_unknown(place, error) from error
-        if head is None or head.attributes.get(MARK) != mark:
-            raise outcome_unknown(place)
-        return Stamp(_generation(head.meta), now())
 
     async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
@@ -376,17 +288,3 @@ class ObstoreEngine(CopiesObjects, TellsModified):
 def _patience(size: int, idle_s: float) -> int:
     """Return how often a time limit is doubled for a value of some size."""
     return int(size / (idle_s * SLOWEST_LINE)).bit_length()
-
-
-def _generation(meta: Any) -> bytes:
-    tag, version = meta.get("e_tag") or "", meta.get("version") or ""
-    return f"{tag}\n{version}".encode() if version else tag.encode()
-
-
-def _version(generation: bytes) -> dict[str, str]:
-    tag, _, version = generation.partition(b"\n")
-    return {"e_tag": entity_tag(tag) or NO_TAG, "version": entity_tag(version) or _NO_VERSION}
-
-
-def _is_conflict(error: BaseException) -> bool:
-    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"} or status_of(error) == 412

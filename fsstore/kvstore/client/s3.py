@@ -1,9 +1,9 @@
 """S3 through the client of an s3fs filesystem, request by request.
 
 s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
-under a condition, and repeat failed writes by themselves, which makes a lost reply look like a conflict.
-So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and a
-conflict after a lost reply is settled by looking whose the object is, or is an outcome that nobody knows.
+under a condition, and repeat failed writes by themselves, whose answers may only have been lost.
+So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and after a lost
+answer a look at whose the object is (see `lost_answer`).
 
 Conditional deletes are refused: S3 has no such request that every server honours.
 """
@@ -40,7 +40,8 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.retry import MARK, Attempts, Retry, new_mark, outcome_unknown, persist
+from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite, outcome_unknown
+from fsstore.kvstore.engine.retry import Attempts, Retry, persist
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
@@ -103,10 +104,15 @@ class S3Engine(TakesValues, TellsModified):
         return await self.home.visit(write_all)
 
     async def _write(self, filesystem: Any, write: Write) -> Stamp:
-        attempts, mark = Attempts(self.retry), new_mark()
+        place = quote(without_user(f"s3://{write.key}"))
+        with TrackedWrite(write, place) as tracked:
+            return await self._persistently(filesystem, write, tracked, place)
+
+    async def _persistently(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        attempts = Attempts(self.retry)
         while True:
             try:
-                return await _put(filesystem, write, attempts=attempts, mark=mark)
+                return await _try(filesystem, write, tracked, attempts)
             except UnavailableError as error:
                 pause = _pause(attempts, error, write)
             except _ConflictError:
@@ -114,19 +120,19 @@ class S3Engine(TakesValues, TellsModified):
                     return Stamp(UNKNOWN, now())
                 pause = None
             if pause is None:
-                return await self._settle(filesystem, write, mark)
+                return await self._settle(filesystem, write, tracked, place)
             await asyncio.sleep(pause)
 
-    async def _settle(self, filesystem: Any, write: Write, mark: str) -> Stamp:
-        """Return the stamp of a write whose answer was lost if the object is its own, or raise that nobody knows."""
-        place = quote(without_user(f"s3://{write.key}"))
+    async def _settle(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
         try:
-            head = await persist(self.retry, lambda: _known(filesystem, write.key))
+            found = await persist(self.retry, lambda: _found(filesystem, write.key))
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        if head is None or head.get("Metadata", {}).get(MARK) != mark:
+        stamp = tracked.after_loss(found)
+        if stamp is None:
             raise outcome_unknown(place)
-        return Stamp(head["ETag"].encode("latin-1"), now())
+        return stamp
 
     def takes_from(self, other: object) -> bool:
         """Return whether `other` reaches the same server with the same credentials."""
@@ -311,12 +317,17 @@ async def _take(filesystem: Any, pair: tuple[str, str]) -> ReadResult:
     raise failure
 
 
-async def _known(filesystem: Any, path: str) -> Any:
-    """Return what `_head` does, or raise an error of ours."""
+async def _found(filesystem: Any, path: str) -> Standing | None:
+    """Return what is known of the object at a path, or raise an error of ours."""
     try:
-        return await _head(filesystem, path)
+        head = await _head(filesystem, path)
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = located(error, "reading", f"s3://{path}")
+    else:
+        if head is None:
+            return None
+        mark = head.get("Metadata", {}).get(MARK)
+        return Standing(head["ETag"].encode("latin-1"), mark, head["LastModified"].timestamp())
     raise failure
 
 
@@ -328,9 +339,9 @@ async def _head(filesystem: Any, path: str) -> Any:
         if is_missing(error):
             return None
         raise
-    if "ETag" not in head or "ContentLength" not in head:
+    if not {"ETag", "ContentLength", "LastModified"} <= head.keys():
         raise UnavailableError(
-            f"the server sent status {_status(head)} without the tag and size of the object"
+            f"the server sent status {_status(head)} without the tag, size and time of the object"
         )
     return head
 
@@ -345,22 +356,29 @@ def _retried(error: BaseException) -> bool:
     return isinstance(response, dict) and bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
+async def _try(filesystem: Any, write: Write, tracked: TrackedWrite, attempts: Attempts) -> Stamp:
+    """Send a write; if an earlier answer was lost, look first whether there is anything left to do."""
+    stamp = tracked.after_loss(await _found(filesystem, write.key)) if attempts.ambiguous else None
+    if stamp is None:
+        return await _put(filesystem, write, attempts=attempts, mark=tracked.mark)
+    return stamp
+
+
 async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
     arguments = _arguments(write.key)
     try:
+        if not await _tries_once(filesystem) and write.if_equal != UNKNOWN:
+            await _head(filesystem, write.key)  # the first request makes the sessions
+            attempts.ambiguous |= not await _tries_once(filesystem)
         if write.value is None:
             await _client_call(filesystem, "delete_object", arguments)
             return Stamp(NO_VALUE, now())
-        if write.if_equal != UNKNOWN and not await _tries_once(filesystem):
-            await _head(filesystem, write.key)  # the first request makes the sessions
-            attempts.ambiguous |= not await _tries_once(filesystem)
         if write.if_equal == NO_VALUE:
             arguments["IfNoneMatch"] = "*"
         elif write.if_equal != UNKNOWN:
             arguments["IfMatch"] = entity_tag(write.if_equal) or NO_TAG
-        if write.if_equal != UNKNOWN:
-            arguments["Metadata"] = {MARK: mark}
-        answer = await _client_call(filesystem, "put_object", {**arguments, "Body": bytes(write.value)})
+        arguments |= {"Metadata": {MARK: mark}, "Body": bytes(write.value)}
+        answer = await _client_call(filesystem, "put_object", arguments)
         if _status(answer) != 200 or not answer.get("ETag"):
             raise UnavailableError(f"the server sent status {_status(answer)} without the tag of the object")
         return Stamp(answer["ETag"].encode("latin-1"), now())

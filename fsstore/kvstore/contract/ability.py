@@ -18,6 +18,7 @@ __all__ = [
     "Borrows",
     "CopiesRanges",
     "IsMetered",
+    "KeepsDirectories",
     "KnowsSizes",
     "ListsDocuments",
     "ListsKeys",
@@ -212,10 +213,26 @@ class TakesAllAtOnce:
         """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
         return "own"
 
+    @property
+    def only_takes(self) -> bool:
+        """Whether values of an array cannot be written before its metadata, so that it can only be taken."""
+        return False
+
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Raise what `take_all` would raise of these as the store is now, before anything is prepared for it."""
+
     async def take_all(
-        self, others: Sequence[Any], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self,
+        others: Sequence[Any],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
     ) -> None:
-        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step."""
+        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step.
+
+        Raises `AbortedError`, and changes nothing, if a key of `unchanged` has another generation by now.
+        """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -249,6 +266,16 @@ class SweepsUnfinished:
 
         For keys that nobody writes again.  Values that a living writer has begun stay.
         """
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class KeepsDirectories:
+    """A driver in which a directory stays when its last key goes."""
+
+    __slots__ = ()
+
+    async def remove_directory(self, directory: str) -> None:
+        """Remove a directory, a path that ends with a slash; one that is not empty, or not there, stays as it is."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -4,18 +4,14 @@ Only `UnavailableError` is tried again, until the deadline; a connection that is
 because waiting seldom helps.  The first retry of an operation is logged by `fsstore.kvstore` as a warning, so that a
 server that is down is not silence, and those that follow as information.
 
-A conditional write is special: when its reply is lost, the retry finds the condition broken by the write itself.
-`Attempts` remembers that a request may have been carried out, so that the caller looks at the object before it
-reports a conflict: its metadata hold the `MARK` of the write that made it.  The value would not tell, for another
-writer may have written the same.  Nor does a missing mark prove anything, for another writer may have come on top of
-the write: `outcome_unknown` is the error for that.
+`Attempts` remembers that a request may have been carried out although its answer was lost: a write must not simply be
+sent again then (see `lost_answer`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
@@ -23,17 +19,14 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from fsstore.context.resource_kinds import REQUEST_DEADLINE, REQUEST_RETRIES, duration
-from fsstore.errors import OutcomeUnknownError, StoreError, UnavailableError
+from fsstore.errors import UnavailableError
 from fsstore.kvstore.tuning import REFUSED_PAUSES_S
 from fsstore.redaction import redact
 from fsstore.runtime import observer
 
-__all__ = [
-    "MARK", "Attempts", "Retry", "new_mark", "outcome_unknown", "persist", "persist_blocking", "retry_from",
-]  # fmt: skip
+__all__ = ["Attempts", "Retry", "persist", "persist_blocking", "retry_from"]
 
 T = TypeVar("T")
-MARK = "fsstorewrite"  # Azure takes names of letters and digits only
 _log = logging.getLogger("fsstore.kvstore")
 
 
@@ -79,11 +72,6 @@ def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
     )
 
 
-def new_mark() -> str:
-    """Return a mark that no other write has."""
-    return os.urandom(8).hex()
-
-
 class Attempts:
     """The state of one operation under a policy, for callers that sleep in their own way.
 
@@ -111,16 +99,6 @@ class Attempts:
         _log.log(logging.INFO if self._logged else logging.WARNING, "Trying again in %.2g s: %s", pause, why)
         self._logged = True
         return pause
-
-
-def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
-    """Return the error of a conditional write at `place` whose answer was lost."""
-    made = OutcomeUnknownError(
-        f"Error writing {place}: the answer to a write under a condition was lost, and it cannot be told whether it was"
-        " carried out; read the key to see what it holds"
-    )
-    made.__cause__ = cause
-    return made
 
 
 async def persist(policy: Retry, call: Callable[[], Awaitable[T]]) -> T:

@@ -18,6 +18,7 @@ from typing import Any, ClassVar, Literal
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.ability import (
     IsMetered,
+    KeepsDirectories,
     ListsNames,
     SweepsUnfinished,
     SyncsTogether,
@@ -51,7 +52,9 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
-class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate):
+class LocalDriver(
+    IsMetered, KeepsDirectories, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate
+):
     """Local files as a key-value store.
 
     With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
@@ -148,6 +151,11 @@ class LocalDriver(IsMetered, ListsNames, SweepsUnfinished, SyncsTogether, TakesV
         """Delete every key in the range, and directories that lie in it as a whole."""
         with forgetting():
             local_scan.delete_range(keys, self.protocol)
+
+    async def remove_directory(self, directory: str) -> None:
+        """Remove a directory if nothing is in it."""
+        with forgetting():
+            local_scan.remove_directory(directory, self.protocol)
 
     async def sweep_unfinished(self, prefix: str, name: str) -> None:
         """Remove lock files whose holders are gone; only those of the mode `os` can be told from others."""

@@ -19,13 +19,13 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.kvstore.local.lock import hold_if_free
-from fsstore.kvstore.local.path import LOCK_SUFFIX, os_failure, parent, text
+from fsstore.kvstore.local.path import LOCK_SUFFIX, file_path, os_failure, parent, text
 from fsstore.kvstore.local.stage import Protocol, remove_file
 from fsstore.kvstore.local.write import sync_directories
 from fsstore.kvstore.tuning import LOCAL_PAGE
 from fsstore.values.json_value import quote
 
-__all__ = ["delete_range", "names", "scan", "sweep"]
+__all__ = ["delete_range", "names", "remove_directory", "scan", "sweep"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 
@@ -103,6 +103,17 @@ def delete_range(keys: KeyRange, protocol: Protocol) -> None:
         dirty.add(parent(directory))
     if protocol.sync:
         sync_directories(dirty)
+
+
+def remove_directory(directory: str, protocol: Protocol) -> None:
+    """Remove a directory if nothing is in it."""
+    path = file_path(directory.rstrip("/"))
+    try:
+        os.rmdir(path)
+    except OSError:
+        return  # not empty, not there, no directory but a link to one, or not ours to remove
+    if protocol.sync:
+        sync_directories({parent(path)})
 
 
 def _remove_orphans(keys: set[bytes], protocol: Protocol, dirty: set[bytes]) -> None:

@@ -167,12 +167,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
         """
         request = _request(writes)
-        request.atomic, request.deleted = True, tuple(deleted)
-        request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
-        await self._submit(request)
-        if request.stale is not None:
-            place = self.describe_key(key_text(request.stale))
-            raise AbortedError(f"Error reading {place}: Generation mismatch")
+        await _submit_atomic(self, request, unchanged, deleted)
         return list(map(key_text, request.failed))
 
     async def delete_range(self, keys: KeyRange) -> None:
@@ -203,7 +198,12 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             await self._submit(Request(copies, values))
 
     async def take_all(
-        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+        self,
+        others: Sequence[KvPrefix],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
     ) -> None:
         """Delete the ranges, refer to all values of other databases, and write, in one commit.
 
@@ -214,9 +214,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         for other in others:
             taken.update(await _located(self, other.driver, KeyRange()))
         taken.update((key_bytes(key), value) for key, value in writes.items())
-        request = Request(list(taken), list(taken.values()))
-        request.atomic, request.deleted = True, tuple(deleted)
-        await self._submit(request)
+        await _submit_atomic(self, Request(list(taken), list(taken.values())), unchanged, deleted)
 
     async def _submit(self, request: Request) -> None:
         self._refuse_fixed()
@@ -246,6 +244,18 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
             async for slices in walk(self.source, version, keys):
                 for part in slices:
                     yield keys_of(part)
+
+
+async def _submit_atomic(
+    driver: OcdbtDriver, request: Request, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
+) -> None:
+    """Commit a request and the deletion of ranges as one step; raise if a key of `unchanged` has changed."""
+    request.atomic, request.deleted = True, tuple(deleted)
+    request.unchanged = {key_bytes(key): generation for key, generation in unchanged.items()}
+    await driver._submit(request)
+    if request.stale is not None:
+        place = driver.describe_key(key_text(request.stale))
+        raise AbortedError(f"Error reading {place}: Generation mismatch")
 
 
 def _features_of(source: DatabaseSource, options: Options, choice: Choice | None) -> Features:

@@ -13,6 +13,7 @@ may fetch, because a set is untrusted input.
 * `parquet`: reference sets in parquet: their files are read when a key of theirs is asked for
 * `state`: a set as it is now: keys resolved in batches, and what was changed since it was stored
 * `table`: the columnar table of a reference set, and how it is built: about twenty bytes a reference
+* `taking`: taking copies into a reference set in one step: references to files beside it, with their documents
 * `target`: the targets of references: which may be read, how they are opened, and how bytes are fetched from them
 * `tools`: tools for whole sets: make one from files, verify it, report on it, move it
 """

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from fsstore.kvstore.contract.ability import (
     ListsDocuments,
     MayBeMissing,
     ReadsWhole,
-    TakesAllAtOnce,
 )
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -29,7 +28,6 @@ from fsstore.kvstore.contract.coalesce import Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
-    Buffer,
     Entry,
     Features,
     KvDriver,
@@ -44,10 +42,10 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
-from fsstore.kvstore.reference.state.rewritten import with_references
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
-from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Row
+from fsstore.kvstore.reference.table.table import INLINE, WHOLE
+from fsstore.kvstore.reference.taking import TakesFiles
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
@@ -57,7 +55,7 @@ from fsstore.values.json_value import Json, quote
 __all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesAllAtOnce):
+class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesFiles):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -164,33 +162,6 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Store values inline, or delete keys, and save the set."""
         return await self.overlay.write(writes, self)
-
-    @property
-    def takes_stores(self) -> Literal["own", "files"] | None:
-        """Files: references to values that lie below the directory of the set; a set in many files is not one step."""
-        return "files" if self.overlay.is_one_document else None
-
-    async def take_all(
-        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
-    ) -> None:
-        """Delete the ranges, refer to all values below other prefixes, and write, with one document."""
-        home = self.fetcher.targets.base
-        found: dict[str, Row] = {}
-        urls: list[str] = []
-        for other in others:
-            if home is None or other.driver != home.driver or not other.path.startswith(home.path):
-                raise StoreError(f"{other.describe()} does not lie beside {self.fetcher.described}")
-            async for batch in other.scan():
-                for entry in batch:
-                    size = WHOLE if entry.size is None else entry.size
-                    found[entry.key] = Row(len(urls), 0, size)
-                    urls.append(other.path[len(home.path) :] + entry.key)
-        inline = {key: bytes(value) for key, value in writes.items()}
-
-        async def changed(state: State) -> State:
-            return await with_references(state, (found, urls), inline, deleted)
-
-        await self.overlay.change(changed, self)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range from the set; targets stay."""

@@ -48,6 +48,7 @@ from fsstore.kvstore.scan.saved_index import SavedIndex, check_index, load_index
 from fsstore.kvstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.kvstore.scan.targets import PinnedFile, ScanTargets
+from fsstore.kvstore.spec.opening import leads_elsewhere
 from fsstore.kvstore.tuning import CHANGED_FILE_ATTEMPTS, TRUSTED_S
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
@@ -95,9 +96,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
         self._scan: Scan | None = None
         self._first: FirstTouch[str, Scan] = FirstTouch()
         self._index: SavedIndex | None = None
-        waits = base.driver.features.waits or any(
-            members.get(name) for name in ("targets", "rewrite", "index")
-        )
+        waits = base.driver.features.waits or leads_elsewhere(members)
         self.features = Features(waits=waits, writable=False, listable=True)
 
     def __eq__(self, other: object) -> bool:
@@ -206,6 +205,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
             reveal(self._members.get("rewrite")) or {},
             itself=KvPrefix(pinned, self.base.path),
             known_as=known_as,
+            far=self.features.waits,
         )
 
     def _store(self, state: State, targets: ScanTargets) -> ReferenceDriver:

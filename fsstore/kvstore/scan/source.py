@@ -63,11 +63,11 @@ class _Cache:
         kept, found = self.kept, []
         with self._lock:
             for number in range(first, stop):
-                block = kept.get(number) or held.get(number)
-                if block is None:
-                    return None
-                if number in kept:
+                block = kept.get(number)
+                if block is not None:
                     kept.move_to_end(number)
+                elif (block := held.get(number)) is None:
+                    return None
                 found.append(block)
         return found
 

@@ -6,29 +6,43 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from fsstore.errors import OutOfRangeError
+from fsstore.errors import OutOfRangeError, PermissionDeniedError
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadOnly, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.target.targets import TargetPlace, Targets
 from fsstore.kvstore.scan.contract import SELF
 from fsstore.kvstore.scan.source import FileChangedError
-from fsstore.values.json_value import Json
+from fsstore.redaction import redact_url
+from fsstore.values.json_value import Json, quote
 
 __all__ = ["PinnedFile", "ScanTargets"]
 
 _ITSELF = TargetPlace("the scanned file", "")
+_NEAR = ("file://", "memory://")
 
 
 @dataclass(slots=True)
 class ScanTargets(Targets):
-    """The stores a scanned file reads from: itself first of all, which a saved index calls `known_as`."""
+    """The stores a scanned file reads from: itself first of all, which a saved index calls `known_as`.
+
+    A file of this machine refers to others of this machine, unless its spec says more: they may be `far` then.
+    """
 
     itself: KvPrefix | None = None
     known_as: str = SELF
+    far: bool = True
 
     def locate(self, url: str) -> TargetPlace:
         """Return the place of a URL of a chunk table."""
-        return _ITSELF if url in (SELF, self.known_as) else Targets.locate(self, url)
+        if url in (SELF, self.known_as):
+            return _ITSELF
+        place = Targets.locate(self, url)
+        if not self.far and place.root and not place.root.startswith(_NEAR):
+            raise PermissionDeniedError(
+                f"The file refers to {quote(redact_url(url))}, which does not lie on this machine; name a prefix"
+                " of it in `targets` to let it be read"
+            )
+        return place
 
     async def reach(self, url: str) -> KvPrefix:
         """Return the place of a URL that a file refers to; raises `PermissionDeniedError` if it may not be read."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fsstore.context.context import Context, ContextResource
@@ -13,25 +14,26 @@ from fsstore.kvstore.engine.secret import lacks
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime.observer import Meter, counts
+from fsstore.values import registry
 from fsstore.values.json_value import quote
 
 if TYPE_CHECKING:
     from fsstore.kvstore.transaction.ledger import Ledger
 
 __all__ = [
-    "KEEP_TO_THEIR_BASE",
     "OpenKv",
     "as_directory",
+    "keeps_to_base",
+    "leads_elsewhere",
     "open_adapter",
     "open_bound",
     "open_kv",
     "opening_waits",
 ]
 
-KEEP_TO_THEIR_BASE = frozenset(("ocdbt", "zip"))
-"""Adapters that lead nowhere else: over a store that never waits, they never do."""
-
 _LOCAL = frozenset(("file", "memory"))
+_KEEP_TO_THEIR_BASE = frozenset(("ocdbt", "zip"))
+_NOTHING: Mapping[str, Any] = {}
 
 
 def as_directory(path: str) -> str:
@@ -89,17 +91,34 @@ class OpenKv(NamedTuple):
         return self.at(as_directory(self.path))
 
 
-def opening_waits(spec: KvSpecValue) -> bool:
+def leads_elsewhere(members: Mapping[str, Any]) -> bool:
+    """Return whether the members of a scanned file let it refer to stores that may be far from it."""
+    return any(members.get(name) for name in ("targets", "rewrite", "index"))
+
+
+def keeps_to_base(kind: str, members: Mapping[str, Any] = _NOTHING, *, scans: bool = False) -> bool:
+    """Return whether an adapter leads nowhere else: over a store that never waits, it never does.
+
+    Files of other formats keep to their base too, but finding out what is in them takes a while: they count with
+    `scans`.
+    """
+    if registry.scanners.get(kind) is not None:
+        return scans and not leads_elsewhere(members)
+    return kind in _KEEP_TO_THEIR_BASE and "manifest" not in members
+
+
+def opening_waits(spec: KvSpecValue, *, scans: bool = False) -> bool:
     """Return whether opening a store may have to wait: not for the roots of this machine, nor archives in them.
 
-    A database in files is open after 60 µs here, and after 170 on the event loop.
+    With `scans`, nor for scanned files in them: for those who wait for what is in there anyway.  A database in files is
+    open after 60 µs here, and after 170 on the event loop.
     """
     if spec.live is not None:
         return spec.live.features.waits
     if spec.base is None:
         return spec.kind.id not in _LOCAL
-    elsewhere = "manifest" in spec.members or spec.kind.id not in KEEP_TO_THEIR_BASE
-    return elsewhere or opening_waits(spec.base)
+    keeps = keeps_to_base(spec.kind.id, spec.members, scans=scans)
+    return not keeps or opening_waits(spec.base, scans=scans)
 
 
 async def open_kv(spec: KvSpecValue, context: Context) -> OpenKv:

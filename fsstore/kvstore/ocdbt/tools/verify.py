@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -23,6 +24,7 @@ from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
 from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import Step, check_child
 from fsstore.kvstore.tuning import VERIFIED_AT_ONCE
+from fsstore.runtime.together import outcomes
 
 __all__ = ["VerifyReport", "verify"]
 
@@ -87,19 +89,13 @@ async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
 async def _fetch(
     source: DatabaseSource, window: Sequence[_Expected], report: VerifyReport
 ) -> list[Node | None]:
-    """Return the nodes; one by one if that fails, so that each gets its own report."""
+    """Return the nodes; those that cannot be read are reported."""
     places = [expected.step.location for expected in window]
-    try:
-        return [*await source.nodes(places)]
-    except StoreError:
-        out: list[Node | None] = []
-        for place in places:
-            try:
-                out += await source.nodes([place])
-            except StoreError as error:
-                report.add(str(error))
-                out.append(None)
-        return out
+    found = await outcomes(source.nodes, places, StoreError)
+    for error in found:
+        if isinstance(error, BaseException):
+            report.add(str(error))
+    return [None if isinstance(node, BaseException) else node for node in found]
 
 
 def _check(source: DatabaseSource, expected: _Expected, node: Node, report: VerifyReport) -> None:
@@ -156,15 +152,6 @@ async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
     for start in range(0, len(places), VERIFIED_AT_ONCE):
         window = places[start : start + VERIFIED_AT_ONCE]
-        try:
-            await read_spans(source.base, window)
-        except StoreError:
-            await _check_each(source, window, report)
-
-
-async def _check_each(source: DatabaseSource, places: Sequence[Location], report: VerifyReport) -> None:
-    for place in places:
-        try:
-            await read_spans(source.base, [place])
-        except StoreError as error:
-            report.add(str(error))
+        for error in await outcomes(partial(read_spans, source.base), window, StoreError):
+            if isinstance(error, BaseException):
+                report.add(str(error))

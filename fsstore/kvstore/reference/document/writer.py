@@ -29,8 +29,9 @@ from fsstore.kvstore.contract.ability import WritesLate, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
+from fsstore.kvstore.reference.state.rewritten import with_references
 from fsstore.kvstore.reference.state.scan_record import MEMBER, ScanRecord
-from fsstore.kvstore.reference.state.set_state import Changes, ReplacedAsAWhole, Saved, State
+from fsstore.kvstore.reference.state.set_state import Changes, Saved, State, Taking
 from fsstore.kvstore.reference.table.table import ABSENT, WHOLE
 from fsstore.kvstore.reference.table.value import encode_text, is_url
 from fsstore.kvstore.reference.target.location import name_of
@@ -43,7 +44,7 @@ MAX_EXPANDED = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class JsonDocument(ReplacedAsAWhole):
+class JsonDocument:
     """The document at `base`; `load` reads its state."""
 
     base: KvPrefix
@@ -61,8 +62,12 @@ class JsonDocument(ReplacedAsAWhole):
             return Saved(await self.load(), {})
         return Saved(State(after.base, after.changes, stamp.generation), changes)
 
-    async def replace(self, before: State, after: State) -> State | None:
-        """Write another set in the place of one, None if that was changed by somebody else."""
+    async def check(self, state: State, taking: Taking) -> None:
+        """Refuse nothing: the document is written anew."""
+
+    async def take(self, before: State, taking: Taking) -> State | None:
+        """Write the document with what it takes, None if it was changed by somebody else."""
+        after = await with_references(before, taking)
         pieces = encode(after, compression=method_named(name_of(self.base)))
         stamp = await write_document(self.base, pieces, after, if_equal=before.generation)
         return None if stamp.generation == UNKNOWN else State(after.base, after.changes, stamp.generation)

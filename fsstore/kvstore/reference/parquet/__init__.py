@@ -6,5 +6,6 @@
 * `metadata`: the .zmetadata of a parquet set: every metadata document, and the number of references in a file
 * `read`: one parquet file of references, read into columns
 * `refs`: reference sets in parquet: a directory with .zmetadata and <array>/refs.<k>.parq
+* `taking`: taking a copy into a parquet set in one step: new arrays, or new references of one array in one file
 * `write`: writing a set as a parquet directory, readable by fsspec, kerchunk and VirtualiZarr
 """

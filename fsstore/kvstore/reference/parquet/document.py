@@ -32,8 +32,9 @@ from fsstore.kvstore.reference.parquet.files import Loaded, PartitionFiles, Wher
 from fsstore.kvstore.reference.parquet.metadata import format_metadata, is_object
 from fsstore.kvstore.reference.parquet.read import Partition
 from fsstore.kvstore.reference.parquet.refs import ParquetSet
+from fsstore.kvstore.reference.parquet.taking import check_taking, take
 from fsstore.kvstore.reference.parquet.write import encode_partition
-from fsstore.kvstore.reference.state.set_state import Changes, Saved, State
+from fsstore.kvstore.reference.state.set_state import Changes, Saved, State, Taking
 from fsstore.kvstore.reference.table.grid import Grid, is_document
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Rows
 from fsstore.kvstore.tuning import PARQUET_FILES_AT_ONCE, SET_ATTEMPTS
@@ -71,6 +72,15 @@ class ParquetDocument:
         found = await held.files.load(list(known))
         changed = any(found[where].generation != file.generation for where, file in known.items())
         return State(held, {}, state.generation) if changed else None
+
+    async def check(self, state: State, taking: Taking) -> None:
+        """Raise if what is taken is more than one step."""
+        check_taking(_set_of(state), taking)
+
+    async def take(self, before: State, taking: Taking) -> State | None:
+        """Return the set with what it takes, stored in one step; None if it was changed by somebody else."""
+        held = _set_of(before)
+        return await take(before, held, taking) if await _is_current(before) else None
 
     async def save(self, state: State, changes: Changes, basis: Basis) -> Saved:
         """Save the metadata among changes, or else the files that stand in the basis."""

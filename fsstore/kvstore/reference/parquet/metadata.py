@@ -22,6 +22,7 @@ from fsstore.values.json_value import Fields, integer, show
 __all__ = ["MAX_RECORD_SIZE", "format_metadata", "is_object", "parse_metadata"]
 
 MAX_RECORD_SIZE = 10_000_000
+_CLAIM = "fsstore_claim"
 
 
 def is_object(value: bytes) -> bool:
@@ -33,12 +34,16 @@ def is_object(value: bytes) -> bool:
 
 
 def format_metadata(
-    metadata: Mapping[str, bytes], record_size: int, scanned: ScanRecord | None = None
+    metadata: Mapping[str, bytes], record_size: int, scanned: ScanRecord | None = None, *, claim: str = ""
 ) -> bytes:
-    """Return a `.zmetadata`; the documents stand in it as they are, and what is no document as text."""
+    """Return a `.zmetadata`; the documents stand in it as they are, and what is no document as text.
+
+    A `claim` of a writer makes it another one than all before, and says nothing to readers.
+    """
     members = b",".join(json.dumps(key).encode() + b":" + _text(metadata[key]) for key in sorted(metadata))
     record = b"" if scanned is None else b',"%b":%b' % (MEMBER.encode(), json.dumps(scanned.json()).encode())
-    return b'{"metadata":{' + members + b'},"record_size":%d' % record_size + record + b"}"
+    claimed = b"" if not claim else b',"%b":%b' % (_CLAIM.encode(), json.dumps(claim).encode())
+    return b'{"metadata":{' + members + b'},"record_size":%d' % record_size + record + claimed + b"}"
 
 
 def _text(value: bytes) -> bytes:

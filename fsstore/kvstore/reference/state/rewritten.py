@@ -2,37 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import Resolved, TableSet
-from fsstore.kvstore.reference.state.set_state import State
+from fsstore.kvstore.reference.state.set_state import State, Taking
 from fsstore.kvstore.reference.table.builder import TableBuilder
-from fsstore.kvstore.reference.table.table import INLINE, Row, Rows
+from fsstore.kvstore.reference.table.table import INLINE, Rows
 
 __all__ = ["add_page", "with_references"]
 
 
-async def with_references(
-    state: State,
-    new: tuple[Mapping[str, Row], Sequence[str]],
-    writes: Mapping[str, bytes],
-    deleted: Sequence[KeyRange],
-) -> State:
-    """Return a set without the keys in some ranges, with new references, whose rows count URLs, and inline values."""
-    references, urls = new
+async def with_references(state: State, taking: Taking) -> State:
+    """Return a set with what it takes."""
     builder = TableBuilder()
     async for names, found in state.scan(KeyRange()):
-        kept = [at for at, name in enumerate(names) if not any(each.contains(name) for each in deleted)]
+        kept = [at for at, name in enumerate(names) if not taking.deletes(name)]
         add_page(
             builder,
             [names[at] for at in kept],
             found._replace(rows=found.rows.take(np.array(kept, np.int64))),
         )
-    add_page(builder, list(references), Resolved(Rows.of(list(references.values())), urls, ()))
-    for key, value in writes.items():
+    rows = Rows.of(list(taking.references.values()))
+    add_page(builder, list(taking.references), Resolved(rows, taking.urls, ()))
+    for key, value in taking.writes.items():
         builder.add_inline(key.encode(), value)
     return State(TableSet(builder.finish()), {}, state.generation)
 

@@ -29,7 +29,7 @@ from fsstore.kvstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.kvstore.tuning import SET_ATTEMPTS
 from fsstore.runtime import fork
 
-__all__ = ["Changes", "Document", "Overlay", "ReplacedAsAWhole", "Saved", "State", "inline_generation"]
+__all__ = ["Changes", "Document", "Overlay", "Saved", "State", "Taking", "inline_generation"]
 
 
 Changes = Mapping[str, bytes | None]
@@ -101,6 +101,20 @@ class Saved(NamedTuple):
     changes: Changes
 
 
+@dataclass(frozen=True, slots=True)
+class Taking:
+    """A change of a set in one step: references, whose rows count `urls`, inline values, and ranges to be deleted."""
+
+    references: Mapping[str, Row]
+    urls: Sequence[str]
+    writes: Mapping[str, bytes]
+    deleted: Sequence[KeyRange]
+
+    def deletes(self, key: str) -> bool:
+        """Return whether a key is deleted."""
+        return any(each.contains(key) for each in self.deleted)
+
+
 class Document(Protocol):
     """Where a set is stored."""
 
@@ -116,16 +130,13 @@ class Document(Protocol):
         """Return the state that is stored, or None if `keys` are as they were."""
         ...
 
+    async def check(self, state: State, taking: Taking) -> None:
+        """Raise if a set takes in several steps only what it is to take in one."""
+        ...
 
-class ReplacedAsAWhole:
-    """A document that is replaced in one step."""
-
-    __slots__ = ()
-    load: Callable[[], Awaitable[State]]
-
-    async def replace(self, before: State, after: State) -> State | None:
-        """Write another set in the place of one, None if that was changed by somebody else."""
-        raise NotImplementedError  # a document of this kind defines it
+    async def take(self, before: State, taking: Taking) -> State | None:
+        """Return the set with what it takes, stored in one step; None if it was changed by somebody else."""
+        ...
 
 
 @dataclass(slots=True, eq=False)
@@ -243,24 +254,34 @@ class Overlay:
                 raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
         return stamps
 
-    @property
-    def is_one_document(self) -> bool:
-        """Whether the set is stored as a whole, in one step."""
-        return isinstance(self._document, ReplacedAsAWhole)
+    async def check_taking(self, taking: Taking) -> None:
+        """Raise if the set, as it is stored, takes in several steps only what it is to take in one."""
+        if self._document is not None:
+            await self._document.check(await self._reloaded(self._document), taking)
 
-    async def change(self, changed: Callable[[State], Awaitable[State]], driver: KvDriver) -> None:
-        """Store another set in one step, made of the one that is stored then."""
+    async def take(self, taking: Taking, check: Callable[[], Awaitable[None]], driver: KvDriver) -> None:
+        """Take references and values in one step; `check` may refuse the state that is about to be replaced."""
         document = self._document
-        if not isinstance(document, ReplacedAsAWhole):
+        if document is None or not self.writable:
             raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
         self.begin_creating()
         for _ in range(SET_ATTEMPTS):
-            before = self.state
-            after = await document.replace(before, await changed(before))
-            self._swap(before, await document.load() if after is None else after)
+            before = await self._reloaded(document)
+            await check()  # of this state, or of a newer one, which is not replaced
+            after = await document.take(before, taking)
             if after is not None:
+                self._swap(before, after)
                 return
         raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+
+    async def _reloaded(self, document: Document) -> State:
+        """Return the state that is stored now, and show it."""
+        before = self.state
+        stored = await document.reload(before, [])
+        if stored is None:
+            return before
+        self._swap(before, stored)
+        return self.state
 
     def _check(self, writes: Sequence[Write], driver: KvDriver) -> None:
         if not self.writable:

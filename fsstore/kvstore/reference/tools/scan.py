@@ -1,9 +1,7 @@
-"""Making reference sets from files: kerchunk's scanners, run in processes of their own.
+"""Reference sets made by kerchunk: of messages of GRIB that are put together, and of groups of zarr.
 
-One process a file, so that a file that crashes or hangs a scanner loses itself and nothing else, and is named.
-The format is told by the first bytes.  Inside a process the garbage collector rests while a scanner runs: kerchunk's
-HDF5 scan calls into an event loop while it holds h5py's lock, and a collection at that moment can deadlock.
-Datasets that kerchunk cannot describe, or would describe as empty, are left out and named beside the documents.
+One process a file, so that a file that crashes or hangs a scanner loses itself and nothing else, and is named.  Inside
+a process the garbage collector rests while a scanner runs: a collection in the middle of a call into C can deadlock.
 
 Several files are combined along dimensions by kerchunk's MultiZarrToZarr.  It takes coordinates by their numbers, and
 those of later files for the same ones where each file counts days from its own first; they are combined as times.
@@ -16,7 +14,6 @@ import gc
 import json
 import subprocess
 import sys
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,25 +22,12 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.value import encode_text
-from fsstore.kvstore.reference.tools.fits_repair import refuse_compressed, repaired
-from fsstore.kvstore.reference.tools.left_out import LeftOutWarning
 from fsstore.runtime import execution
+from fsstore.values import registry
 
-__all__ = ["ScanError", "Scanned", "combine", "detect_format", "scan_files"]
+__all__ = ["ScanError", "Scanned", "combine", "scan_files"]
 
-_MAGIC = (
-    (b"\x89HDF\r\n\x1a\n", "hdf5"),
-    (b"CDF\x01", "netcdf3"),
-    (b"CDF\x02", "netcdf3"),
-    (b"GRIB", "grib2"),
-    (b"SIMPLE  =", "fits"),
-    (b"II*\0", "tiff"),
-    (b"MM\0*", "tiff"),
-    (b"II+\0", "tiff"),
-    (b"MM\0+", "tiff"),
-)
 _METADATA = (".zarray", ".zattrs", ".zgroup", ".zmetadata")
-_HDF5_STEPS = (512, 1024, 2048, 4096)
 
 
 class ScanError(StoreError):
@@ -61,16 +45,6 @@ class Scanned:
     documents: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, str] = field(default_factory=dict)
-
-
-def detect_format(head: bytes) -> str | None:
-    """Return the format of a file from its first bytes, or None."""
-    for magic, name in _MAGIC:
-        if head.startswith(magic):
-            return name
-    if any(head[step : step + 8] == _MAGIC[0][0] for step in _HDF5_STEPS):
-        return "hdf5"
-    return "grib2" if b"GRIB" in head[:64] else None
 
 
 def scan_files(
@@ -102,15 +76,13 @@ def scan_files(
             scanned.failures[url] = why
         else:
             scanned.documents[url] = documents
-            if why:
-                scanned.left_out[url] = why
     return scanned
 
 
 def _in_process(
     url: str, options: Mapping[str, Any], timeout_s: float
 ) -> tuple[list[dict[str, Any]] | None, str]:
-    """Scan one file in a process of its own; return its documents and what they lack, or None and why not."""
+    """Scan one file in a process of its own; return its documents, or None and why not."""
     order = json.dumps({"url": url, "options": dict(options)})
     try:
         done = subprocess.run(  # our own module, with the interpreter that runs us
@@ -126,8 +98,7 @@ def _in_process(
         return None, (done.stderr.decode("utf-8", "replace").strip().splitlines() or ["the scanner crashed"])[
             -1
         ]
-    documents, left_out = json.loads(done.stdout)
-    return documents, "; ".join(left_out)
+    return json.loads(done.stdout), ""
 
 
 def combine(documents: Sequence[Mapping[str, Any]], arguments: Mapping[str, Any]) -> TableSet:
@@ -182,7 +153,7 @@ def _head(url: str, storage_options: Mapping[str, Any]) -> bytes:
 def _kind_of(url: str, storage_options: Mapping[str, Any]) -> str | None:
     """Return the format of a file, or of the directory that is there instead."""
     try:
-        kind = detect_format(_head(url, storage_options))
+        kind = "grib2" if b"GRIB" in _head(url, storage_options)[:64] else None
     except OSError:
         if _is_zarr(url, storage_options):
             return "zarr"
@@ -211,14 +182,13 @@ def _scan_one(url: str, options: dict[str, Any]) -> list[dict[str, Any]]:
     kind = options.pop("format", None)
     if kind is None:
         kind = _kind_of(url, storage)
-    scanner = _SCANNERS.get(kind or "")
-    if scanner is None:
-        raise StoreError(f"its format is not one of {', '.join(_SCANNERS)}")
+    if kind not in _SCANNERS:
+        raise StoreError(f"its format is not one of {', '.join([*registry.scanners.names(), *_SCANNERS])}")
     try:
-        found = scanner(url, storage, options)
+        found = _SCANNERS[kind](url, storage, options)
     except ImportError as error:
-        extras = ",".join(["kerchunk", *_EXTRAS.get(kind or "", ())])
-        raise UnimplementedError(f"{error}: scanning {kind} needs pip install 'fsstore[{extras}]'") from None
+        needed = f"pip install 'fsstore[{_EXTRAS[kind]}]'"
+        raise UnimplementedError(f"{error}: scanning {kind} needs {needed}") from None
     return [_document(one) for one in (found if isinstance(found, list) else [found])]
 
 
@@ -238,69 +208,19 @@ def _value(key: str, value: Any) -> Any:
     return value
 
 
-def _as_they_are(module: Any) -> None:
-    """Keep a scanner from formatting inline values again; bytes that begin with `base64:` are told apart, too.
-
-    kerchunk formats whatever is JSON by chance, chunks included: of the text `[1 ,2 ]` it leaves `[1,2]`.
-    """
-
-    def encode(store: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            key: encode_text(value) if isinstance(value, bytes) else value for key, value in store.items()
-        }
-
-    if hasattr(module, "_encode_for_JSON"):
-        module._encode_for_JSON = encode
-
-
-def _hdf5(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    from kerchunk import hdf
-
-    from fsstore.kvstore.reference.tools.hdf5_scan import KerchunkHdf5
-
-    _as_they_are(hdf)
-    return KerchunkHdf5(url, storage_options=storage, **options).translate()
-
-
-def _netcdf3(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    from kerchunk import netCDF3
-
-    from fsstore.kvstore.reference.tools.netcdf3_scan import Netcdf3Scanner
-
-    _as_they_are(netCDF3)
-    return Netcdf3Scanner(url, storage_options=storage or None, **options).translate()
-
-
 def _grib2(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     from kerchunk import grib2
 
-    _as_they_are(grib2)
+    grib2._encode_for_JSON = _encoded
     return grib2.scan_grib(url, storage_options=storage, **options)
 
 
-def _fits(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    import fsspec
-    from astropy.io import fits
-    from kerchunk.fits import process_file
+def _encoded(store: Mapping[str, Any]) -> dict[str, Any]:
+    """Return inline values as they are; bytes that begin with `base64:` are told apart, too.
 
-    found = process_file(url, storage_options=storage, **options)
-    with fsspec.open(url, "rb", **storage) as file, fits.open(file) as units:
-        refuse_compressed(found, units, fits.CompImageHDU)
-    return repaired(found)
-
-
-def _tiff(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
-    import io
-
-    import fsspec
-    import tifffile
-
-    with fsspec.open(url, "rb", **storage) as file, tifffile.TiffFile(file) as image:
-        store = image.series[0].aszarr(**options)
-        text = io.StringIO()
-        head, slash, _ = url.rpartition("/")
-        store.write_fsspec(text, url=head + slash, version=1)
-    return json.loads(text.getvalue())
+    kerchunk formats whatever is JSON by chance, chunks included: of the text `[1 ,2 ]` it leaves `[1,2]`.
+    """
+    return {key: encode_text(value) if isinstance(value, bytes) else value for key, value in store.items()}
 
 
 def _zarr(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
@@ -309,17 +229,8 @@ def _zarr(url: str, storage: dict[str, Any], options: dict[str, Any]) -> Any:
     return dict(single_zarr(url, storage_options=storage, **options))
 
 
-_SCANNERS: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {
-    "hdf5": _hdf5,
-    "netcdf3": _netcdf3,
-    "grib2": _grib2,
-    "fits": _fits,
-    "tiff": _tiff,
-    "zarr": _zarr,
-}
-
-
-_EXTRAS = {"grib2": ("grib",), "fits": ("fits",)}
+_SCANNERS: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Any]] = {"grib2": _grib2, "zarr": _zarr}
+_EXTRAS = {"grib2": "kerchunk,grib", "zarr": "kerchunk"}
 
 
 def _serve() -> int:
@@ -327,13 +238,11 @@ def _serve() -> int:
     gc.disable()
     order = json.load(sys.stdin)
     try:
-        with contextlib.redirect_stdout(sys.stderr), warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always", LeftOutWarning)
+        with contextlib.redirect_stdout(sys.stderr):
             documents = _scan_one(order["url"], order["options"])
             for document in documents:
                 from_json(json.dumps(document).encode())
-        left_out = [str(each.message) for each in told if issubclass(each.category, LeftOutWarning)]
-        sys.stdout.write(json.dumps([documents, left_out]))
+        sys.stdout.write(json.dumps(documents))
     except Exception as error:  # noqa: BLE001  # scanners raise whatever they like; the parent reports it by file
         sys.stderr.write(f"\n{type(error).__name__}: {' '.join(str(error).split())[:500]}\n")
         return 1

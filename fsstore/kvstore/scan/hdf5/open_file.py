@@ -53,6 +53,11 @@ class _BlockFile:
         """The size of the file."""
         return 0 if self.blocks is None else self.blocks.size
 
+    @property
+    def waits(self) -> bool:
+        """Whether the file is far away."""
+        return self.blocks is not None and self.blocks.source.waits
+
     def octets(self, start: int, stop: int) -> bytes:
         """Return the bytes `[start, stop)`; the end of the file ends them."""
         if self.blocks is None:
@@ -68,7 +73,7 @@ class _BlockFile:
 
     def ahead(self, start: int, stop: int) -> None:
         """Say that bytes will be read: of a file that is far away."""
-        if self.blocks is not None and self.blocks.source.waits:
+        if self.blocks is not None and self.waits:
             self.blocks.want(start, stop)
 
     def describe(self, offset: int) -> str:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -116,13 +115,18 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
     found = _attributes(reader, messages)
     attributes, lost = parsed_attributes(reader, found)
     names = {name.decode("utf-8", "replace"): each for name, each in found.items()}
-    dataset = Dataset(
+    chunked, filters = layout.kind == "chunked", one.get(_FILTERS)
+    return Dataset(
         path,
         address,
         space.shape,
         space.most,
         element,
         layout.kind,
+        chunks=layout.chunks,
+        filters=filters_of(reader, filters.body, filters.address) if chunked and filters is not None else (),
+        offset=None if layout.address is None else reader.base + layout.address,
+        size=layout.size,
         fill=_fill(reader, messages, kind, element),
         attributes=attributes,
         lost_attributes=lost,
@@ -133,13 +137,6 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
         ),
         by_library=not element.as_stored,
     )
-    if layout.kind == "chunked":
-        filters = one.get(_FILTERS)
-        pipeline = () if filters is None else filters_of(reader, filters.body, filters.address)
-        return replace(dataset, chunks=layout.chunks, filters=pipeline)
-    if layout.kind == "contiguous" and layout.address is not None:
-        return replace(dataset, offset=reader.base + layout.address, size=layout.size)
-    return dataset
 
 
 def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: Element) -> Any:

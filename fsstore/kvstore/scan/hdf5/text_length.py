@@ -68,7 +68,7 @@ def _chunk(
     info = opened.get_chunk_info_by_coord(origin)
     if info.byte_offset is None:
         return None
-    if info.size > reader.place.size:
-        raise DataLossError(f"a chunk of {info.size} bytes in a file of {reader.place.size}")
+    if info.size > reader.size:
+        raise DataLossError(f"a chunk of {info.size} bytes in a file of {reader.size}")
     mask, data = opened.read_direct_chunk(origin)
     return undone(data, dataset.filters, mask, nbytes)

@@ -28,7 +28,7 @@ class Attribute(NamedTuple):
 
 
 class _Parts(NamedTuple):
-    """Where the parts of a message are, and which of them stand elsewhere."""
+    """Where the parts of a message are, and whether its type stands elsewhere."""
 
     name: int
     type: int
@@ -38,7 +38,15 @@ class _Parts(NamedTuple):
     shared: int
 
 
-def _form(reader: Reader, body: bytes, address: int) -> _Parts:
+class _Common(NamedTuple):
+    """A type and a shape that many attributes have in common, and how many bytes values of these take."""
+
+    type: Datatype
+    space: Dataspace
+    nbytes: int
+
+
+def _parts(reader: Reader, body: bytes, address: int) -> _Parts:
     version = body[0] if len(body) > 8 else 0
     if version not in (1, 2, 3):
         raise UnknownError
@@ -46,10 +54,8 @@ def _form(reader: Reader, body: bytes, address: int) -> _Parts:
     if flags & ~1:
         raise UnknownError
     name, kind, space = _SIZES.unpack_from(body, 2)
-    at, last = (
-        9 if version == 3 else 8,
-        7 if version == 1 else 0,
-    )  # aligned to eight bytes in the first version
+    at = 9 if version == 3 else 8
+    last = 7 if version == 1 else 0  # parts are aligned to eight bytes in the first version
     first = at + (name + last & ~last)
     second = first + (kind + last & ~last)
     third = second + (space + last & ~last)
@@ -61,16 +67,22 @@ def _form(reader: Reader, body: bytes, address: int) -> _Parts:
 def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:
     """Return the attribute of a message."""
     reader.spend(address, len(body))
-    form = _form(reader, body, address)
-    name = body[form.name : form.name + form.name_size].split(b"\0")[0]
-    described = body[form.type : form.space]
-    if form.shared:
-        described = committed(reader, described, _DATATYPE)
-    kind = datatype_of(reader, described, address)
-    key = ("space", body[form.space : form.data])
-    space: Dataspace = reader.once(key, lambda: dataspace_of(reader, key[1], address))
-    need = 0 if space.shape is None else math.prod(space.shape) * kind.size
-    data = body[form.data : form.data + need]
-    if len(data) < need:
-        raise reader.damaged(address, f"the attribute {name!r} has {len(data)} bytes instead of {need}")
-    return Attribute(name, kind, space, data, address)
+    start, at, middle, end, name_size, shared = _parts(reader, body, address)
+    name = body[start : start + name_size].partition(b"\0")[0]
+    key = (body[at:middle], body[middle:end], shared)
+    form: _Common | None = reader.known.get(key)
+    if form is None:
+        form = reader.known[key] = _form(reader, *key, address)
+    data = body[end : end + form.nbytes]
+    if len(data) < form.nbytes:
+        raise reader.damaged(
+            address, f"the attribute {name!r} has {len(data)} bytes instead of {form.nbytes}"
+        )
+    return Attribute(name, form.type, form.space, data, address)
+
+
+def _form(reader: Reader, described: bytes, shape: bytes, shared: int, address: int) -> _Common:
+    """Return a type and a shape by their messages."""
+    kind = datatype_of(reader, committed(reader, described, _DATATYPE) if shared else described, address)
+    space = dataspace_of(reader, shape, address)
+    return _Common(kind, space, 0 if space.shape is None else math.prod(space.shape) * kind.size)

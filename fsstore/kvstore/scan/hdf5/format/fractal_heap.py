@@ -17,6 +17,11 @@ __all__ = ["FractalHeap", "ahead_of_heap", "heap_at"]
 _DEEPEST = 64
 _HUGE_RECORDS = 1
 _CHECKED = 2
+_MANAGED, _HUGE, _TINY = (
+    0,
+    1,
+    2,
+)  # how an object is stored: the high bits of its id, of which the version is 0
 
 
 class _Block(NamedTuple):
@@ -74,6 +79,7 @@ class FractalHeap:
         by_block = (self._largest.bit_length() - 1 + 7) // 8
         self._length_size = min(by_block, (max(most_managed, 1).bit_length() - 1) // 8 + 1)
         self._direct_rows = self._largest.bit_length() - self._smallest.bit_length() + 2
+        self._latest = _Block(reader.undefined, 0, 0), b""  # a block of objects, most of which lie in one
 
     def ahead(self) -> None:
         """Say that objects will be read."""
@@ -83,23 +89,21 @@ class FractalHeap:
 
     def objects(self, ids: list[bytes]) -> list[bytes]:
         """Return objects by their ids."""
-        for each in ids:
-            if each[0] >> 4 == 0:
-                block = self._block(self._offset(each))
-                self._reader.ahead(block.address, block.size)
+        kinds = [each[0] >> 4 for each in ids]
+        if any(kind > _TINY for kind in kinds):
+            raise UnknownError
+        if self._reader.waits:
+            for kind, each in zip(kinds, ids, strict=True):
+                if kind == _MANAGED:
+                    block = self._block(self._offset(each))
+                    self._reader.ahead(block.address, block.size)
+        places = self._huge_places() if _HUGE in kinds else {}
         out = []
-        huge = any(each[0] >> 4 & 3 == 1 for each in ids)
-        places = self._huge_places() if huge else {}
-        for each in ids:
-            version, kind = each[0] >> 6, each[0] >> 4 & 3
-            if version or kind == 3:
-                raise UnknownError
-            if kind == 0:
+        for kind, each in zip(kinds, ids, strict=True):
+            if kind == _MANAGED:
                 out.append(self._managed(each))
-            elif kind == 1:
-                out.append(self._huge_object(each, places))
             else:
-                out.append(self._tiny(each))
+                out.append(self._huge_object(each, places) if kind == _HUGE else self._tiny(each))
         return out
 
     def _tiny(self, name: bytes) -> bytes:
@@ -136,13 +140,18 @@ class FractalHeap:
         return int.from_bytes(name[1 : 1 + self._offset_size], "little")
 
     def _managed(self, name: bytes) -> bytes:
-        offset, at = self._offset(name), 1 + self._offset_size
+        at = 1 + self._offset_size
+        offset = int.from_bytes(name[1:at], "little")
         length = int.from_bytes(name[at : at + self._length_size], "little")
-        block = self._block(offset)
+        block, data = self._latest
         start = offset - block.start
+        if not 0 <= start < block.size:
+            block = self._block(offset)
+            start = offset - block.start
+            data = self._direct(block)
+            self._latest = block, data
         if start + length > block.size:
             raise self._reader.damaged(block.address, "an object lies outside of its block of a fractal heap")
-        data = self._direct(block)
         return data[start : start + length]
 
     def _direct(self, block: _Block) -> bytes:

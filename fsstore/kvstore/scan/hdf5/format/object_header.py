@@ -6,7 +6,6 @@ A header is a list of messages, which may go on in other places.  Version 1 alig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
@@ -48,17 +47,18 @@ def messages_of(reader: Reader, address: int) -> list[Message]:
     if step:
         reader.verify(address, data, "an object header")
     first = (address + start, data[start : start + size])
-    return [message for message in _all(reader, first, step) if message.kind != _NOTHING]
+    return _all(reader, first, step)
 
 
-def _all(reader: Reader, first: tuple[int, bytes], step: int) -> Iterator[Message]:
-    """Yield the messages in the first piece of a header, and in those in which it goes on."""
+def _all(reader: Reader, first: tuple[int, bytes], step: int) -> list[Message]:
+    """Return the messages in the first piece of a header, and in those in which it goes on."""
+    found: list[Message] = []
     pieces, seen, total = [first], {first[0]}, 0
-    limit = min(_MOST_BYTES, 2 * reader.place.size)
+    limit = min(_MOST_BYTES, 2 * reader.size)
     while pieces:
         for message in _cut(*pieces.pop(), step):
             if message.kind != _CONTINUES:
-                yield message
+                found.append(message)
                 continue
             at, length = _continued(reader, message, step)
             total += length
@@ -66,6 +66,7 @@ def _all(reader: Reader, first: tuple[int, bytes], step: int) -> Iterator[Messag
                 raise reader.damaged(message.address, "an object header without end")
             seen.add(at)
             pieces.append(_piece(reader, at, length, step))
+    return found
 
 
 def _begin_2(head: bytes) -> tuple[int, int, int]:
@@ -96,8 +97,11 @@ def _piece(reader: Reader, address: int, length: int, step: int) -> tuple[int, b
     return address + 4, data[4:-4]
 
 
-def _cut(address: int, data: bytes, step: int) -> Iterator[Message]:
-    """Yield the messages in `data`; `step` is the length of what stands before each, 0 for version 1."""
+def _cut(address: int, data: bytes, step: int) -> list[Message]:
+    """Return the messages in `data` that say something; `step` is the length of what stands before each, 0 for version
+    1.
+    """
+    found: list[Message] = []
     at, end = 0, len(data)
     before = step or 8
     while at + before <= end:
@@ -108,10 +112,12 @@ def _cut(address: int, data: bytes, step: int) -> Iterator[Message]:
         start = at + before
         at = start + size
         if at > end:
-            return
+            break
         if kind > _LAST and flags & _ESSENTIAL:
             raise UnknownError
-        yield Message(kind, data[start:at], address + start, bool(flags & _SHARED))
+        if kind != _NOTHING:
+            found.append(Message(kind, data[start:at], address + start, bool(flags & _SHARED)))
+    return found
 
 
 def unshared(reader: Reader, message: Message) -> bytes:

@@ -6,6 +6,7 @@ A read of what is not in memory raises; `ahead` says what will be needed, so tha
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Protocol
 
 from fsstore.errors import DataLossError
@@ -27,6 +28,11 @@ class FileBytes(Protocol):
     @property
     def size(self) -> int:
         """The size of the file."""
+        ...
+
+    @property
+    def waits(self) -> bool:
+        """Whether what is not in memory comes from far away."""
         ...
 
     def octets(self, start: int, stop: int) -> bytes:
@@ -51,29 +57,32 @@ class Reader:
 
     def __init__(self, place: FileBytes, base: int, width: int, lengths: int) -> None:
         self.place, self.base, self.width, self.lengths = place, base, width, lengths
+        self.size, self.waits = place.size, place.waits
         self.undefined = 256**width - 1
         self.known: dict[Any, Any] = {}
-        self.budget = 4 * place.size + 2**24
+        self.budget = 4 * self.size + 2**24
 
     def read(self, address: int, length: int) -> bytes:
         """Return bytes, all of which must lie in the file."""
         start = self.base + address
         stop = start + length
-        if address < 0 or length < 0 or stop > self.place.size:
+        if address < 0 or length < 0 or stop > self.size:
             raise DamagedError(
                 f"{self.place.describe(start)}: {length} bytes are expected, "
-                f"but the file has {self.place.size} bytes"
+                f"but the file has {self.size} bytes"
             )
         return self.place.octets(start, stop)
 
     def upto(self, address: int, length: int) -> bytes:
         """Return bytes, as many of them as the file has."""
-        return self.read(address, max(1, min(length, self.place.size - self.base - address)))
+        return self.read(address, max(1, min(length, self.size - self.base - address)))
 
     def ahead(self, address: int, length: int) -> None:
-        """Say that bytes will be read, wherever they are."""
+        """Say that bytes will be read, wherever they are: of a file that is far away."""
+        if not self.waits:
+            return
         start = self.base + address
-        stop = min(start + length, self.place.size)
+        stop = min(start + length, self.size)
         if 0 <= start < stop:
             self.place.ahead(start, stop)
 
@@ -108,6 +117,7 @@ class Reader:
         return found
 
 
+@cache
 def _checksum() -> Callable[[bytes, int], int]:
     from numcodecs.checksum32 import jenkins_lookup3
 

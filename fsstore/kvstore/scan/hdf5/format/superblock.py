@@ -73,8 +73,8 @@ def _second(reader: Reader, head: bytes) -> int:
 def _is_whole(reader: Reader, base: int, end: int) -> None:
     """Raise if the file is shorter than its superblock says."""
     stop = end + reader.base - base
-    if reader.place.size < stop:
+    if reader.size < stop:
         raise DamagedError(
             f"{reader.place.describe(reader.base)}: it is cut off: "
-            f"it should have {stop} bytes, but has {reader.place.size}"
+            f"it should have {stop} bytes, but has {reader.size}"
         )

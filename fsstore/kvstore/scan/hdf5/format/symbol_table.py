@@ -47,7 +47,7 @@ def _leaves(reader: Reader, tree: int) -> list[int]:
     step = reader.lengths + reader.width
     for _ in range(_LEVELS):
         seen += len(places)
-        if seen * head > 2 * reader.place.size:
+        if seen * head > 2 * reader.size:
             raise reader.damaged(tree, "the nodes of a tree of names refer to each other")
         for place in places:
             reader.ahead(place, head)

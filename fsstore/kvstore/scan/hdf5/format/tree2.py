@@ -55,7 +55,7 @@ def tree_records(reader: Reader, address: int, kind: int) -> list[bytes]:
         reader.address(head, 16),
         int.from_bytes(head[16 + reader.width : 18 + reader.width], "little"),
     )
-    if not record or node < 64 or node > reader.place.size or depth > _DEEPEST:
+    if not record or node < 64 or node > reader.size or depth > _DEEPEST:
         raise reader.damaged(address, "the sizes of a B-tree make no sense")
     if root == reader.undefined:
         return []
@@ -63,7 +63,7 @@ def tree_records(reader: Reader, address: int, kind: int) -> list[bytes]:
     level_nodes, records, seen = [(root, count)], list[bytes](), 0
     for level in range(depth, -1, -1):
         seen += len(level_nodes)
-        if seen * node > reader.place.size + node:
+        if seen * node > reader.size + node:
             raise reader.damaged(address, "the nodes of a B-tree refer to each other")
         for place, _ in level_nodes:
             reader.ahead(place, node)

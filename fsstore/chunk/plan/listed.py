@@ -1,0 +1,198 @@
+"""Listed positions by chunk, as columns of integers.
+
+A request for listed positions (of one dimension, or points of several) is grouped by chunk once, for all of it.  The
+part in one chunk is a run of the columns; a segment, which is an object a chunk, is made only for callers that ask for
+one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
+
+import numpy as np
+
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment
+
+__all__ = ["ListedSegments", "Points", "listed_segments"]
+
+
+_Grouped: TypeAlias = "tuple[IntArray | None, IntArray]"
+
+
+class Points(NamedTuple):
+    """A segment of dimensions cut together: positions inside the chunk by output dimension, outside by input one."""
+
+    chunk: tuple[int, ...]
+    inside: tuple[IntArray, ...]
+    outside: tuple[slice | IntArray, ...]
+    covers: bool = False
+
+
+class ListedSegments(Sequence[Any]):
+    """The segments of listed positions, in order of chunks: `Segment`s of one dimension, or `Points` of several.
+
+    `positions` are columns, one an output dimension, in the order of chunks.  `order` says where in the result each
+    stands, counted along the input dimensions, which have `sizes`; None where that is its own place.  The rows from
+    `bounds[n]` to `bounds[n + 1]` lie in one chunk, whose numbers are `chunks` and which begins at `starts`, both by
+    output dimension.  The chunks of the segments in each range of `uniform` have one shape.
+    """
+
+    __slots__ = ("bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
+
+    def __init__(
+        self,
+        axes: Sequence[Axis],
+        positions: Sequence[IntArray],
+        sizes: tuple[int, ...],
+        grouped: _Grouped,
+    ) -> None:
+        self.order, self.bounds = grouped
+        self.positions = positions if self.order is None else [each.take(self.order) for each in positions]
+        self.sizes = sizes
+        firsts = self.bounds[:-1]
+        self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, self.positions, strict=True)]
+        self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
+        self.uniform = _uniform(axes, self.chunks)
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self.bounds) - 1
+
+    @overload
+    def __getitem__(self, place: int) -> Segment | Points: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[Segment | Points]: ...
+
+    def __getitem__(self, place: int | slice) -> Segment | Points | list[Segment | Points]:
+        """Return one segment, or a list of some."""
+        if isinstance(place, slice):
+            return [self[number] for number in range(len(self))[place]]
+        place = range(len(self))[place]
+        begin, end = self.bounds[place : place + 2].tolist()
+        return self._made(place, begin, end, [int(each[place]) for each in self.chunks])
+
+    def __iter__(self) -> Iterator[Segment | Points]:
+        """Yield the segments."""
+        bounds = self.bounds.tolist()
+        chunks = zip(*[each.tolist() for each in self.chunks], strict=True)
+        return map(self._made, range(len(self)), bounds[:-1], bounds[1:], chunks)
+
+    def _made(self, place: int, begin: int, end: int, chunk: Sequence[int]) -> Segment | Points:
+        columns = zip(self.positions, self.starts, strict=True)
+        inside = tuple([values[begin:end] - starts[place] for values, starts in columns])
+        outside = self.outside(place, place + 1)
+        if len(chunk) == len(outside) == 1:
+            return Segment(chunk[0], inside[0], outside[0], False, end - begin)
+        return Points(tuple(chunk), inside, outside)
+
+    def outside(self, first: int, stop: int) -> tuple[slice | IntArray, ...]:
+        """Return where in the result some segments go, along each input dimension."""
+        begin, end = int(self.bounds[first]), int(self.bounds[stop])
+        if len(self.sizes) == 1:
+            return (slice(begin, end) if self.order is None else self.order[begin:end],)
+        flat = np.arange(begin, end) if self.order is None else self.order[begin:end]
+        return np.unravel_index(flat, self.sizes)
+
+    def addresses(self, span: range, strides: Sequence[int], step: int) -> IntArray:
+        """Return where the elements of some segments lie in memory, in elements.
+
+        `strides` are those of a chunk, by output dimension of the segments; the chunk of each begins `step` after that
+        of the one before.
+        """
+        begin, end = int(self.bounds[span.start]), int(self.bounds[span.stop])
+        shifts: Any = step * np.arange(len(span))
+        found: Any = 0
+        for values, starts, stride in zip(self.positions, self.starts, strides, strict=True):
+            found = found + values[begin:end] * stride if stride != 1 else found + values[begin:end]
+            shifts = shifts - starts[span.start : span.stop] * stride
+        if len(span) > 1:
+            shifts = np.repeat(shifts, np.diff(self.bounds[span.start : span.stop + 1]))
+        column: IntArray = found + shifts
+        return column
+
+
+def listed_segments(
+    axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...]
+) -> Sequence[Any]:
+    """Return the segments of positions that are listed together, one column an output dimension.
+
+    `sizes` are those of the input dimensions along which they are listed.
+    """
+    if not len(positions[0]):
+        return ()
+    grouped: _Grouped | None = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
+    if grouped is None:
+        numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
+        shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
+        grouped = _grouped([*shapes, *numbers])
+    return ListedSegments(axes, positions, sizes, grouped)
+
+
+def _sizes_of(axis: Axis, chunks: IntArray) -> IntArray | None:
+    return axis.sizes_of(chunks)
+
+
+def _is_there(sizes: IntArray | None) -> TypeGuard[IntArray]:
+    return sizes is not None
+
+
+def _uniform(axes: Sequence[Axis], chunks: Sequence[IntArray]) -> list[range]:
+    """Return the ranges of segments in which chunks have one shape."""
+    count = len(chunks[0])
+    sizes = list(filter(_is_there, map(_sizes_of, axes, chunks)))
+    if not sizes or count == 1:
+        return [range(count)]
+    changed = reduce(np.logical_or, [each[1:] != each[:-1] for each in sizes])
+    return list(map(range, *(_edges(changed)[part].tolist() for part in (slice(-1), slice(1, None)))))
+
+
+def _cut_up(axis: Axis, positions: IntArray) -> _Grouped | None:
+    """Return where ascending positions go over into other chunks; None where they do not ascend, or lie far apart."""
+    if (positions[1:] < positions[:-1]).any():
+        return None
+    low, high = axis.chunk_of(int(positions[0])), axis.chunk_of(int(positions[-1]))
+    if high - low >= len(positions):
+        return None
+    cuts = positions.searchsorted(axis.starts(np.arange(low + 1, high + 1)))
+    bounds = np.concatenate(([0], cuts, [len(positions)]))
+    filled = np.concatenate(([True], bounds[1:] > bounds[:-1]))
+    return None, bounds[filled]
+
+
+def _grouped(numbers: Sequence[IntArray]) -> _Grouped:
+    """Return the order that brings equal chunks together, and where in it each chunk begins, and the last ends.
+
+    Chunk numbers become one key, and key and place one number to be sorted, where these fit: that takes a seventh of
+    the time of sorting places by keys.
+    """
+    lows = [int(column.min()) for column in numbers]
+    spans = [int(column.max()) - low + 1 for column, low in zip(numbers, lows, strict=True)]
+    size, count = len(numbers[0]), math.prod(spans)
+    if count == 1:
+        return None, np.array([0, size])
+    bits = size.bit_length()
+    if count < 2 ** (63 - bits):
+        key: Any = 0
+        for column, low, span in zip(numbers, lows, spans, strict=True):
+            key = key * span + (column - low)
+        changed = key[1:] != key[:-1]
+        if not (key[1:] < key[:-1]).any():
+            return None, _edges(changed)
+        key = (key << bits) | np.arange(size)
+        key.sort()
+        ordered = key >> bits
+        return key & ((1 << bits) - 1), _edges(ordered[1:] != ordered[:-1])
+    order = np.lexsort(numbers[::-1])
+    changed = np.zeros(size - 1, dtype=bool)
+    for column in numbers:
+        changed |= column[order][1:] != column[order][:-1]
+    return order, _edges(changed)
+
+
+def _edges(changed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
+    """Return where runs begin, and the last ends, if `changed` says at which rows a new one begins."""
+    return np.concatenate(([0], np.flatnonzero(changed) + 1, [len(changed) + 1]))

@@ -1,0 +1,251 @@
+"""Reading listed positions: one gather for many chunks.
+
+The cells of such a request are boxes of the plan: some segments along each component, and all their products.  Where
+small chunks of a box are decoded next to each other, the address of every wanted element in that memory is a sum, a
+column of integers a component; so one gather takes what is wanted of all of them, and no object is made for a point or
+a chunk.  A large chunk is a box of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import reduce
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias, overload
+
+import numpy as np
+
+from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.planner import Plan
+
+__all__ = ["CellBox", "Gather", "boxes", "split"]
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+Spans: TypeAlias = tuple[range, ...]
+
+
+class _Cut(NamedTuple):
+    """How a box of cells is cut into smaller ones that follow each other: along one component, later ones whole."""
+
+    spans: Spans
+    axis: int
+    step: int
+
+    @classmethod
+    def of(cls, spans: Spans, size: int) -> _Cut:
+        """Return the cut into boxes of up to `size` cells."""
+        axis, whole = len(spans), 1
+        while axis and whole * len(spans[axis - 1]) <= size:
+            axis -= 1
+            whole *= len(spans[axis])
+        return cls(spans, axis - 1, max(1, size // whole))
+
+    @property
+    def pieces(self) -> int:
+        """The number of boxes."""
+        if self.axis < 0:
+            return 1
+        return math.prod(map(len, self.spans[: self.axis])) * self._rows
+
+    @property
+    def _rows(self) -> int:
+        return -(-len(self.spans[self.axis]) // self.step)
+
+    def box(self, number: int) -> Spans:
+        """Return one of the boxes."""
+        if self.axis < 0:
+            return self.spans
+        number, row = divmod(number, self._rows)
+        chosen = [self.spans[self.axis][row * self.step : (row + 1) * self.step]]
+        for span in reversed(self.spans[: self.axis]):
+            number, at = divmod(number, len(span))
+            chosen.append(span[at : at + 1])
+        return (*reversed(chosen), *self.spans[self.axis + 1 :])
+
+
+class CellBox(Sequence["CellBox"]):
+    """Cells of a plan of listed positions: the products of the segments in `spans`, a range a component.
+
+    Their chunks have one shape.
+
+    A cell is a box of one.
+    """
+
+    __slots__ = ("plan", "spans")
+    covers = False
+
+    def __init__(self, plan: Plan, spans: Spans) -> None:
+        self.plan, self.spans = plan, spans
+
+    def __len__(self) -> int:
+        """Return the number of cells."""
+        return math.prod(map(len, self.spans))
+
+    @overload
+    def __getitem__(self, place: int) -> CellBox: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> list[CellBox]: ...
+
+    def __getitem__(self, place: int | slice) -> CellBox | list[CellBox]:
+        """Return one cell, or a list of some."""
+        cut = _Cut.of(self.spans, 1)
+        if isinstance(place, slice):
+            return [CellBox(self.plan, cut.box(number)) for number in range(len(self))[place]]
+        return CellBox(self.plan, cut.box(range(len(self))[place]))
+
+    @property
+    def chunks(self) -> list[IntArray]:
+        """The numbers of the chunks, a column an output dimension."""
+        shape = tuple(map(len, self.spans))
+        columns: dict[int, IntArray] = {}
+        for place, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
+            listed = component.listed
+            chunks: Sequence[Any] = [[component.segments[0].chunk]] if listed is None else listed.chunks
+            for output, numbers in zip(component.outputs, chunks, strict=True):
+                own = np.asarray(numbers[span.start : span.stop])
+                columns[output] = np.broadcast_to(_along(own, place, len(shape)), shape).reshape(-1)
+        return [columns[output] for output in range(len(columns))]
+
+    def keys(self, model: ChunkModel) -> list[str]:
+        """Return the keys of the chunks."""
+        columns = [column.tolist() for column in self.chunks[: model.key_rank]]
+        if len(self) > 1 and columns and model.keys.is_joined:
+            texts = [model.keys.parts(column, dimension) for dimension, column in enumerate(columns)]
+            return list(map("".join, zip(*texts, strict=True)))
+        if not columns:
+            return [model.key(())] * len(self)
+        return [model.key(numbers) for numbers in zip(*columns, strict=True)]
+
+
+def boxes(plan: Plan, size: int, lanes: int = 1) -> Iterator[CellBox]:
+    """Yield the cells of a plan of listed positions in boxes of up to `size`; of each of as many `lanes` in turn.
+
+    The chunks of a box have one shape.  Lanes are parts of the plan far from each other.
+    """
+    if not plan.cell_count:
+        return
+    parts = [
+        [range(1)] if component.listed is None else component.listed.uniform for component in plan.components
+    ]
+    for spans in product(*parts):
+        cut = _Cut.of(spans, size)
+        share = -(-cut.pieces // lanes)
+        for turn in range(share):
+            for number in range(turn, cut.pieces, share):
+                yield CellBox(plan, cut.box(number))
+
+
+def split(cells: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+    """Yield cells that follow each other, up to `size` at a time; of a box, smaller boxes."""
+    if not isinstance(cells, CellBox):
+        for begin in range(0, len(cells), size):
+            yield cells[begin : begin + size]
+        return
+    cut = _Cut.of(cells.spans, size)
+    for number in range(cut.pieces):
+        yield CellBox(cells.plan, cut.box(number))
+
+
+class Gather:
+    """The array of a request for listed positions, seen from boxes of its cells.
+
+    Workers may use it at once: cells are disjoint.
+    """
+
+    __slots__ = ("_lead", "_view", "plan")
+
+    def __init__(self, plan: Plan, array: Array) -> None:
+        self.plan = plan
+        self._view = array.transpose(plan.axes)
+        self._lead = (slice(None),) * plan.unused
+
+    def target(self, cell: CellBox) -> None:
+        """Return None: no cell is its chunk."""
+
+    def blocks(self, cells: Sequence[CellBox], shape: tuple[int, ...]) -> None:
+        """Return None: no cell is its chunk."""
+
+    def numbers(self, cell: CellBox) -> Sequence[int]:
+        """Return the numbers of a cell's chunk."""
+        numbers = [0] * sum([len(component.outputs) for component in self.plan.components])
+        for component, span in zip(self.plan.components, cell.spans, strict=True):
+            if component.listed is None:
+                numbers[component.outputs[0]] = component.segments[0].chunk
+                continue
+            for output, chunks in zip(component.outputs, component.listed.chunks, strict=True):
+                numbers[output] = int(chunks[span.start])
+        return numbers
+
+    def span(self, cell: CellBox, shape: Sequence[int], order: Sequence[int]) -> None:
+        """Return None: positions are listed."""
+
+    def fill(self, cell: CellBox, value: Any) -> None:
+        """Set the elements of the array to one value."""
+        self._view[self._outside(cell)] = value
+
+    def copy_out(self, cell: CellBox, chunk: Array) -> None:
+        """Copy the selected elements of the chunk to the array."""
+        self.gather(cell, chunk[np.newaxis])
+
+    def gather(self, cells: CellBox, run: Array) -> None:
+        """Copy the selected elements of all chunks of a box, which stand in `run` one after the other, to the array."""
+        flat, (step, *strides) = _in_memory(run)
+        steps = _steps([len(span) for span in cells.spans], step)
+        columns: list[IntArray] = []
+        base = 0
+        for component, span, apart in zip(self.plan.components, cells.spans, steps, strict=True):
+            own = [strides[output] for output in component.outputs]
+            if component.listed is None:
+                base += component.segments[0].inside * own[0]
+            else:
+                columns.append(component.listed.addresses(span, own, apart))
+        address = reduce(np.add.outer, columns)
+        self._view[self._outside(cells)] = flat.take(address + base if base else address)
+
+    def _outside(self, cells: CellBox) -> tuple[Any, ...]:
+        """Return the index of what a box of cells selects of the array."""
+        chosen = [
+            component.listed.outside(span.start, span.stop)
+            for component, span in zip(self.plan.components, cells.spans, strict=True)
+            if component.listed is not None
+        ]
+        if all(isinstance(each[0], slice) for each in chosen):
+            return (*self._lead, *[each[0] for each in chosen])
+        index: list[Any] = [*self._lead]
+        for place, each in enumerate(chosen):
+            index += [_along(_as_array(values), place, len(chosen)) for values in each]
+        return tuple(index)
+
+
+def _steps(counts: Sequence[int], step: int) -> list[int]:
+    """Return how far apart the chunks of a grid lie along each dimension, the last ones by `step`."""
+    steps = [step]
+    for count in reversed(counts[1:]):
+        steps.append(steps[-1] * count)
+    return steps[::-1]
+
+
+def _in_memory(run: Array) -> tuple[Array, list[int]]:
+    """Return the elements of an array as they follow each other in memory, and its strides counted in elements."""
+    order: Sequence[int] = range(run.ndim)
+    if not run.flags.c_contiguous:
+        order = sorted(order, key=lambda axis: -run.strides[axis])
+        if not run.transpose(order).flags.c_contiguous:  # a field of structures
+            run, order = np.ascontiguousarray(run), range(run.ndim)
+    strides, step = [0] * run.ndim, 1
+    for axis in reversed(order):
+        strides[axis] = step
+        step *= run.shape[axis]
+    return run.transpose(order).reshape(-1), strides
+
+
+def _along(values: IntArray, place: int, rank: int) -> IntArray:
+    """Return a column as an array of some rank that extends along one dimension."""
+    return values.reshape((1,) * place + (-1,) + (1,) * (rank - place - 1)) if rank > 1 else values
+
+
+def _as_array(selection: slice | IntArray) -> IntArray:
+    return np.arange(selection.start, selection.stop) if isinstance(selection, slice) else selection
