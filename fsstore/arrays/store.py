@@ -32,9 +32,10 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
-from fsstore.schema.open_mode import OpenMode, as_flag
+from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import dtypes
+from fsstore.values.argument import as_flag, require_kind
 from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.printing import pretty
 from fsstore.values.registry import door
@@ -128,6 +129,7 @@ class TensorStore(ArrayHabits):
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
+        require_kind("batch", batch, Batch)
         if batch is not None and not isinstance(source, TensorStore):
             raise StoreError(
                 "Invalid batch: batch can only be specified when copying from a TensorStore source"
@@ -299,9 +301,10 @@ class TensorStore(ArrayHabits):
 
     def resolve(self, fix_resizable_bounds: bool = False, batch: Batch | None = None) -> Future[TensorStore]:
         """Return the store with implicit bounds brought up to date, and made explicit if asked."""
+        fix = as_flag("fix_resizable_bounds", fix_resizable_bounds)
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resolve(self._transform, fix=fix_resizable_bounds))
+            return self._with(await self._driver.resolve(self._transform, fix=fix))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()), batch)
 
@@ -309,10 +312,12 @@ class TensorStore(ArrayHabits):
         self, *, query_not_stored: bool = False, query_fully_stored: bool = False
     ) -> Future[Stored]:
         """Return whether no chunk of the domain is stored, and whether all are."""
+        not_stored = as_flag("query_not_stored", query_not_stored)
+        fully_stored = as_flag("query_fully_stored", query_fully_stored)
 
         async def run() -> Stored:
             found: Statistics = await self._driver.statistics(
-                self._transform, not_stored=query_not_stored, fully_stored=query_fully_stored
+                self._transform, not_stored=not_stored, fully_stored=fully_stored
             )
             return Stored(not_stored=found.not_stored, fully_stored=found.fully_stored)
 
@@ -338,10 +343,10 @@ class TensorStore(ArrayHabits):
         Takes the keyword arguments of `Spec.update`; context resources are left out unless `retain_context`
         keeps them bound or `unbind_context` writes them down.
         """
-        spec = self._bound_spec()
-        if unbind_context:
+        spec, retained = self._bound_spec(), as_flag("retain_context", retain_context)
+        if as_flag("unbind_context", unbind_context):
             spec = written_down(spec)
-        elif not retain_context:
+        elif not retained:
             spec = spec.unbound()
         return Spec.showing(apply_options(spec, options))
 

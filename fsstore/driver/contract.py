@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.context.context import Context, ContextResource, bind_resource
 from fsstore.errors import UnimplementedError
-from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index import Dim, IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
@@ -69,6 +69,8 @@ class ResizeBounds(NamedTuple):
         """Return the bounds that a caller gives; None keeps all."""
 
         def entries(bound: Iterable[int | None] | None) -> list[int | None]:
+            if isinstance(bound, str | bytes | Dim):
+                raise TypeError(f"bounds are a sequence of integers, not {type(bound).__name__}")
             return (
                 [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
             )

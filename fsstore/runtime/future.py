@@ -18,6 +18,7 @@ from fsstore.errors import FailedPreconditionError, StoreError, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
+from fsstore.values.argument import as_seconds
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
 
@@ -100,12 +101,16 @@ class Future(Awaited, Generic[T]):
 
         Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).  Ctrl-C cancels.
         """
+        if timeout is not None or deadline is not None:
+            as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING:
             self._wait(timeout, deadline)
         return self._get()
 
     def exception(self, timeout: float | None = None, deadline: float | None = None) -> BaseException | None:
         """Block until the operation is done; return its error, or None.  Raises `CancelledError` if cancelled."""
+        if timeout is not None or deadline is not None:
+            as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING:
             self._wait(timeout, deadline)
         if self._state == CANCELLED:
