@@ -17,7 +17,7 @@ SUMMED_BOXES = 256
 # of a sub-chunk that is worth a worker: waking one takes as long as copying this much
 SHARED_ENTRY_BYTES = 1 << 18
 SHARD_READ_ATTEMPTS = 20  # at a shard that is rewritten while it is read, before the read fails
-ENTRY_COLUMNS_FROM = 8  # entries of shards; fewer are answered one by one in less time
+ENTRY_COLUMNS_FROM = 24  # entries of shards; fewer are answered one by one in less time
 # from this share of a shard's entries on, one read of all of it is cheaper than reading them apart
 WHOLE_SHARD_SHARE = 0.5
 
@@ -28,7 +28,6 @@ QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked, because ea
 BOX_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 # of a chunk that is worth a worker of its own; smaller ones are decoded many at a time
 LARGE_CHUNK_BYTES = 256 * 1024
-SHARED_CHUNKS_FROM = 16  # chunks; waking a worker costs about as much as decoding fewer small ones
 # of a shard that is read at once over a store that waits: fewer requests against memory
 FAR_SHARD_BYTES = 32 * 1024 * 1024
 # of a shard that is read at once over a store that never waits, where parts cost little

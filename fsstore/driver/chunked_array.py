@@ -12,7 +12,7 @@ from fsstore.chunk.plan.allocation import broadcast, new_array
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
-from fsstore.chunk.read.box_columns import BoxView, is_box
+from fsstore.chunk.read.box_columns import BoxView, may_wait
 from fsstore.chunk.read.read_queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
@@ -275,7 +275,7 @@ def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
 def _begin_reading(
     queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
-    if out is None and chunks.reach is not None and is_box(transform, chunks.reach):
+    if out is None and may_wait(transform, chunks):
         return queue.add(BoxView(chunks, transform, order))
     try:
         shape, maps = located(transform, chunks.bounds)

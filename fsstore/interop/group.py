@@ -27,8 +27,8 @@ from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
-from fsstore.values import registry
 from fsstore.values.json_value import dumps, quote
+from fsstore.view.document import marks_missing
 from fsstore.view.driver import OF_THE_STORE
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
@@ -236,5 +236,5 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
     kind = place.driver.id
-    is_scanned = kind == "mosaic" or registry.scanners.get(kind) is not None
+    is_scanned = not marks_missing(kind)
     return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)

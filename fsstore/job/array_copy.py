@@ -19,7 +19,7 @@ from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
-from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, plan_boxes
+from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, memory_of_tasks, plan_boxes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
@@ -133,7 +133,7 @@ class ArrayCopy:
             self.source.shape,
             chunk_sides(self.source),
             chunk_sides(target),
-            self.memory // workers,
+            memory_of_tasks(self.memory) // workers,
             spills=spills,
         )
 
@@ -219,7 +219,9 @@ class ArrayCopy:
         boxes = self.boxes(target, _sharing(executor))
         stored = await journal.plan()
         earlier = None if stored is None else boxes.as_stored(stored)
-        if earlier is not None and earlier.held <= max(boxes.held, self.memory // _sharing(executor)):
+        if earlier is not None and earlier.held <= max(
+            boxes.held, memory_of_tasks(self.memory) // _sharing(executor)
+        ):
             return journal, earlier
         if stored is not None:
             other = job_name({"boxes": boxes.to_json()})
@@ -271,7 +273,8 @@ class ArrayCopy:
                     by_storage += answer[1]
 
             try:
-                await work_on(order, left(), executor, reporter, note, self.memory // each.held)
+                most = memory_of_tasks(self.memory) // each.held
+                await work_on(order, left(), executor, reporter, note, most)
             finally:
                 await journal.settle()
         state = reporter.state

@@ -23,7 +23,7 @@ from fsstore.job.array_copy import chunk_sides
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
-from fsstore.job.plan import held_for, parse_bytes
+from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch
 from fsstore.job.work import work_on
@@ -99,14 +99,14 @@ class _Growth:
     def boxes(self, longer: TensorStore) -> Regions:
         """Return the boxes of what is appended."""
         sides, read = chunk_sides(longer), chunk_sides(self.values).read
-        most = max(1, self.memory // width_of(None) // max(1, sides.itemsize))
+        most = max(1, memory_of_tasks(self.memory) // width_of(None) // max(1, sides.itemsize))
         domain, anchor = Region(self.low, self.shape), (0,) * self.array.rank
         return cut(domain, sides.write, read, anchor, most, lambda each: held_for(each, read))
 
     def at_once(self, boxes: Regions) -> int:
         """Return how many tasks the memory has room for."""
         sides = chunk_sides(self.values)
-        return self.memory // (max(1, sides.itemsize) * held_for(boxes, sides.read))
+        return memory_of_tasks(self.memory) // (max(1, sides.itemsize) * held_for(boxes, sides.read))
 
 
 async def _opened(target: Any, context: Context) -> TensorStore:

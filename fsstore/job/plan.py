@@ -7,6 +7,7 @@ second gathers them.  Then each byte is read twice and written twice, whatever t
 
 A task holds the values of its box, and beside them what is under way: first the chunks that it reads, encoded and
 decoded, and then those that it writes.  No task holds more than its memory, unless a single chunk does.
+Tasks share three quarters of the memory of a job: threads keep some of what they have freed, to use it again.
 """
 
 from __future__ import annotations
@@ -18,10 +19,18 @@ from html import escape
 from typing import Any
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut, most_covered
-from fsstore.job.tuning import COPIED_COPIES, READS_BEFORE_STAGING
+from fsstore.job.tuning import COPIED_COPIES, MEMORY_OF_TASKS, READS_BEFORE_STAGING
 from fsstore.task.progress import bytes_text
 
-__all__ = ["ChunkSides", "CopyPlan", "CopyRegions", "held_for", "parse_bytes", "plan_boxes"]
+__all__ = [
+    "ChunkSides",
+    "CopyPlan",
+    "CopyRegions",
+    "held_for",
+    "memory_of_tasks",
+    "parse_bytes",
+    "plan_boxes",
+]
 
 _UNITS = {
     "": 1,
@@ -147,6 +156,11 @@ def held_for(boxes: Regions, reads: Sequence[int] = ()) -> int:
     """Return how many elements a task holds that reads whole chunks for its box, and writes the box."""
     box = math.prod(boxes.step)
     return box + COPIED_COPIES * max(box, most_covered(boxes, reads) if reads else 0)
+
+
+def memory_of_tasks(memory: int) -> int:
+    """Return how much of the memory of a job its tasks may hold together."""
+    return int(memory * MEMORY_OF_TASKS)
 
 
 def plan_boxes(

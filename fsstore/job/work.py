@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import Executor
 from functools import partial
 from itertools import product
@@ -24,7 +24,7 @@ from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of
 from fsstore.job.tuning import PARTS_TOGETHER
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
-from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept, shares_memory
@@ -69,7 +69,7 @@ async def do(order: Order, kind: str, payload: Any) -> Any:
         place = order.durable._open
         syncing = able(place.driver, SyncsTogether)
         assert syncing is not None
-        await _blocking(syncing.sync(place.path))
+        await _asked(place.driver, lambda: syncing.sync(place.path))
     return answer
 
 
@@ -118,9 +118,11 @@ def _packed(order: Order) -> Order | bytes:
     return order if b"__main__" in packed else packed
 
 
-async def _blocking(coroutine: Any) -> Any:
-    """Return what a coroutine of a store that never waits answers, without blocking the loop meanwhile."""
-    return await execution.offload(execution.drive, coroutine)
+async def _asked(driver: KvDriver, begin: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Return what a coroutine of a store answers; of one that never waits, on a thread, as it would block the loop."""
+    if driver.features.waits:
+        return await begin()
+    return await execution.offload(lambda: execution.drive(begin()))
 
 
 async def read_box(array: Any, box: Region) -> Any:
@@ -153,13 +155,13 @@ async def _copy_keys(order: Order, listed: tuple[bytes, int]) -> tuple[int, int]
     taking = able(target.driver, TakesValues)
     if taking is not None and taking.takes_from(source.driver):
         pairs = [(source.path + key, target.path + key) for key in keys]
-        coroutine = taking.take_values(source.driver, pairs, unseen=order.unseen)
-        near = not target.driver.features.waits
-        answers = await (_blocking(coroutine) if near else coroutine)
+        answers = await _asked(
+            target.driver, lambda: taking.take_values(source.driver, pairs, unseen=order.unseen)
+        )
         _check_there(keys, answers, source)
         told = [answer.size for answer in answers if answer.size is not None]
         copied = sum(told) if len(told) == len(keys) else nbytes
-        return copied, 0 if near else copied
+        return copied, copied if target.driver.features.waits else 0
     some = [
         await _copy_some(keys[at : at + order.together], order) for at in range(0, len(keys), order.together)
     ]
@@ -168,13 +170,10 @@ async def _copy_keys(order: Order, listed: tuple[bytes, int]) -> tuple[int, int]
 
 async def _copy_some(keys: list[str], order: Order) -> int:
     source, target = order.source.prefix, order.target.prefix
-    reading = source.read_many([Read(key) for key in keys])
-    answers = await (reading if source.driver.features.waits else _blocking(reading))
+    answers = await _asked(source.driver, lambda: source.read_many([Read(key) for key in keys]))
     _check_there(keys, answers, source)
-    writing = target.write_many(
-        [Write(key, bytes(answer.value)) for key, answer in zip(keys, answers, strict=True)]
-    )
-    await (writing if target.driver.features.waits else _blocking(writing))
+    writes = [Write(key, bytes(answer.value)) for key, answer in zip(keys, answers, strict=True)]
+    await _asked(target.driver, lambda: target.write_many(writes))
     return sum(len(answer.value) for answer in answers)
 
 
@@ -199,8 +198,8 @@ async def _spill_box(order: Order, number: int) -> int:
 
     assert order.scratch is not None
     place = order.scratch.prefix
-    writing = place.write_many([Write(f"{number:012d}", memoryview(await execution.offload(cut)))])
-    await (writing if place.driver.features.waits else _blocking(writing))
+    write = Write(f"{number:012d}", memoryview(await execution.offload(cut)))
+    await _asked(place.driver, lambda: place.write_many([write]))
     return int(values.nbytes)
 
 
@@ -217,8 +216,7 @@ async def _gather_box(order: Order, number: int) -> int:
         for part, at in some:
             offset, size = _place(order.sources.at(at), part, kind.itemsize)
             reads.append(Read(f"{_number(order.sources, at):012d}", offset, offset + size))
-        reading = place.read_many(reads)
-        answers = await (reading if place.driver.features.waits else _blocking(reading))
+        answers = await _asked(place.driver, partial(place.read_many, reads))
         await execution.offload(_put_parts, values, box, some, answers)
         del answers
     await await_begun(lambda: order.target[box.slices].write(values).commit)
@@ -234,8 +232,8 @@ def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:
 
 async def _delete_keys(order: Order, listed: tuple[bytes, int]) -> int:
     keys = keys_of(listed[0])
-    deleting = order.target.prefix.write_many([Write(key, None) for key in keys])
-    await (deleting if order.target.prefix.driver.features.waits else _blocking(deleting))
+    target = order.target.prefix
+    await _asked(target.driver, lambda: target.write_many([Write(key, None) for key in keys]))
     return len(keys)
 
 

@@ -33,11 +33,12 @@ from fsstore.format.zarr2_dtype import dtype_json
 from fsstore.format.zarr3_dtype import DataType, older_type, parse_data_type, stored_type
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.values import registry
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 from fsstore.view.codec import codecs_v3, pipeline_v2
 
-__all__ = ["Presented", "group_documents", "present"]
+__all__ = ["Presented", "group_documents", "marks_missing", "present"]
 
 _LABELS = "_ARRAY_DIMENSIONS"
 _MASK = "_FillValue"
@@ -61,6 +62,8 @@ class Presented:
     """How the chunks are stored, if those shown are those stored."""
     encoding: Mapping[str, Json] | None = None
     """The members of the document that say how they are encoded, if they are shown as they are stored."""
+    marked: bool = False
+    """Whether the fill value is one of zarr v2, and marks missing data."""
 
     @property
     def verbatim(self) -> bool:
@@ -119,8 +122,21 @@ def _chunk_shape(driver: ArrayDriver, shape: tuple[int, ...]) -> tuple[int, ...]
     return tuple(chunk)
 
 
-def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int) -> Presented:
-    """Return an open array as zarr of a format; raises `StoreError` for elements that the format has not."""
+def marks_missing(store: str) -> bool:
+    """Return whether the fill value of zarr v2 marks missing data in a store of this kind.
+
+    That of a scanned file says what stands where nothing was written; the attribute `_FillValue` is its mark.
+    """
+    return store != "mosaic" and registry.scanners.get(store) is None
+
+
+def present(
+    driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int, *, masks: bool
+) -> Presented:
+    """Return an open array as zarr of a format; raises `StoreError` for elements that the format has not.
+
+    With `masks` the fill value of zarr v2 marks missing data.
+    """
     domain = driver.domain()
     if any(domain.origin):
         raise StoreError("the array does not begin at the origin")
@@ -138,13 +154,14 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
     else:
         native = native.newbyteorder("<")
         fill = missing_element(native, None) if fill is None else np.asarray(fill, native)[()]
-    mask = _mask_json(fill, native) if _fills(driver) else None
+    marked = masks and _fills(driver)
+    mask = _mask_json(fill, native) if marked else None
     labels = [label or None for label in domain.labels]
     attributes = dict(attributes) or dict(driver.members().get("metadata", {}).get("attributes") or {})
     build = _v3 if zarr_format == 3 else _v2
     model = _model(driver, chunk)
     encoding = None if model is None else _encoding(driver, native, zarr_format)
-    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding)
+    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding, marked)
     return replace(shown, documents=build(shown, stored, labels, attributes))
 
 
@@ -260,7 +277,8 @@ def _v2(
     shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
 ) -> dict[str, Json]:
     if shown.codec is not None:
-        fill: Json = shown.fill if isinstance(shown.fill, str) else ""
+        text = shown.fill if isinstance(shown.fill, str) else ""
+        fill: Json = text if shown.marked else None
         filters: Json = [{"id": "vlen-utf8" if stored.json == "string" else "vlen-bytes"}]
         kind: Json = "|O"
     else:

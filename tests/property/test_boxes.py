@@ -20,6 +20,7 @@ def codecs_of(kind):
     return {
         "sharded and turned": [turned, {"name": "sharding_indexed", "configuration": large}],
         "raw": raw,
+        "zstd": [*raw, {"name": "zstd", "configuration": {"level": 1}}],
         "transposed": [turned, *raw],
         "blosc": [
             *raw,
@@ -35,7 +36,20 @@ def codecs_of(kind):
 
 
 def array_of(kind):
-    """Return an array with some chunks missing, and its values."""
+    """Return an array with some chunks missing, and its values; the chunks of n5 end where the array does."""
+    if kind == "n5":
+        metadata = {
+            "dimensions": SHAPE,
+            "blockSize": CHUNK,
+            "dataType": "uint16",
+            "compression": {"type": "raw"},
+        }
+        spec = {"driver": "n5", "kvstore": "memory://", "metadata": metadata}
+        store = ts.open(spec, create=True).result()
+        values = np.zeros(SHAPE, np.uint16)
+        values[12:] = 1 + np.arange(11 * 17 * 9).reshape(11, 17, 9)
+        store[12:] = values[12:]
+        return store, values
     metadata = {
         "shape": SHAPE,
         "data_type": "uint16",
@@ -60,7 +74,7 @@ def view_of(rng, store, values):
         terms.append(rng.choices([slice(low, stop), low, slice(None), slice(low, stop, 2)], [20, 2, 1, 1])[0])
     view, shown = store[tuple(terms)], values[tuple(terms)]
     change = rng.choices(
-        ["none", "moved", "transposed", "reversed", "listed", "outside"], [30, 5, 2, 1, 1, 1]
+        ["none", "moved", "transposed", "reversed", "listed", "outside", "new"], [30, 5, 2, 1, 1, 1, 3]
     )[0]
     if not view.ndim:
         return view, shown
@@ -72,12 +86,16 @@ def view_of(rng, store, values):
         return view[ts.d[0].translate_to[0]][::-1], shown[::-1]
     if change == "listed":
         return view[ts.d[0].translate_to[0]].oindex[[0, 0]], shown[[0, 0]]
+    if change == "new":  # bounds of a new dimension are explicit once they are given
+        return view[..., ts.newaxis][..., 0:1], shown[..., np.newaxis]
     if change == "outside":
         return store[20:25, 3:5], None
     return view, shown
 
 
-@pytest.mark.parametrize("kind", ["raw", "transposed", "blosc", "sharded", "sharded and turned"])
+@pytest.mark.parametrize(
+    "kind", ["raw", "zstd", "n5", "transposed", "blosc", "sharded", "sharded and turned"]
+)
 @pytest.mark.parametrize("count", [1, 3, 8, 60])
 def test_reads_begun_together(kind, count):
     """Boxes of all sides and sizes, in and across chunks, and other views among them: the result is NumPy's."""
@@ -100,6 +118,32 @@ def test_reads_begun_together(kind, count):
             assert result.dtype == shown.dtype
             assert result.flags.f_contiguous if order == "F" else result.flags.c_contiguous
     assert failed or count < 60
+
+
+def test_boxes_of_many_chunks_wait_for_each_other():
+    """Long boxes that touch hundreds of chunks, begun together or alone, are read like any others."""
+    metadata = {
+        "shape": [4000, 6],
+        "data_type": "int32",
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [11, 3]}},
+        "codecs": codecs_of("zstd"),
+    }
+    store = ts.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True).result()
+    values = np.arange(24_000, dtype=np.int32).reshape(4000, 6)
+    store[...] = values
+    boxes = [np.s_[low : low + 2000, low % 5 : low % 5 + 2] for low in range(0, 2000, 150)]
+    futures = [store[box].read() for box in boxes]
+    for box, future in zip(boxes, futures, strict=True):
+        np.testing.assert_array_equal(future.result(), values[box])
+        np.testing.assert_array_equal(store[box].read().result(), values[box])
+    store.kvstore["c/200/0"] = b"broken"
+    futures = [store[box].read() for box in boxes]
+    for box, future in zip(boxes, futures, strict=True):
+        if box[0].start < 2211 and box[0].stop > 2200 and box[1].start < 3:
+            with pytest.raises(ValueError, match="c/200/0"):
+                future.result()
+        else:
+            np.testing.assert_array_equal(future.result(), values[box])
 
 
 def test_a_damaged_chunk_fails_the_reads_that_touch_it():

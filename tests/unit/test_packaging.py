@@ -16,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 UNTESTED = {"torch"}  # libraries that are too large for the environment of the tests
+COMING = "zarr.abc.url_pipeline"  # of a release of zarr-python that is to come
 
 
 def _project() -> dict:
@@ -78,7 +79,12 @@ def test_entry_points_exist():
     for group, entries in _project().get("entry-points", {}).items():
         for name, where in entries.items():
             module, _, attribute = where.partition(":")
-            assert hasattr(import_module(module), attribute), f"{group}: {name} = {where}"
+            try:
+                found = import_module(module)
+            except ModuleNotFoundError as error:  # of releases that do not look for these entry points
+                assert (group, error.name) == ("zarr.url_adapters", COMING)
+                continue
+            assert hasattr(found, attribute), f"{group}: {name} = {where}"
 
 
 def test_entry_points_are_installed():
@@ -134,7 +140,7 @@ def test_public_names_are_declared():
         try:
             module = import_module(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
         except ModuleNotFoundError as error:
-            if error.name not in UNTESTED:
+            if error.name not in {*UNTESTED, COMING}:
                 raise
             continue
         names = list(getattr(module, "__all__", ()))

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis
+from fsstore.chunk.plan.grid import Axis, IntArray
 from fsstore.chunk.plan.keys import ChunkKeys
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
@@ -50,6 +50,16 @@ class ChunkModel:
     def key(self, numbers: Sequence[int]) -> str:
         """Return the key of a chunk; trailing field dimensions have no number."""
         return self.keys.key(numbers[: self.key_rank] if self.key_rank is not None else numbers)
+
+    def keys_of(self, columns: Sequence[IntArray]) -> list[str]:
+        """Return the keys of chunks whose numbers along each dimension are a column, of one chunk at least."""
+        some = columns[: self.key_rank]
+        if not len(some):
+            return [self.key(())] * len(columns[0]) if len(columns) else [self.key(())]
+        if not self.keys.is_joined:
+            return self.keys.of_columns(some)
+        texts = [self.keys.parts(each.tolist(), dimension) for dimension, each in enumerate(some)]
+        return texts[0] if len(texts) == 1 else list(map("".join, zip(*texts, strict=True)))
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
         """Return the numbers that make a key, without those of trailing field dimensions; None for other keys."""

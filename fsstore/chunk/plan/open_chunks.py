@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.plan.grid import RegularAxis
+from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.tuning import JOINT_BYTES, WINDOW_BYTES
+from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, READ_WINDOW_CELLS, WINDOW_BYTES
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
@@ -22,7 +22,8 @@ class OpenChunks:
     """Where the chunks of an array are, what they hold, and how they are read and written.
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
-    `reach`: a box with no longer sides may wait, unplanned, for others to be read with; None where none may.
+    `steps` are the sides of chunks, or sub-chunks of shards, if small boxes may wait, unplanned, for others to be read
+    with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.
     """
 
     bounds: IndexTransform
@@ -32,20 +33,23 @@ class OpenChunks:
     threads: int | None = None
     cache: ChunkCache | None = None
     meter: Meter | None = field(default=None, compare=False)
-    reach: tuple[int, ...] | None = field(init=False, compare=False)
+    steps: tuple[int, ...] | None = field(init=False, compare=False)
+    most_chunks: int = field(init=False, compare=False)
+    most_elements: int = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Find the reach: such a box touches two chunks a dimension at most (sub-chunks of shards), not too large."""
+        """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
         model = self.model
         chain, shard = model.chain, model.shard
-        regular = all(isinstance(axis, RegularAxis) for axis in model.axes)
-        plain = regular and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
+        cut = all(isinstance(axis, RegularAxis | ClippedAxis) for axis in model.axes)
+        plain = cut and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
         alone = self.store.driver.features.waits or self.cache is not None
         shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
-        reach = chain.read_shape
-        touched = chain.chunk.dtype.itemsize * math.prod([2 * side for side in reach])
-        may_wait = plain and not alone and not shards and touched <= JOINT_BYTES
-        object.__setattr__(self, "reach", (reach or None) if may_wait else None)
+        steps = chain.read_shape if plain and not alone and not shards else ()
+        size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
+        object.__setattr__(self, "steps", steps or None)
+        object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
+        object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

@@ -1,8 +1,8 @@
 """Planning many small boxes of one array at once, by columns of integers.
 
-Reads that were begun together are boxes nearly always, none longer than a chunk, or a sub-chunk of shards.
-Where each begins and which parts of which chunks it touches are a few array operations for all of them; the cells, a
-few objects each, are made when their chunk is there, by the worker that puts them in their place.
+Reads that were begun together are boxes nearly always, and small ones.  Where each begins and which parts of
+which chunks, or sub-chunks of shards, it touches are a few array operations for all of them; the cells, a few objects
+each, are made when their chunk is there, by the worker that puts them in their place.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.grid import IntArray
+from fsstore.chunk.plan.grid import ClippedAxis, IntArray
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
@@ -25,8 +25,9 @@ from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
+from fsstore.kvstore.contract.driver import ReadResult
 
-__all__ = ["BoxPlans", "BoxRun", "BoxView", "is_box", "plan_boxes"]
+__all__ = ["BoxPlans", "BoxRun", "BoxView", "may_wait", "plan_boxes"]
 
 _DENSE = (0, 1)  # strides of what is constant, or without gaps
 
@@ -39,13 +40,18 @@ class BoxView(NamedTuple):
     order: str
 
 
-def is_box(transform: IndexTransform, reach: Sequence[int]) -> bool:
-    """Return whether a view is a box of the array, wherever that may be, with no side longer than `reach`."""
-    shape = transform.domain.shape
-    for (_, _, stride, source, index_array, _), longest in zip(transform.maps, reach, strict=True):
-        if stride not in _DENSE or index_array is not None or (stride and shape[source] > longest):
+def may_wait(transform: IndexTransform, chunks: OpenChunks) -> bool:
+    """Return whether a view is a box of the array, wherever that may be, so small that it may wait for others."""
+    steps, shape = chunks.steps, transform.domain.shape
+    if steps is None:
+        return False
+    touched = 1
+    for (_, _, stride, source, index_array, _), step in zip(transform.maps, steps, strict=True):
+        if stride not in _DENSE or index_array is not None:
             return False
-    return len(shape) <= len(reach)
+        if source >= 0:
+            touched *= (shape[source] + step - 2) // step + 1
+    return touched <= chunks.most_chunks and math.prod(shape) <= chunks.most_elements
 
 
 class _Pieces(NamedTuple):
@@ -68,10 +74,10 @@ class BoxRun:
     """The parts of boxes in one chunk; cells are made when they are asked for.
 
     `rows` are the rows of the chunk in `pieces`.  `numbers` says which read each box belongs to, `targets` which array
-    it goes to.
+    it goes to.  `apart`: it is less work to decode for each part by itself than to decode the chunk.
     """
 
-    __slots__ = ("_numbers", "_part", "_pieces", "_rows", "_targets")
+    __slots__ = ("_numbers", "_pieces", "_rows", "_targets", "apart", "part")
 
     def __init__(
         self,
@@ -80,23 +86,43 @@ class BoxRun:
         targets: Sequence[Array],
         pieces: _Pieces,
         rows: slice,
+        *,
+        apart: bool,
     ) -> None:
-        self._part, self._pieces, self._rows = part, pieces, rows
+        self.part, self._pieces, self._rows = part, pieces, rows
         self._numbers, self._targets = numbers, targets
+        self.apart = apart
 
     def __iter__(self) -> Iterator[tuple[int, ChunkReader, ChunkBox]]:
         """Yield the number of the read, how it is read, and its cell."""
-        part, numbers, targets = self._part, self._numbers, self._targets
+        part, numbers, targets = self.part, self._numbers, self._targets
         rows: list[list[Any]] = [column[self._rows].tolist() for column in self._pieces]
         for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
             piece = targets[box][tuple(map(slice, begin, end))]
             yield numbers[box], part, ChunkBox(chunk, tuple(map(slice, low, high)), covers, piece)
 
+    def place(self, identity: Any, answer: ReadResult) -> None:
+        """Put all parts of the chunk in their places."""
+        cells = list(self)
+        if answer.state != "value" or self.apart or len(cells) == 1:
+            for _, part, cell in cells:
+                part.decode(cell, identity, answer)
+        else:
+            self.copy_out(self.part.decode_all_to_scratch(cells[0][2], answer))
+
+    def copy_out(self, chunk: Array) -> None:
+        """Copy all parts from the chunk to where they go."""
+        box, _, low, high, begin, end, _ = self._pieces
+        parts = [column[self._rows].tolist() for column in (box, low, high, begin, end)]
+        for number, first, stop, to, until in zip(*parts, strict=True):
+            place = tuple(map(slice, to, until))
+            self._targets[number][place] = chunk[tuple(map(slice, first, stop))]
+
 
 class BoxPlans(NamedTuple):
     """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its identity.
 
-    `touched_bytes` are decoded for them if each decodes for itself.
+    `touched_bytes` are decoded for them.
     """
 
     part: ChunkReader
@@ -116,7 +142,7 @@ def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
         if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
             continue
         _, offsets, _, sources, _, _ = zip(*transform.maps, strict=True)
-        group = groups.get(key := (id(chunks), sources, order))
+        group = groups.get(key := (id(chunks), sources, domain.rank, order))
         if group is None:
             group = groups[key] = _Alike(chunks, sources, order, [], [])
         group.numbers.append(number)
@@ -140,7 +166,8 @@ class _Alike(NamedTuple):
     def in_order(self) -> bool:
         """Whether the dimensions are those of the array, in their order, but for some that are left out."""
         kept = [source for source in self.sources if source >= 0]
-        return kept == list(range(len(kept)))
+        _, low, _ = self.corners[0]
+        return kept == list(range(len(low)))
 
     def bounds(self) -> tuple[IntArray, IntArray]:
         """Return where in the array the boxes begin, and their sizes, one where a dimension is left out."""
@@ -167,16 +194,21 @@ def _planned(alike: _Alike) -> BoxPlans:
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
     part = _reader(chunks)
-    model, grid = chunks.model, part.grid
-    steps = [axis.size(0) for axis in model.axes] if grid is None else grid.shape
-    pieces = _cut(first, sizes, np.array(steps, np.int64))
-    spans = _by_chunk(pieces) if numbers else []
-    touched = pieces.chunk[[span.start for span in spans]]
-    runs = {
-        identity: BoxRun(part, numbers, targets, pieces, span)
-        for identity, span in zip(_identities(model, grid, touched), spans, strict=True)
-    }
-    return BoxPlans(part, dict(zip(numbers, outs, strict=True)), runs, _bytes_decoded(part, pieces))
+    pieces = _cut(first, sizes, np.array(chunks.steps), _ends(chunks.model, extent))
+    edges = _by_chunk(pieces) if numbers else np.zeros(1, np.int64)
+    codecs, shape, _ = part.layout
+    size = math.prod(shape)
+    wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1]) if numbers else edges[:0]
+    apart = 2 * wanted <= size
+    spans = map(slice, edges[:-1].tolist(), edges[1:].tolist())
+    runs = [
+        BoxRun(part, numbers, targets, pieces, rows, apart=each)
+        for rows, each in zip(spans, apart.tolist(), strict=True)
+    ]
+    touched = int(np.minimum(wanted, size).sum()) * codecs.chunk.dtype.itemsize
+    identities = _identities(chunks.model, part.grid, pieces.chunk[edges[:-1]])
+    outs_of = dict(zip(numbers, outs, strict=True))
+    return BoxPlans(part, outs_of, dict(zip(identities, runs, strict=True)), touched)
 
 
 def _reader(chunks: OpenChunks) -> ChunkReader:
@@ -189,13 +221,19 @@ def _reader(chunks: OpenChunks) -> ChunkReader:
 def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) -> list[Any]:
     """Return what the source calls chunks, or sub-chunks of shards, of given numbers."""
     if grid is None:
-        return list(map(model.key, touched.tolist()))
+        return model.keys_of(list(touched.T))
     [level] = grid.numbering()
     shards, within = np.divmod(touched, np.array(level.shard))
-    return list(zip(map(model.key, shards.tolist()), (within @ np.array(level.stride)).tolist(), strict=True))
+    return list(zip(model.keys_of(list(shards.T)), (within @ np.array(level.stride)).tolist(), strict=True))
 
 
-def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
+def _ends(model: ChunkModel, extent: IntArray) -> IntArray:
+    """Return where the last chunk along each dimension ends, at the latest."""
+    clipped = [isinstance(axis, ClippedAxis) for axis in model.axes]
+    return np.where(clipped, extent, np.iinfo(np.int64).max)
+
+
+def _cut(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> _Pieces:
     """Return the parts of boxes in each chunk, sorted by chunk."""
     low = first // steps
     counts = (first + sizes - 1) // steps - low + 1
@@ -211,19 +249,19 @@ def _cut(first: IntArray, sizes: IntArray, steps: IntArray) -> _Pieces:
     start, origin = chunk * steps, first[box]
     begin = np.maximum(origin, start)
     end = np.minimum(origin + sizes[box], start + steps)
-    covers = (end - begin == steps).all(1)
+    covers = (end - begin == np.minimum(steps, ends - start)).all(1)
     return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
 
 
-def _by_chunk(pieces: _Pieces) -> list[slice]:
-    """Return the rows of each chunk."""
+def _by_chunk(pieces: _Pieces) -> IntArray:
+    """Return where the rows of each chunk begin, and the last end."""
     chunk = pieces.chunk
-    edges = [0, *(np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1).tolist(), len(chunk)]
-    return list(map(slice, edges[:-1], edges[1:]))
+    changed = np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1
+    return np.concatenate(([0], changed, [len(chunk)]))
 
 
-def _bytes_decoded(part: ChunkReader, pieces: _Pieces) -> int:
-    """Return how many bytes are decoded for parts of chunks if each decodes for itself."""
+def _elements_decoded(part: ChunkReader, pieces: _Pieces) -> IntArray:
+    """Return how many elements are decoded for each part of a chunk if it is decoded by itself."""
     codecs, shape, order = part.layout
     elements = np.full(len(pieces.box), math.prod(shape))
     if codecs.decodes_spans and order is not None:
@@ -233,4 +271,4 @@ def _bytes_decoded(part: ChunkReader, pieces: _Pieces) -> int:
         first = 0 if codecs.spans_from_start else pieces.low
         spans = (pieces.high - 1 - first) @ weights + 1
         elements = np.where(2 * spans > elements, elements, spans)
-    return int(elements.sum()) * codecs.chunk.dtype.itemsize
+    return elements

@@ -109,15 +109,21 @@ class CellBox(Sequence["CellBox"]):
                 columns[output] = np.broadcast_to(_along(own, place, len(shape)), shape).reshape(-1)
         return [columns[output] for output in range(len(columns))]
 
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of the first chunk."""
+        numbers = [0] * sum([len(component.outputs) for component in self.plan.components])
+        for component, span in zip(self.plan.components, self.spans, strict=True):
+            if component.listed is None:
+                numbers[component.outputs[0]] = component.segments[0].chunk
+                continue
+            for output, chunks in zip(component.outputs, component.listed.chunks, strict=True):
+                numbers[output] = int(chunks[span.start])
+        return numbers
+
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        columns = [column.tolist() for column in self.chunks[: model.key_rank]]
-        if len(self) > 1 and columns and model.keys.is_joined:
-            texts = [model.keys.parts(column, dimension) for dimension, column in enumerate(columns)]
-            return list(map("".join, zip(*texts, strict=True)))
-        if not columns:
-            return [model.key(())] * len(self)
-        return [model.key(numbers) for numbers in zip(*columns, strict=True)]
+        return [model.key(self.numbers)] if len(self) == 1 else model.keys_of(self.chunks)
 
 
 def boxes(plan: Plan, size: int, lanes: int = 1) -> Iterator[CellBox]:
@@ -170,14 +176,7 @@ class Gather:
 
     def numbers(self, cell: CellBox) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""
-        numbers = [0] * sum([len(component.outputs) for component in self.plan.components])
-        for component, span in zip(self.plan.components, cell.spans, strict=True):
-            if component.listed is None:
-                numbers[component.outputs[0]] = component.segments[0].chunk
-                continue
-            for output, chunks in zip(component.outputs, component.listed.chunks, strict=True):
-                numbers[output] = int(chunks[span.start])
-        return numbers
+        return cell.numbers
 
     def span(self, cell: CellBox, shape: Sequence[int], order: Sequence[int]) -> None:
         """Return None: positions are listed."""

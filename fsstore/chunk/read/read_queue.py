@@ -8,7 +8,7 @@ planned before that: to begin one is to remember it.  An error in a chunk fails 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.box_columns import BoxPlans, BoxView, plan_boxes
+from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone, read_here, read_spread
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
 from fsstore.chunk.tuning import (
@@ -26,7 +26,7 @@ from fsstore.chunk.tuning import (
     LARGE_CHUNK_BYTES,
     QUEUE_FETCH_BYTES,
     QUEUE_LIMIT,
-    SHARED_CHUNKS_FROM,
+    THREAD_WORTH_BYTES,
 )
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
@@ -41,6 +41,9 @@ __all__ = ["ReadQueue"]
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
+Users: TypeAlias = "list[User] | BoxRun"
+Pair: TypeAlias = tuple[Any, ReadResult]
+"""A chunk, as a source calls it, and the answer."""
 
 
 class ReadQueue:
@@ -163,7 +166,7 @@ class _Batch:
                 for cell, identity in zip(window.cells, window.identities, strict=True):
                     listed.setdefault(identity, []).append((number, window.part, cell))
                     parts.setdefault(type(identity), window.part)
-        users: dict[Any, Iterable[User]] = {**listed}
+        users: dict[Any, Users] = {**listed}
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
                 users[key] = [*users[key], *run] if key in users else run
@@ -198,7 +201,7 @@ class _SharedChunks(NamedTuple):
     """Chunks of one source: which read wants which part of each, and the errors of the reads."""
 
     source: Source
-    users: dict[Any, Iterable[User]]
+    users: dict[Any, Users]
     errors: list[BaseException | None]
 
     def run(self, batch: list[Any]) -> None:
@@ -207,18 +210,20 @@ class _SharedChunks(NamedTuple):
 
     async def fetch_and_place(self, batch: list[Any]) -> None:
         """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
-        pairs: list[tuple[Any, ReadResult]] = []
+        pairs: list[Pair] = []
         for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
             if isinstance(outcome, BaseException):  # only what is damaged fails
                 self._fail(identity, outcome)
             else:
                 pairs.append((identity, outcome))
         begin_ns = perf_counter_ns()
-        if len(pairs) > SHARED_CHUNKS_FROM:
-            await execution.offload(execution.map_blocking, self._place, pairs)
+        count = self._sharers(pairs)
+        if count > 1:
+            size = math.ceil(len(pairs) / count)
+            shares = [pairs[begin : begin + size] for begin in range(0, len(pairs), size)]
+            await execution.offload(execution.map_blocking, self._place_all, shares)
         else:
-            for pair in pairs:
-                self._place(pair)
+            self._place_all(pairs)
         _, part, _ = next(iter(self.users[batch[0]]))
         if part.chunks.meter is not None:
             part.chunks.meter.decoded(len(batch), begin_ns)
@@ -227,10 +232,48 @@ class _SharedChunks(NamedTuple):
         for number, _, _ in self.users[identity]:
             self.errors[number] = error
 
-    def _place(self, pair: tuple[Any, ReadResult]) -> None:
+    def _sharers(self, pairs: Sequence[Pair]) -> int:
+        """Return how many threads should decode: one, unless that takes long."""
+        if len(pairs) < 2:
+            return 1
+        _, part, _ = next(iter(self.users[pairs[0][0]]))
+        model = part.chunks.model
+        chain = model.chain if part.grid is None else part.grid.layout.inner
+        return min(
+            part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH_BYTES)
+        )
+
+    def _place_all(self, pairs: Sequence[Pair]) -> None:
+        """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""
+        left: list[Pair] = []
+        boxed: list[tuple[BoxRun, Pair]] = []
+        for pair in pairs:
+            users = self.users[pair[0]]
+            if isinstance(users, BoxRun) and pair[1].state == "value" and not users.apart:
+                boxed.append((users, pair))
+            else:
+                left.append(pair)
+        size = boxed[0][0].part.run_length if boxed else 1
+        for begin in range(0, len(boxed), size):
+            some = boxed[begin : begin + size]
+            chunks = (
+                some[0][0].part.decode_run([pair[1].value for _, pair in some]) if len(some) > 1 else None
+            )
+            if chunks is None:
+                left += [pair for _, pair in some]
+                continue
+            for (users, _), chunk in zip(some, chunks, strict=True):
+                users.copy_out(chunk)
+        for pair in left:
+            self._place(pair)
+
+    def _place(self, pair: Pair) -> None:
         identity, answer = pair
-        users = list(self.users[identity])
+        users = self.users[identity]
         try:
+            if isinstance(users, BoxRun):
+                users.place(identity, answer)
+                return
             if len(users) == 1 or answer.state != "value" or _want_little(users):
                 for _, part, cell in users:
                     part.decode(cell, identity, answer)

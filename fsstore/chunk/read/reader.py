@@ -94,7 +94,10 @@ def plan_alone(request: ReadRequest) -> Planned:
     if not count:
         return Planned([], out, 0)
     if model.shard is None:
-        windows, touched = list(_windows(request, outline, count)), count * model.chain.decoded_size
+        touched, threads = count * model.chain.decoded_size, chunks.workers(model.chain.working_size)
+        share = count if touched <= INLINE_READ_BYTES else math.ceil(count / (4 * threads))
+        size = _cells_at_once(chunks, outline, share, touched // threads)
+        windows = list(_windows(request, outline, size, threads))
     else:
         entries = ShardEntries(maps, out.shape, model)
         together, touched = INLINE_READ_BYTES, entries.touched_bytes
@@ -128,7 +131,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     threads = chunks.workers(chain.working_size)
     copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
     share = cells if small or copied else math.ceil(cells / (4 * threads))
-    size = outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched // threads))))
+    size = _cells_at_once(chunks, outline, share, touched // threads)
     windows = _windows(request, outline, size, threads)
     if entries is not None:
         most = FAR_SHARD_BYTES if waits or joint else min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads)
@@ -152,6 +155,11 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
         return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
     return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
+
+
+def _cells_at_once(chunks: OpenChunks, outline: Plan, share: int, touched: int) -> int:
+    """Return how many chunks a window has, up to a share, if a worker decodes `touched` bytes."""
+    return outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched))))
 
 
 def _most_cells(chunks: OpenChunks, touched: int) -> int:

@@ -8,7 +8,7 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -122,6 +122,16 @@ class ChunkReader(NamedTuple):
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
+
+    @property
+    def run_length(self) -> int:
+        """How many chunks are best decoded at once, where all have one shape."""
+        return 1 if self.chunks.model.bind is not None else self.layout[0].run_length
+
+    def decode_run(self, values: Sequence[Any]) -> Iterator[Array] | None:
+        """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
+        run = self.layout[0].decode_run_to_scratch(values)
+        return None if run is None else map(self._view, run)
 
     def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
         if isinstance(self.placement, Gather) and isinstance(cells, CellBox):

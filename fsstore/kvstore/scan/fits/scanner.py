@@ -59,7 +59,7 @@ class FitsFile:
         values = values_of(unit, bits)
         run = FitsRun(self._source, unit.start, shape, abs(bits) // 8)
         dims = self._dims(shape, unit.number)
-        array = Array(shape, run.chunks, values.shown, 0, values.filters, None, dims, unit.attributes)
+        array = Array(shape, run.chunks, values.shown, None, values.filters, None, dims, unit.attributes)
         self._builder.array(name, array)
         self._arrays[name] = run
 
@@ -68,7 +68,7 @@ class FitsFile:
         dims = self._dims(tiles.shape, unit.number)
         values, option = tiles.values, tiles.option()
         array = Array(
-            tiles.shape, tiles.chunks, values.shown, 0, values.filters, option, dims, unit.attributes
+            tiles.shape, tiles.chunks, values.shown, None, values.filters, option, dims, unit.attributes
         )
         self._builder.array(name, array)
         self._arrays[name] = tiles

@@ -121,16 +121,28 @@ def _array(dataset: Dataset, storage: Storage, dims: list[str]) -> Array:
     element = dataset.element
     shape, chunks = (*storage.shape, *element.inner), (*storage.chunks, *element.inner)
     inner = [f"{dataset.path.rpartition('/')[2]}_inner_{axis}" for axis in range(len(element.inner))]
-    fill: Json = dataset.fill if element.text else fill_json(dataset.fill, element.dtype)
     return Array(
         shape,
         tuple(max(1, each) for each in chunks),
         dtype_json(element.dtype),
-        fill,
+        _fill(dataset, storage),
         ({"id": "vlen-utf8"},) if element.text else tuple(storage.codecs),
         dims=[*dims, *inner],
         attributes=dataset.attributes,
     )
+
+
+def _fill(dataset: Dataset, storage: Storage) -> Json:
+    """Return what the document says about values that were never written.
+
+    Tools that read zarr v2 take its fill value for missing data, which that of HDF5 is not.  Nothing is said, which
+    means zeros, wherever it is true; `_FillValue` among the attributes marks missing data.
+    """
+    fill, text = dataset.fill, dataset.element.text
+    is_whole = dataset.layout == "compact" or (dataset.layout == "contiguous" and dataset.offset is not None)
+    if (is_whole and tuple(storage.shape) == dataset.shape) or not (fill if text else any(fill.tobytes())):
+        return None
+    return fill if text else fill_json(fill, dataset.element.dtype)
 
 
 @dataclass(frozen=True, slots=True)

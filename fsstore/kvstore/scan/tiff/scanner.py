@@ -163,21 +163,19 @@ def _attributes(page: TiffPage) -> dict[str, Json]:
 
 
 def _fill(page: TiffPage, encoding: TiffEncoding, attributes: dict[str, Json]) -> Json:
-    """Return the value of tiles that are not stored; `_FillValue` is added to the attributes."""
+    """Return the value of tiles that are not stored, None for zeros; `_FillValue` is added to the attributes."""
     value, dtype = nodata(page.values), np.dtype(encoding.dtype)
-    if dtype.kind == "c":
-        return [0.0, 0.0]
-    if value is None:
-        return 0
+    if value is None or dtype.kind == "c":
+        return None
     attributes["nodata"] = value if math.isfinite(value) else str(value)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)
         if math.isnan(value) or not limits.min <= value <= limits.max or int(value) != value:
-            return 0
+            return None
         attributes["_FillValue"] = int(value)
         return int(value)
     if dtype.kind != "f":
-        return 0
+        return None
     found = float(value)
     shown: Json = (
         found if math.isfinite(found) else ("NaN" if math.isnan(found) else f"{'-' * (found < 0)}Infinity")
