@@ -21,11 +21,11 @@ from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import context_of
 from fsstore.driver.attributes import Attributes
 from fsstore.driver.collected import attributes_of
-from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
+from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.store.batch import Batch, checked
+from fsstore.kvstore.store.batch import Batch, checked, refused
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
 from fsstore.runtime import execution
@@ -35,7 +35,7 @@ from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag, require_kind
+from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.printing import pretty
 from fsstore.values.registry import door
@@ -124,21 +124,17 @@ class TensorStore(ArrayHabits):
         """Begin to write an array, a store or a scalar that broadcasts to the domain.
 
         The `copy` future is done when `source` may be changed again, `commit` when the data is durable.
-        `can_reference_source_data_indefinitely` promises that `source` is never changed: a store in memory then keeps
-        what fills uncompressed chunks as it is, without a copy.
+        With `can_reference_source_data_indefinitely` a store in memory keeps what fills uncompressed chunks uncopied.
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
-        require_kind("batch", batch, Batch)
         if batch is not None and not isinstance(source, TensorStore):
-            raise StoreError(
-                "Invalid batch: batch can only be specified when copying from a TensorStore source"
-            )
+            raise refused(batch)
         if isinstance(source, TensorStore):
             return WriteFutures(self._track(lambda: self._copy_from(source), batch))
         values = source_array(source, self._driver.dtype, self.rank)
-        may_keep = as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
-        write = self._driver.write_lent if may_keep else self._driver.write
+        lent = as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
+        write = self._driver.write_lent if lent else self._driver.write
         return WriteFutures(self._track(lambda: write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
@@ -312,13 +308,11 @@ class TensorStore(ArrayHabits):
         self, *, query_not_stored: bool = False, query_fully_stored: bool = False
     ) -> Future[Stored]:
         """Return whether no chunk of the domain is stored, and whether all are."""
-        not_stored = as_flag("query_not_stored", query_not_stored)
-        fully_stored = as_flag("query_fully_stored", query_fully_stored)
+        none = as_flag("query_not_stored", query_not_stored)
+        whole = as_flag("query_fully_stored", query_fully_stored)
 
         async def run() -> Stored:
-            found: Statistics = await self._driver.statistics(
-                self._transform, not_stored=not_stored, fully_stored=fully_stored
-            )
+            found = await self._driver.statistics(self._transform, not_stored=none, fully_stored=whole)
             return Stored(not_stored=found.not_stored, fully_stored=found.fully_stored)
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
