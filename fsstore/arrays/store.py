@@ -338,10 +338,8 @@ class TensorStore(ArrayHabits):
         keeps them bound or `unbind_context` writes them down.
         """
         spec, retained = self._bound_spec(), as_flag("retain_context", retain_context)
-        if as_flag("unbind_context", unbind_context):
-            spec = written_down(spec)
-        elif not retained:
-            spec = spec.unbound()
+        unbound = as_flag("unbind_context", unbind_context)
+        spec = written_down(spec) if unbound else spec if retained else spec.unbound()
         return Spec.showing(apply_options(spec, options))
 
     @property
