@@ -25,6 +25,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from fsstore.dataset.group import Group
+from fsstore.format.missing_value import fill_marks
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
@@ -129,9 +130,7 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
             return False
         if self._masks is not None:
             return self._masks
-        if self._group.is_scanned:
-            return False
-        return array.zarr_format == 2 and not (self._group.is_reference_set and not np.any(array.fill_value))
+        return array.zarr_format == 2 and fill_marks(self._group.kind, array.fill_value)
 
 
 def _is_read_at_once(name: str, variable: Variable) -> bool:
