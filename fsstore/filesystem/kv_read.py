@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.errors import OutOfRangeError
 from fsstore.filesystem.kv_place import KvPlace, SplitPath
 from fsstore.filesystem.listing import Listing, children
-from fsstore.filesystem.together import Together
+from fsstore.filesystem.read_batcher import ReadBatcher
 from fsstore.kvstore.contract.driver import Read, ReadResult
 from fsstore.runtime import execution
 
@@ -20,22 +20,19 @@ class KvReading(KvPlace):
 
     def __init__(self, *args: Any, **storage_options: Any) -> None:
         super().__init__(*args, **storage_options)
-        self._together = Together(self._ask_at_once)
+        self._batcher = ReadBatcher(self._ask_at_once)
 
     async def _ask_at_once(
         self, paths: list[str], starts: list[int | None], ends: list[int | None]
     ) -> list[bytes | Exception]:
-        """Return the values of reads begun together; where one fails as a whole, each is read by itself."""
-        try:
-            return await self._run(self._ranges(paths, starts, ends))
-        except Exception:  # noqa: BLE001  # a batch fails with one of its reads, and only that is to be told
-            return await self._run(self._one_by_one(paths, starts, ends))
+        """Return the values of reads begun together."""
+        return await self._run(self._ranges(paths, starts, ends))
 
     # --- reading
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         if self._is_packed:
-            return await self._together.ask(path, start, end)
+            return await self._batcher.ask(path, start, end)
         return await self._run(self._value(path, start, end))
 
     async def _value(self, path: str, start: int | None, end: int | None) -> bytes:
@@ -102,13 +99,8 @@ class KvReading(KvPlace):
                 places = [await self._locate(path) for path in paths]
                 answers = await _read_places(places, spans)
                 return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
-            except StoreError:
-                pass  # one by one it is seen which of them it is
-        return await self._one_by_one(paths, starts, ends)
-
-    async def _one_by_one(
-        self, paths: list[str], starts: list[int | None], ends: list[int | None]
-    ) -> list[bytes | Exception]:
+            except Exception:  # noqa: BLE001, S110  # one by one it is seen which of them it is
+                pass
         return await execution.gather(
             self._attempt(path, start, end) for path, start, end in zip(paths, starts, ends, strict=True)
         )

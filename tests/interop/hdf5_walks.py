@@ -35,7 +35,8 @@ def objects(path, *, parse):
 def plain(value):
     """Return a value that can be compared: NaN is NaN, and a dtype is how it is written."""
     if dataclasses.is_dataclass(value):
-        return {each.name: plain(getattr(value, each.name)) for each in dataclasses.fields(value)}
+        compared = [each.name for each in dataclasses.fields(value) if each.compare]
+        return {name: plain(getattr(value, name)) for name in compared}
     if isinstance(value, np.ndarray | np.generic):
         return [value.dtype.str, value.tobytes()]
     if isinstance(value, np.dtype):

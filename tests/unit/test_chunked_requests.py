@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk.plan import open_chunks
 from fsstore.chunk.read import reader as chunk_read
 from fsstore.chunk.shard import shard_entries
 from fsstore.kvstore.memory import MemoryKind
@@ -275,7 +276,8 @@ def test_a_large_shard_is_read_in_windows(few, ranges, requests, monkeypatch):
     Of many, those that lie next to each other are asked for as one.
     """
     monkeypatch.setattr(chunk_read, "NEAR_SHARD_BYTES", 32)  # two sub-chunks
-    monkeypatch.setattr(chunk_read, "INLINE_READ_BYTES", 16)  # more is read by workers
+    for module in (chunk_read, open_chunks):
+        monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)  # more is read by workers
     monkeypatch.setattr(shard_entries, "FEW_CELLS", few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
     metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}

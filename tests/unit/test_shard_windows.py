@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk.plan import open_chunks
 from fsstore.chunk.read import reader as chunk_read
 from fsstore.chunk.read import window as chunk_window
 from fsstore.chunk.shard import shard_entries
@@ -36,7 +37,8 @@ CHAINS = {
 def in_parts(request, monkeypatch):
     """Shards of more than 256 bytes are read in parts, by columns of entries or one by one."""
     monkeypatch.setattr(chunk_read, "NEAR_SHARD_BYTES", 256)
-    monkeypatch.setattr(chunk_read, "INLINE_READ_BYTES", 16)
+    for module in (chunk_read, open_chunks):
+        monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)
     monkeypatch.setattr(shard_entries, "FEW_CELLS", request.param)
 
 

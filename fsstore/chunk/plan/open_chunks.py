@@ -46,11 +46,9 @@ class OpenChunks:
         alone = self.store.driver.features.waits or self.cache is not None
         shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
         steps = chain.read_shape if plain and not alone and not shards else ()
-        # parts of shards are planned anew where one is read alone, which suits few of them
-        most = READ_WINDOW_CELLS if shard is None else 2 ** len(steps)
         size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
         object.__setattr__(self, "steps", steps or None)
-        object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, most))
+        object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 
     def workers(self, each: int, fewest: int = 1) -> int:

@@ -11,8 +11,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
+from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import Outline, outline
 from fsstore.chunk.tuning import (
     DISK_WORKERS,
@@ -95,30 +96,60 @@ def _kept(request: WriteRequest) -> WriteRequest:
 
 
 def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[Any]:
-    """Write on threads, or on the event loop."""
-    chunks = request.chunks
-    model, driver = chunks.model, chunks.store.driver
-    cells, chunk_bytes = cut.cell_count, model.chain.decoded_size
+    """Write on threads, or on the event loop; in which way is decided here."""
+    chunks, driver = request.chunks, request.chunks.store.driver
+    chain, cells = chunks.model.chain, cut.cell_count
     settle(chunks.store)
     if able(driver, Modifies) is not None:
         request = _kept(request)
-    changed = RequestChanges(request, cut).window()
-    late = _is_late(driver, chunk_bytes)
-    each = _memory_of_chunk(model.chain, late=late)
+    late = _is_late(driver, chain.decoded_size)
+    each = _memory_of_chunk(chain, late=late)
+    apart = _Apart(chunks, cells, RequestChanges(request, cut).window(), each, ended)
     if driver.features.waits:
-        each += chunk_bytes if model.chain.flat_dtype is not None else 0  # a view, which is copied to be sent
-        windows = _batches(changed, _window_size(cells, FAR_WRITE_BYTES // chunk_bytes))
-        writer = Writer(driver, threads=chunks.workers(each))
-        return execution.start(_write_waiting(writer, windows, each, chunks.window(each)), ended=ended)
-    # of shards that use every core by themselves one is encoded at a time
-    shard = shard_of(model.chain)
-    encoders = 1 if shard is not None and shard.shares_cores else chunks.workers(each)
-    if late or _is_one_window(cells, chunk_bytes):
-        writer = Writer(driver, threads=encoders, late=True)
-        return _spread(writer, _batches(changed, WRITE_WINDOW_CELLS), workers=1, kind="request", ended=ended)
-    workers = encoders if chunks.threads else chunks.workers(each, DISK_WORKERS)
-    windows = _batches(changed, _window_size(cells, WINDOW_BYTES // (workers * each)))
-    return _spread(Writer(driver), windows, workers=min(cells, workers), kind="io", ended=ended)
+        return apart.by_tasks()
+    return (
+        apart.ahead_of_the_disk() if late or _is_one_window(cells, chain.decoded_size) else apart.in_turns()
+    )
+
+
+class _Apart(NamedTuple):
+    """A large write, and the ways to make it.  A chunk takes `each` bytes; `ended` is called when all is over."""
+
+    chunks: OpenChunks
+    cells: int
+    changed: Iterator[Changed]
+    each: int
+    ended: WorkEnd
+
+    @property
+    def _encoders(self) -> int:
+        """How many threads encode: of shards that use every core by themselves one is encoded at a time."""
+        shard = shard_of(self.chunks.model.chain)
+        return 1 if shard is not None and shard.shares_cores else self.chunks.workers(self.each)
+
+    def by_tasks(self) -> Future[None]:
+        """Write windows as tasks of the event loop, as many as there is memory for: the store waits."""
+        chunks, chain = self.chunks, self.chunks.model.chain
+        # a view, which is copied to be sent
+        each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
+        windows = _batches(self.changed, _window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
+        writer = Writer(chunks.store.driver, threads=chunks.workers(each))
+        writing = _write_waiting(writer, windows, each, chunks.window(each))
+        return execution.start(writing, ended=self.ended)
+
+    def ahead_of_the_disk(self) -> Future[None]:
+        """Encode on every core; each thread hands a chunk to the disk and goes on, without waiting for it."""
+        writer = Writer(self.chunks.store.driver, threads=self._encoders, late=True)
+        windows = _batches(self.changed, WRITE_WINDOW_CELLS)
+        return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
+
+    def in_turns(self) -> Future[None]:
+        """Read, encode and write windows of small chunks, one after the other on each of several threads."""
+        chunks, each = self.chunks, self.each
+        workers = self._encoders if chunks.threads else chunks.workers(each, DISK_WORKERS)
+        windows = _batches(self.changed, _window_size(self.cells, WINDOW_BYTES // (workers * each)))
+        writer = Writer(chunks.store.driver)
+        return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
 
 
 def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:

@@ -10,6 +10,7 @@ import numpy as np
 
 from fsstore.kvstore.scan.hdf5.datatype import Element
 from fsstore.kvstore.scan.hdf5.format.filter import Filter
+from fsstore.kvstore.scan.hdf5.format.layout import IndexPlace
 from fsstore.kvstore.scan.hdf5.mapping import VirtualPart
 from fsstore.values.json_value import Json
 
@@ -45,7 +46,7 @@ class Scale:
 class Dataset:
     """A dataset.  `address` is that of its header; `shape` and `maxshape` (0: unlimited) are those of HDF5.
 
-    `by_library`: its values are read by HDF5 itself.
+    `index` is where its chunk index is, if that is known.  `by_library`: its values are read by HDF5 itself.
     """
 
     path: str
@@ -55,6 +56,7 @@ class Dataset:
     element: Element
     layout: Literal["compact", "contiguous", "chunked", "virtual"]
     chunks: tuple[int, ...] = ()
+    index: IndexPlace | None = field(default=None, compare=False)  # h5py does not say it
     filters: tuple[Filter, ...] = ()
     fill: Any = 0
     offset: int | None = None

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -56,7 +55,7 @@ def parsed_object(reader: Reader, path: str, address: int) -> ParsedGroup | Data
     """
     messages = messages_of(reader, address)
     kinds = {each.kind for each in messages}
-    for message in messages:
+    for message in messages if reader.waits else ():
         if message.kind in (_LINK_INFO, _ATTRIBUTE_INFO):
             ahead_of_dense(reader, dense_of(reader, message))
     if kinds & {_LINK_INFO, _SYMBOL_TABLE}:
@@ -107,7 +106,7 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
     if space.shape is None:
         raise UnimplementedError("it has no values, not even a scalar")
     kind = datatype_of(reader, unshared(reader, one[_DATATYPE]), one[_DATATYPE].address)
-    element: Element = reader.once(("element", id(kind)), partial(parsed_element, kind))
+    element = parsed_element(kind)
     nbytes = math.prod(space.shape) * kind.size
     layout = layout_of(reader, one[_LAYOUT].body, one[_LAYOUT].address, nbytes)
     if layout.kind == "chunked" and len(layout.chunks) != len(space.shape):
@@ -124,6 +123,7 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
         element,
         layout.kind,
         chunks=layout.chunks,
+        index=layout.index,
         filters=filters_of(reader, filters.body, filters.address) if chunked and filters is not None else (),
         offset=None if layout.address is None else reader.base + layout.address,
         size=layout.size,

@@ -5,6 +5,7 @@ A type that h5py converts in a way of its own is unknown here.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,7 @@ _TRUTH = {b"FALSE": 0, b"TRUE": 1}
 _PARTS = [b"r", b"i"]
 
 
+@lru_cache(maxsize=64)
 def parsed_element(kind: Datatype) -> Element:
     """Return the elements of a type; raises `UnimplementedError` for those that zarr cannot hold."""
     if kind.kind == datatype.ARRAY and kind.base is not None:
@@ -36,6 +38,7 @@ def parsed_element(kind: Datatype) -> Element:
     return element_from(dtype, exact=dtype.itemsize == kind.size and is_exact(kind))
 
 
+@lru_cache(maxsize=64)
 def numpy_of(kind: Datatype) -> np.dtype[Any]:
     """Return the dtype that h5py has for a type, or raise `UnknownError`."""
     which = kind.kind

@@ -177,10 +177,11 @@ class IndexedStorage:
 
     async def _load(self) -> tuple[IndexPlace, Chunks]:
         source, base, dataset = self._file.source, self._file.base, self._dataset
-        reader = self._file.reader
-        if reader is None:
-            raise DataLossError("HDF5 can read it, but where its chunk index is cannot be told")
-        place = await self._file.run(lambda: index_place(reader, dataset.address))
+        place, reader = dataset.index, self._file.reader
+        if place is None:
+            if reader is None:
+                raise DataLossError("HDF5 can read it, but where its chunk index is cannot be told")
+            place = await self._file.run(lambda: index_place(reader, dataset.address))
         chunked = Chunked(
             dataset.shape,
             dataset.maxshape,
@@ -197,20 +198,23 @@ class IndexedStorage:
         if (chunks.coords < 0).any():
             raise DataLossError("it lists a chunk before the beginning of the array")
         inside = (chunks.coords < np.array(own, np.int64)).all(axis=1)
-        coords, size, mask = chunks.coords[inside], chunks.size[inside], chunks.mask[inside]
+        if not inside.all():
+            chunks = Chunks(*(each[inside] for each in chunks))
+        coords, size = chunks.coords, chunks.size.astype(np.int64)
         if len(coords) > math.prod(own):
             raise DataLossError("it lists some chunks several times")
-        offset = chunks.address[inside].astype(np.int64) + self._file.base
-        self._check(offset, size.astype(np.int64))
-        url = np.where(mask != 0, MADE, 0)
+        offset = chunks.address.astype(np.int64) + self._file.base
+        self._check(offset, size)
+        url = np.where(chunks.mask != 0, MADE, 0)
         if place.edges_plain and self._dataset.filters:
             url = np.where(self._is_edge(coords), MADE, url)
-        rows = Rows(url.astype(np.int32), offset, size.astype(np.int64))
+        rows = Rows(url.astype(np.int32), offset, size)
         numbers = np.ravel_multi_index(tuple(coords.T), own) if len(coords) else np.zeros(0, np.int64)
-        order = np.argsort(numbers, kind="stable")
-        numbers, rows = numbers[order].astype(np.int64), rows.take(order)
-        if len(numbers) and (numbers[1:] == numbers[:-1]).any():
-            raise DataLossError("it lists a chunk several times")
+        if not (numbers[1:] > numbers[:-1]).all():
+            order = np.argsort(numbers, kind="stable")
+            numbers, rows = numbers[order], rows.take(order)
+            if (numbers[1:] == numbers[:-1]).any():
+                raise DataLossError("it lists a chunk several times")
         return Columns(rows, None if len(numbers) == grid.count else numbers, urls=(self._file.url,))
 
     def _check(self, offset: Any, size: Any) -> None:

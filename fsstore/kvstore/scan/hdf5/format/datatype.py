@@ -1,19 +1,25 @@
-"""Data types as they are described in the file."""
+"""Data types as they are described in the file.
+
+Files have few types, and files of one kind the same, so those with short descriptions are kept: the same description
+gives the same object, and types are equal only to themselves.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
+from fsstore.kvstore.scan.hdf5.format.reader import NonsenseError, Reader, UnknownError
 
 __all__ = ["Datatype", "RecordPart", "datatype_of"]
 
 FIXED, FLOAT, TIME, STRING, BITFIELD, OPAQUE, COMPOUND, REFERENCE, ENUM, VLEN, ARRAY = range(11)
 _DEEPEST = 32
 _MOST_MEMBERS = 65_536
+_SHORT = 256  # bytes of a description that is kept
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class RecordPart:
     """A member of a record, at an offset."""
 
@@ -22,7 +28,7 @@ class RecordPart:
     type: Datatype
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Datatype:
     """A type: its class, the bits that say more, its size in bytes, and what depends on the class.
 
@@ -53,25 +59,35 @@ class Datatype:
 
 def datatype_of(reader: Reader, body: bytes, address: int) -> Datatype:
     """Return the type that a message says, of which it takes the beginning of `body`."""
-    found: Datatype = reader.once(body, lambda: _Description(reader, body, address).parse(0)[0])
+    try:
+        if len(body) <= _SHORT:
+            return _known(body)
+        found: Datatype = reader.once(body, lambda: _Description(body).parse(0)[0])
+    except NonsenseError as error:
+        raise reader.damaged(address, str(error)) from None
     return found
+
+
+@lru_cache(maxsize=256)
+def _known(body: bytes) -> Datatype:
+    return _Description(body).parse(0)[0]
 
 
 class _Description:
     """Takes apart one description."""
 
-    def __init__(self, reader: Reader, body: bytes, address: int) -> None:
-        self._reader, self._body, self._address = reader, body, address
+    def __init__(self, body: bytes) -> None:
+        self._body = body
 
     def _number(self, at: int, width: int) -> int:
         if at + width > len(self._body):
-            raise self._reader.damaged(self._address, "a data type is cut off")
+            raise NonsenseError("a data type is cut off")
         return int.from_bytes(self._body[at : at + width], "little")
 
     def parse(self, at: int, depth: int = 0) -> tuple[Datatype, int]:
         """Return the type that begins at a place, and where it ends."""
         if depth > _DEEPEST:
-            raise self._reader.damaged(self._address, "data types lie too deep in each other")
+            raise NonsenseError("data types lie too deep in each other")
         head, flags, size = self._number(at, 1), self._number(at + 1, 3), self._number(at + 4, 4)
         kind, version = head & 0xF, head >> 4
         if not 1 <= version <= 5:
@@ -112,7 +128,7 @@ class _Description:
     def _name(self, at: int, version: int) -> tuple[bytes, int]:
         end = self._body.find(b"\0", at)
         if end < 0:
-            raise self._reader.damaged(self._address, "a name in a data type does not end")
+            raise NonsenseError("a name in a data type does not end")
         size = end + 1 - at
         return self._body[at:end], at + (size if version >= 3 else -(-size // 8) * 8)
 
@@ -131,7 +147,7 @@ class _Description:
             kind, at = self.parse(at, depth + 1)
             members.append(RecordPart(name, offset, kind))
             if offset + kind.size > size:
-                raise self._reader.damaged(self._address, "a member lies outside of its record")
+                raise NonsenseError("a member lies outside of its record")
         return Datatype(COMPOUND, flags, size, members=tuple(members)), at
 
     def _enumeration(self, at: int, version: int, flags: int, size: int, depth: int) -> tuple[Datatype, int]:
@@ -142,7 +158,7 @@ class _Description:
             names.append(name)
         end = at + base.size * len(names)
         if end > len(self._body):
-            raise self._reader.damaged(self._address, "an enumeration is cut off")
+            raise NonsenseError("an enumeration is cut off")
         steps = range(at, end, base.size) if base.size else ()
         values = {name: self._body[step : step + base.size] for name, step in zip(names, steps, strict=False)}
         return Datatype(ENUM, flags, size, base=base, values=values), end

@@ -11,11 +11,15 @@ from typing import Any, Protocol
 
 from fsstore.errors import DataLossError
 
-__all__ = ["DamagedError", "FileBytes", "Reader", "UnknownError"]
+__all__ = ["DamagedError", "FileBytes", "NonsenseError", "Reader", "UnknownError"]
 
 
 class UnknownError(Exception):
     """It is of a kind that is not parsed here; HDF5 itself may know it."""
+
+
+class NonsenseError(Exception):
+    """A description makes no sense, wherever it stands."""
 
 
 class DamagedError(DataLossError):

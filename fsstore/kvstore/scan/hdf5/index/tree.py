@@ -62,6 +62,8 @@ def _level(
     source: ScanSource, spans: list[Span], data: list[bytes], entry: np.dtype[Any], above: int | None
 ) -> tuple[int, Any]:
     """Return the level of nodes, all of one, and their entries: taken apart together, as a node alone costs most."""
+    if len(data) == 1:
+        return _level_of_one(source, spans[0][0], data[0], entry, above)
     room = max(len(each) for each in data) - _HEAD_1
     most = room // entry.itemsize
     size = _HEAD_1 + most * entry.itemsize
@@ -78,6 +80,19 @@ def _level(
         raise _damaged(source, spans[0][0], "a node of a chunk index is on the wrong level")
     entries = np.ascontiguousarray(rows[:, _HEAD_1:]).reshape(-1).view(entry).reshape(len(data), most)
     return level, entries[np.arange(most) < used[:, None]]
+
+
+def _level_of_one(
+    source: ScanSource, start: int, node: bytes, entry: np.dtype[Any], above: int | None
+) -> tuple[int, Any]:
+    """Return the level of a node and its entries: most indexes of small files have no other."""
+    used = int.from_bytes(node[6:8], "little")
+    if node[:5] != b"TREE\1" or _HEAD_1 + used * entry.itemsize > len(node):
+        raise _damaged(source, start, "there is no node of a chunk index")
+    level = node[5]
+    if above is not None and level != above - 1:
+        raise _damaged(source, start, "a node of a chunk index is on the wrong level")
+    return level, np.frombuffer(node, entry, used, _HEAD_1)
 
 
 async def version_2(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
