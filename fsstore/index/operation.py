@@ -6,7 +6,7 @@ parsed by the `*_argument` functions, which raise `TypeError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,10 +14,12 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
+from fsstore.index.dim import Dim
 from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import DimSpecs, resolve
 from fsstore.index.value import DomainValue, TransformValue
+from fsstore.values.argument import as_flag
 
 __all__ = [
     "Vector",
@@ -43,7 +45,7 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
     """Return the labels given as one string or a sequence of strings."""
     if isinstance(labels, str):
         return (labels,)
-    names = tuple(labels) if isinstance(labels, Iterable) else (labels,)
+    names = tuple(labels) if isinstance(labels, Iterable) and not isinstance(labels, Mapping) else (labels,)
     if not all(isinstance(name, str) for name in names):
         raise TypeError("labels must be a string or a sequence of strings")
     return names
@@ -52,10 +54,15 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
 def vector_argument(vector: Any) -> Vector:
     """Return one int or None, or a tuple of them."""
     if type(vector) is tuple:
-        return tuple([iv.int64_or_none(item) for item in vector])
+        return tuple(
+            [
+                item if type(item) is int and -INT64 <= item < INT64 else iv.int64_or_none(item)
+                for item in vector
+            ]
+        )
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
-    if isinstance(vector, str) or not isinstance(vector, Iterable):
+    if isinstance(vector, str | bytes | Dim) or not isinstance(vector, Iterable):
         raise TypeError(f"expected integers, not {type(vector).__name__}")
     return tuple([iv.int64_or_none(item) for item in vector])
 
@@ -71,7 +78,11 @@ def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
     for mark in (lower, upper):
         if isinstance(mark, str | bytes | list | tuple):
             raise TypeError(f"mark_bounds_implicit takes True, False or None, not {mark!r}")
-    return None if lower is None else bool(lower), None if upper is None else bool(upper)
+    return _mark(lower), _mark(upper)
+
+
+def _mark(value: Any) -> bool | None:
+    return None if value is None else as_flag("mark_bounds_implicit", value)
 
 
 def _spread(vector: Vector, count: int) -> tuple[int | None, ...]:
@@ -116,9 +127,9 @@ def translate_backward_by(transform: T, dims: Sequence[int], vector: Vector) -> 
 
 def translate_to(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return `transform` with new origins of `dims`, which must have lower bounds."""
-    origins = _spread(vector, len(dims))
+    domain, origins = transform._domain, _spread(vector, len(dims))
     offsets = [
-        0 if origin is None else _to_origin(transform.domain, dim, origin)
+        0 if origin is None else _to_origin(domain, dim, origin)
         for dim, origin in zip(dims, origins, strict=True)
     ]
     return _translated(transform, dims, offsets)
@@ -144,22 +155,15 @@ def _translated(transform: T, dims: Sequence[int], offsets: Sequence[int]) -> T:
             low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
             shifts[dim] = offset
     moved = domain._of(tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels)
-    maps = [
-        _shifted(output, offset, dim)
-        if output.method == SINGLE and (offset := shifts[output.input_dimension])
-        else output
-        for dim, output in enumerate(transform._maps)
-    ]
+    maps = list(transform._maps)
+    for dim, (method, first, step, source, _, _) in enumerate(maps):
+        if method != SINGLE or not shifts[source]:
+            continue
+        change = step * shifts[source]
+        if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
+            raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
+        maps[dim] = single_map(source, first - change, step)
     return transform._of(moved, tuple(maps))
-
-
-def _shifted(output: OutputMap, offset: int, dim: int) -> OutputMap:
-    """Return `output` for a dimension whose coordinates were increased by `offset`."""
-    _, first, step, source, _, _ = output
-    change = step * offset
-    if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
-        raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
-    return single_map(source, first - change, step)
 
 
 def stride(transform: T, dims: Sequence[int], vector: Vector) -> T:
