@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -32,6 +33,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.kvstore.contract.ability import Borrows, able
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -127,16 +129,6 @@ class ChunkedDriver(ArrayDriver):
             kept = self._kept = (array, chunks)
         return kept[1]
 
-    def _forget_cached(self) -> None:
-        """Drop cached chunks of all views of the array, now or after the commit."""
-        pool, ledger, place = self.options.pool, self.kvstore.ledger, self.entry.place
-        if not pool.total_bytes_limit:
-            return
-        if ledger is None:
-            pool.discard_groups(place)
-        else:
-            ledger.after_commit((pool, place), lambda _: pool.discard_groups(place))
-
     def _needs_recheck(self) -> bool:
         trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
         return not trusted and self.options.recheck_cached_metadata not in (False, "open")
@@ -179,7 +171,7 @@ class ChunkedDriver(ArrayDriver):
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
 
-    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+    def write(self, transform: IndexTransform, values: Array, *, is_lent: bool = False) -> Future[None]:
         """Begin to write values that broadcast to the view.
 
         Reads that begin later see them.  Those begun before see the data before if they are small and through this
@@ -187,10 +179,14 @@ class ChunkedDriver(ArrayDriver):
         """
         self._queue.flush()
         if self._needs_recheck():
-            return self._after_recheck(lambda: self._write(transform, values), writes=True)
-        return self._write(transform, values)
+            return self._after_recheck(lambda: self._write(transform, values, is_lent=is_lent), writes=True)
+        return self._write(transform, values, is_lent=is_lent)
 
-    def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
+    def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that stay as they are: memory stores keep those that fill uncompressed chunks."""
+        return self.write(transform, values, is_lent=True)
+
+    def _write(self, transform: IndexTransform, values: Array, *, is_lent: bool) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
             shape, maps = located(array_view(self.array, transform), chunks.bounds)
@@ -198,7 +194,11 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if self.kvstore.ledger is not None:
-            self._forget_cached()
+            _forget_cached(self)
+        borrower = able(chunks.store.driver, Borrows) if is_lent else None
+        if borrower is not None:
+            store = chunks.store._replace(driver=borrower.borrowing(spread))
+            chunks = replace(chunks, store=store)
         elide = not self.options.store_data_equal_to_fill_value
         return write_chunks(WriteRequest(chunks, maps, spread, elide))
 
@@ -217,7 +217,7 @@ class ChunkedDriver(ArrayDriver):
         try:
             array = await job.run(transform, bounds)
         finally:  # also after a failure: some chunks may be gone
-            self._forget_cached()
+            _forget_cached(self)
         if self.kvstore.ledger is not None:
             pool, entry = self.options.metadata_pool, self.entry
             self.kvstore.ledger.after_commit(
@@ -253,6 +253,17 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     pairs = zip(transform.maps, array.origin, strict=True)
     maps = tuple(output._replace(offset=output.offset - low) for output, low in pairs)
     return IndexTransform._of(transform.domain, maps)
+
+
+def _forget_cached(driver: ChunkedDriver) -> None:
+    """Drop cached chunks of all views of the array, now or after the commit."""
+    pool, ledger, place = driver.options.pool, driver.kvstore.ledger, driver.entry.place
+    if not pool.total_bytes_limit:
+        return
+    if ledger is None:
+        pool.discard_groups(place)
+    else:
+        ledger.after_commit((pool, place), lambda _: pool.discard_groups(place))
 
 
 def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
