@@ -58,7 +58,7 @@ def _elements(template: int, data: bytes) -> int | None:
         if at < 0 or len(data) < at + _SIZES_AT + 16:
             raise DataLossError("Invalid GRIB message: its JPEG 2000 image has no header")
         right, bottom, left, top = _SIZES(data, at + _SIZES_AT)
-        return max(0, right - left) * max(0, bottom - top)
+        return int(max(0, right - left) * max(0, bottom - top))
     if template in _PNG_TEMPLATES and data:
         if not data.startswith(_PNG) or len(data) < _PNG_SIZES_AT + 8:
             raise DataLossError("Invalid GRIB message: its PNG image has no header")
