@@ -129,20 +129,32 @@ def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:
 
 
 def listed_segments(
-    axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...]
+    axes: Sequence[Axis],
+    positions: Sequence[IntArray],
+    sizes: tuple[int, ...],
+    ends: Sequence[tuple[int, int] | None],
 ) -> Sequence[Any]:
     """Return the segments of positions that are listed together, one column an output dimension.
 
-    `sizes` are those of the input dimensions along which they are listed.
+    `sizes` are those of the input dimensions along which they are listed; `ends` the least and the largest position
+    along each output dimension, where they are known.
     """
-    if not len(positions[0]):
+    count = len(positions[0])
+    if not count:
         return ()
+    if all(each is not None and _is_one(axis, each) for axis, each in zip(axes, ends, strict=True)):
+        return ListedSegments(axes, positions, sizes, (None, np.array([0, count])))
     grouped: _Grouped | None = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
     if grouped is None:
         numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
         shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
         grouped = _grouped([*shapes, *numbers])
     return ListedSegments(axes, positions, sizes, grouped)
+
+
+def _is_one(axis: Axis, ends: tuple[int, int]) -> bool:
+    """Return whether one chunk holds all positions from the least to the largest."""
+    return axis.chunk_of(ends[0]) == axis.chunk_of(ends[1])
 
 
 def _sizes_of(axis: Axis, chunks: IntArray) -> IntArray | None:
