@@ -252,13 +252,13 @@ def test_few_batches_are_not_merged(made):
     assert executor.asked == ["packed_scan"] * 10
 
 
-def _merge_or_die(found):
+def _merge_or_die(found, token):
     """Merge parts, but the first time the process is killed."""
     mark = Path(unpacked(found[0])[1][0]).parent / "died"
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return merged_bytes(found)
+    return merged_bytes(found, token)
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -18,6 +18,7 @@ from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 import numpy as np
 
@@ -123,8 +124,13 @@ class _Answer:
     found: FileBatch | bytes
 
 
-def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answer:
-    """Scan files and pack what is found in them: what a worker does."""
+def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted, token: str = "") -> _Answer:
+    """Scan files and pack what is found in them, as a worker does.
+
+    The token is another one for each attempt: dask takes a call with equal arguments for one that it has made already,
+    and answers with the failure of the first.
+    """
+    del token
     seconds, found = scan(urls, wanted)
     done = [url for url in urls if url not in found.failed]
     return _Answer(seconds, found.failed, packed(replace(found, failed={}), done))
@@ -190,7 +196,7 @@ class _Scan:
         """Have neighbours made one part; where a worker or the executor is lost they stay as they are."""
         assert self._executor is not None
         try:
-            found = self._executor.submit(merged_bytes, [part.packed for part in run])
+            found = self._executor.submit(merged_bytes, [part.packed for part in run], uuid4().hex)
             answer = await asyncio.wrap_future(found)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
@@ -220,7 +226,8 @@ class _Scan:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""
         if self._executor is not None:
             try:
-                found = self._executor.submit(packed_scan, timed_scan, urls, self._wanted)
+                token = uuid4().hex
+                found = self._executor.submit(packed_scan, timed_scan, urls, self._wanted, token)
                 return await asyncio.wrap_future(found)
             except BrokenExecutor:
                 self._reporter.retried()
