@@ -29,7 +29,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept, shares_memory
 from fsstore.task.progress import Reporter
-from fsstore.task.runner import Ask, Finished, Task, run_tasks
+from fsstore.task.runner import Ask, Finished, Task, run_tasks, submitted
 
 __all__ = ["do", "read_box", "run_task", "work_on"]
 
@@ -100,7 +100,7 @@ def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) ->
         if executor is None:
             return await do(order, task.work, *task.arguments)
         submit: Callable[..., Any] = partial(
-            executor.submit, run_task, order.name, task.work, *task.arguments
+            submitted, executor, run_task, order.name, task.work, *task.arguments
         )
         if shares_memory(executor):
             return await asyncio.wrap_future(submit(order, begun))

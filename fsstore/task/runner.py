@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from fsstore.errors import StoreError
 from fsstore.runtime import execution
@@ -27,7 +28,7 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Task", "run_tasks", "width_of"]
+__all__ = ["Ask", "Finished", "Task", "run_tasks", "submitted", "width_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,24 @@ def _asking(executor: Executor | None) -> Ask:
     async def ask(task: Task) -> Any:
         if executor is None:
             return await execution.offload(task.work, *task.arguments)
-        return await asyncio.wrap_future(executor.submit(task.work, *task.arguments))
+        return await asyncio.wrap_future(submitted(executor, task.work, *task.arguments))
 
     return ask
+
+
+def submitted(executor: Executor, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
+    """Hand a call to an executor, as another one than all before.
+
+    Dask takes a call with equal arguments for one that it has made already: a second attempt would be answered with the
+    failure of the first, and a task of another run with what the first run did.
+    """
+    return executor.submit(attempt, uuid4().hex, work, *arguments)
+
+
+def attempt(token: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what work answers; the token is another one each time."""
+    del token
+    return work(*arguments)
 
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:

@@ -18,7 +18,6 @@ from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import numpy as np
 
@@ -31,7 +30,7 @@ from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, 
 from fsstore.errors import NotFoundError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import width_of
+from fsstore.task.runner import submitted, width_of
 from fsstore.values.json_value import quote
 
 __all__ = ["ScanMeans", "scan_many", "written_out"]
@@ -124,13 +123,8 @@ class _Answer:
     found: FileBatch | bytes
 
 
-def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted, token: str = "") -> _Answer:
-    """Scan files and pack what is found in them, as a worker does.
-
-    The token is another one for each attempt: dask takes a call with equal arguments for one that it has made already,
-    and answers with the failure of the first.
-    """
-    del token
+def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answer:
+    """Scan files and pack what is found in them, as a worker does."""
     seconds, found = scan(urls, wanted)
     done = [url for url in urls if url not in found.failed]
     return _Answer(seconds, found.failed, packed(replace(found, failed={}), done))
@@ -196,7 +190,7 @@ class _Scan:
         """Have neighbours made one part; where a worker or the executor is lost they stay as they are."""
         assert self._executor is not None
         try:
-            found = self._executor.submit(merged_bytes, [part.packed for part in run], uuid4().hex)
+            found = submitted(self._executor, merged_bytes, [part.packed for part in run])
             answer = await asyncio.wrap_future(found)
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
@@ -226,8 +220,7 @@ class _Scan:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""
         if self._executor is not None:
             try:
-                token = uuid4().hex
-                found = self._executor.submit(packed_scan, timed_scan, urls, self._wanted, token)
+                found = submitted(self._executor, packed_scan, timed_scan, urls, self._wanted)
                 return await asyncio.wrap_future(found)
             except BrokenExecutor:
                 self._reporter.retried()
