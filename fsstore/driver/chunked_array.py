@@ -13,6 +13,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.read.box_columns import BoxView, may_wait
+from fsstore.chunk.read.read_ahead import Box, ReadAhead, box_of
 from fsstore.chunk.read.read_queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
@@ -63,6 +64,7 @@ class ChunkedDriver(ArrayDriver):
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
+        self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
 
@@ -163,7 +165,9 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        if unfinished:  # is to be seen
+        ahead = set() if self._ahead is None else _read_ahead(self._ahead, chunks, transform)
+        if unfinished or ahead:  # is to be seen, or brings what is wanted
+            unfinished = unfinished | ahead
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
 
@@ -282,6 +286,18 @@ def _begin_reading(
         return futures.failed(error)
     later = queue.add if chunks.cache is None else None
     return read_chunks(ReadRequest(chunks, maps, memory), later)
+
+
+def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform) -> set[Future[Any]]:
+    """Begin to read what will be wanted after a view; return what is under way for the view itself."""
+
+    def begin(box: Box) -> Future[Any]:
+        domain = IndexDomain(inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box])
+        shape, maps = located(identity(domain), chunks.bounds)
+        return read_chunks(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, "C")))
+
+    box = box_of(transform)
+    return set() if box is None else ahead.note(box, chunks, begin)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

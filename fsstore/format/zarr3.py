@@ -20,7 +20,7 @@ from fsstore.codec.chain.resolve import wished_order, wished_read_shape
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3.endian import stored_dtype
-from fsstore.errors import FailedPreconditionError, NotJsonError, StoreError
+from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.extension.axes import axes_of, first_chunk
 from fsstore.format.extension.contract import KeyNaming, read_extension
@@ -62,7 +62,7 @@ class Zarr3:
                 return constraints
         except ValueError:  # of other types than those of JSON, or refused: the parser says why
             pass
-        return _parsed(json)
+        return parse_document(json, stored=False)
 
     def constrain_schema(
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
@@ -112,17 +112,7 @@ def _constraints(given: bytes) -> bytes:
 
     Programs open many arrays alike, or one many times.
     """
-    return marshal.dumps(_parsed(marshal.loads(given)), _MARSHAL)  # noqa: S302  # dumped above
-
-
-def _parsed(json: Any) -> dict[str, Json]:
-    """Return constraints in canonical form; of types that JSON has, also where anything may stand."""
-    constraints = parse_document(json, stored=False)
-    try:
-        dumps(constraints, allow_nan=True)
-    except TypeError as error:
-        raise NotJsonError(str(error)) from None
-    return constraints
+    return marshal.dumps(parse_document(marshal.loads(given), stored=False), _MARSHAL)  # noqa: S302  # dumped above
 
 
 @lru_cache(maxsize=64)
