@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -28,7 +28,7 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Task", "run_tasks", "submitted", "width_of"]
+__all__ = ["Ask", "Finished", "Task", "answered", "run_tasks", "width_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +129,18 @@ def _asking(executor: Executor | None) -> Ask:
     async def ask(task: Task) -> Any:
         if executor is None:
             return await execution.offload(task.work, *task.arguments)
-        return await asyncio.wrap_future(submitted(executor, task.work, *task.arguments))
+        return await answered(executor, task.work, *task.arguments)
 
     return ask
 
 
-def submitted(executor: Executor, work: Callable[..., Any], *arguments: Any) -> Future[Any]:
-    """Hand a call to an executor, as another one than all before.
+async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what an executor answers to a call, which is handed to it as another one than all before.
 
     Dask takes a call with equal arguments for one that it has made already: a second attempt would be answered with the
     failure of the first, and a task of another run with what the first run did.
     """
-    return executor.submit(attempt, uuid4().hex, work, *arguments)
+    return await asyncio.wrap_future(executor.submit(attempt, uuid4().hex, work, *arguments))
 
 
 def attempt(token: str, work: Callable[..., Any], *arguments: Any) -> Any:
