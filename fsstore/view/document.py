@@ -242,7 +242,7 @@ def _v2(
     else:
         fill = None if shown.mark is None else fill_to_v2(shown.mark, shown.native)
         filters, kind = None, dtype_json(shown.native)
-    if any(labels) and _LABELS not in attributes:
+    if (any(labels) or not labels) and _LABELS not in attributes:  # xarray wants them of scalars too
         attributes[_LABELS] = [label or f"dim_{axis}" for axis, label in enumerate(labels)]
     document: dict[str, Json] = {
         "zarr_format": 2,

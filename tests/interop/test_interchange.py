@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import interchange
-from interchange import CLOUD_VOLUME, LIBRARIES, PAGE, RECORD, cases, exchanged, page, record, run
+from interchange import CLOUD_VOLUME, LIBRARIES, PAGE, RECORD, VERSIONS, cases, exchanged, page, record, run
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -24,6 +25,7 @@ def test_the_page_says_what_libraries_do(tmp_path: Path):
     """
     chosen = [case for case in cases() if case.shown]
     assert len(chosen) > 150
+    assert all(version(name) in versions for name, versions in VERSIONS.items())
     assert page(run(chosen, tmp_path)) == PAGE.read_text(encoding="utf-8")
 
 
