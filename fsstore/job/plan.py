@@ -77,7 +77,7 @@ class CopyPlan:
 
     def __str__(self) -> str:
         """Return the plan as a few lines of text."""
-        return "\n".join(f"{name:<10}{text}" for name, text in self._rows())
+        return "\n".join(f"{name:<9}{text}" for name, text in self._rows())
 
     def _rows(self) -> list[tuple[str, str]]:
         passes = {0: "encoded chunks move untouched", 1: "one pass", 2: "two passes"}[self.passes]
