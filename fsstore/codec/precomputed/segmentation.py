@@ -4,8 +4,9 @@ All is in little-endian words of 32 bits.  A chunk begins with the place of each
 words a block: where its table is and how many bits an index has, and where its indices are.  Blocks whose values are
 the same share one table.
 
-Blocks are encoded many together, and those with indices of one width are decoded together.  Each offset is checked against the channel, and each index
-against what follows its table, so a damaged chunk is an error and nothing outside of it is ever read.
+Blocks are encoded many together, and those with indices of one width are decoded together.  Each offset is checked
+against the channel, and each index against what follows its table, so a damaged chunk is an error and nothing outside
+of it is ever read.
 """
 
 from __future__ import annotations
