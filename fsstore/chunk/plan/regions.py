@@ -184,14 +184,17 @@ def _end(size: int, side: int) -> int:
 
 
 def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
-    """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double."""
+    """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double.
+
+    What is added halves each time, so that the longest length that fits is near after a few steps, however small a
+    chunk is.
+    """
     chunk = max(1, chunk)
     if side >= size:
         return
-    shortest = side + chunk
     longest = -(-source // chunk) * chunk if source > side else _end(size, chunk)
-    wanted = max(shortest, min(2 * side, longest))
-    while wanted > shortest:
-        yield wanted
-        wanted = (wanted // 2) // chunk * chunk
-    yield shortest
+    added = max(chunk, min(2 * side, longest) - side)
+    while added > chunk:
+        yield side + added
+        added = added // 2 // chunk * chunk
+    yield side + chunk
