@@ -45,7 +45,7 @@ def picture(mosaic: references.Combined) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" font-family="sans-serif">',
         '<g font-size="13">',
         f'<rect width="{WIDTH}" height="{height}" fill="white"/>',
-        f'<text x="{LEFT}" y="20">one box a file; the same colour: one array of references</text>',
+        f'<text x="{LEFT}" y="20">one box a file; the same colour: stored and packed alike</text>',
     ]
     for row, name in enumerate(names):
         y = TOP + ROW * row

@@ -23,6 +23,7 @@ from fsstore.errors import StoreError
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.mosaic.decoding import Decoding, attributes_decoding
+from fsstore.values.attribute_types import ATTRIBUTE_TYPES
 
 __all__ = [
     "MEANING",
@@ -36,7 +37,7 @@ __all__ = [
     "stored_types",
 ]
 
-PACKING = ("scale_factor", "add_offset", "_FillValue", "missing_value", "_Unsigned")
+PACKING = ("scale_factor", "add_offset", ATTRIBUTE_TYPES, "_FillValue", "missing_value", "_Unsigned")
 """Attributes that say how stored values are unpacked; pieces are unpacked by their own."""
 
 OF_PACKED = (*PACKING, "valid_min", "valid_max", "valid_range", "actual_range")

@@ -196,9 +196,17 @@ def one_file_a_place(
     used = np.array(sorted(kept.values()), np.int64)
     return (
         batch.only(used),
-        {dim: replace(order, block=order.block[used]) for dim, order in orders.items()},
+        {dim: _of_files(order, used) for dim, order in orders.items()},
         out,
     )
+
+
+def _of_files(order: DimensionOrder, used: Ints) -> DimensionOrder:
+    """Return a dimension of some files, without the blocks of which nothing is left."""
+    full = order.size > 0
+    block = (np.cumsum(full) - 1)[order.block[used]]
+    start, size, skipped = (each[full] for each in (order.start, order.size, order.skipped))
+    return replace(order, block=block, start=start, size=size, skipped=skipped)
 
 
 def _coordinate(batch: FileBatch, dim: str) -> str | None:
@@ -339,6 +347,7 @@ def _trimmed(
         if on_overlap == "raise":
             raise CombineError(f"Files overlap: {said}; leave one out, or say on_overlap")
         if on_overlap == "last":
+            _check_covered(dim, names[before][0], names[at][0], (end, blocks[at][-1]), down)
             inside = blocks[before] > begin if down else blocks[before] < begin
             high[before] = max(low[before], min(high[before], int(inside.sum())))
         else:
@@ -347,6 +356,16 @@ def _trimmed(
             if low[at] >= high[at]:
                 low[at], last = high[at], before
     return low, np.maximum(high - low, 0)
+
+
+def _check_covered(dim: str, first: str, last: str, ends: tuple[Any, Any], down: bool) -> None:
+    """Raise `CombineError` where steps of the first of two files would be lost if the last won."""
+    end, other = ends
+    if (end < other) if down else (end > other):
+        raise CombineError(
+            f"{first} goes on along {quote(dim)} where {last} ends (at {other}), and its steps from there on would be "
+            f'lost if the last won; leave one out, or say on_overlap="first"'
+        )
 
 
 def _find_gaps(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str, problems: list[str]) -> None:

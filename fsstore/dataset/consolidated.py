@@ -17,6 +17,7 @@ from fsstore.driver.attributes import change_document
 from fsstore.errors import AbortedError, StoreError
 from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.values.json_value import same
 
 __all__ = [
     "consolidate",
@@ -142,7 +143,7 @@ def says_the_same(root: Mapping[str, Any], words: NodeWords, path: str, document
     if not is_consolidated(root, words):
         return True
     entries = _entries(root, words)
-    return bool(entries.get(path if words.zarr_format == 3 else f"{path}/{words.array}") == document)
+    return same(entries.get(path if words.zarr_format == 3 else f"{path}/{words.array}"), document)
 
 
 async def _renew_one(group: KvPrefix, key: str, words: NodeWords, path: str, *, gone: bool) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from fsstore.errors import OutOfRangeError
 from fsstore.filesystem.kv_place import KvPlace, SplitPath
 from fsstore.filesystem.listing import Listing, children
-from fsstore.filesystem.together import Together
+from fsstore.filesystem.read_batcher import ReadBatcher
 from fsstore.kvstore.contract.driver import Read, ReadResult
 from fsstore.runtime import execution
 
@@ -20,7 +20,7 @@ class KvReading(KvPlace):
 
     def __init__(self, *args: Any, **storage_options: Any) -> None:
         super().__init__(*args, **storage_options)
-        self._together = Together(self._ask_at_once)
+        self._batcher = ReadBatcher(self._ask_at_once)
 
     async def _ask_at_once(
         self, paths: list[str], starts: list[int | None], ends: list[int | None]
@@ -32,7 +32,7 @@ class KvReading(KvPlace):
 
     async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
         if self._is_packed:
-            return await self._together.ask(path, start, end)
+            return await self._batcher.ask(path, start, end)
         return await self._run(self._value(path, start, end))
 
     async def _value(self, path: str, start: int | None, end: int | None) -> bytes:

@@ -5,6 +5,7 @@
 * `field`: the part of a stored element that an array shows: all of it, one field of a structure, or its bytes
 * `fill_value`: fill values in metadata: JSON to scalars and back, bit for bit
 * `lenient`: what others have written into metadata, in the words of the specification
+* `missing_value`: the value that marks missing data, as xarray looks for it in each format
 * `n5`: N5: attributes.json to a ChunkedArray, and back
 * `n5_match`: metadata constraints of N5 against schemas and stored datasets, and new datasets from them
 * `node_words`: groups, attributes and names of dimensions in the words of each format

@@ -21,7 +21,7 @@ __all__ = ["FIELD", "OCTETS", "WHOLE", "Field", "is_chosen", "require_type", "se
 FIELD = "field"
 OCTETS = "open_as_void"
 WHOLE = "whole"
-"""Shows structures as they are.  Specs have no such member: TensorStore wants a field, tools that show groups none."""
+"""Shows structures of one field as such.  Specs have no such member: only tools that show groups want it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,10 @@ class Field:
 
 
 def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
-    """Return what is shown of elements of a stored type; of a structure with several fields, one must be chosen."""
+    """Return what is shown of elements of a stored type; of a structure with several fields, all of them.
+
+    That is more than TensorStore shows, but what zarr-python does.  The only field of a structure is shown by itself.
+    """
     name = options.get(FIELD)
     if options.get(OCTETS):
         if native.hasobject:
@@ -69,18 +72,13 @@ def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
     names = list(native.names or ())
     if not name and len(names) == 1 and not options.get(WHOLE):
         name = names[0]
-    if not name and not names:
-        native = native.newbyteorder("=")
-        return Field(dtype_of(native), native)
-    if names and options.get(WHOLE) and not name:
+    if not name:
         native = native.newbyteorder("=")
         return Field(dtype_of(native), native)
     if not names:
         raise FailedPreconditionError(
             f"Requested field {quote(str(name))} but dtype does not have named fields"
         )
-    if not name:
-        raise FailedPreconditionError(f'Must specify a "field" that is one of: {show(names)}')
     if name not in names:
         raise FailedPreconditionError(f"Requested field {quote(name)} is not one of: {show(names)}")
     part = native[name]

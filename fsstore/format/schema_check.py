@@ -15,7 +15,7 @@ from fsstore.schema.constraint import braced
 from fsstore.schema.domain_merge import merge_domains
 from fsstore.schema.layout_value import LayoutValue
 from fsstore.schema.schema import Schema
-from fsstore.values.json_value import Json, quote, show
+from fsstore.values.json_value import Json, quote, same, show
 from fsstore.values.units import merge_units
 
 __all__ = [
@@ -112,7 +112,7 @@ def _check_units(array: ChunkedArray, schema: Schema) -> None:
 
 def expect_member(name: str, wanted: Json, stored: Json) -> None:
     """Raise unless a metadata member is as a constraint wants it."""
-    if wanted != stored:
+    if not same(wanted, stored):
         raise FailedPreconditionError(
             f"Expected {quote(name)} of {show(wanted)} but received: {show(stored)}"
         )
@@ -121,7 +121,7 @@ def expect_member(name: str, wanted: Json, stored: Json) -> None:
 def expect_attributes(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
     """Raise unless every attribute wanted is stored with the same value."""
     for name, value in wanted.items():
-        if name not in stored or stored[name] != value:
+        if name not in stored or not same(stored[name], value):
             found = show(stored[name]) if name in stored else "<discarded>"
             raise FailedPreconditionError(
                 f'Mismatch in "attributes": Expected {quote(name)} of {show(value)} but received: {found}'

@@ -28,7 +28,6 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import dumps, quote
-from fsstore.view.document import marks_missing
 from fsstore.view.driver import OF_THE_STORE
 
 __all__ = ["GroupArray", "OpenGroup", "open_group"]
@@ -127,9 +126,8 @@ class OpenGroup:
     nodes: Mapping[str, Node]
     damaged: Mapping[str, StoreError]
     described: str
-    is_reference_set: bool
-    is_scanned: bool = False
-    """Whether it is a file of another format, whose fill values stand for what was never written, not for no data."""
+    kind: str
+    """The kind of store it is in."""
     _place: OpenKv | None = None
     _decoded: dict[tuple[int, str], ChunkedArray] = field(default_factory=dict)
 
@@ -235,6 +233,4 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
     if "" in nodes and nodes[""].kind == "array":
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
-    kind = place.driver.id
-    is_scanned = not marks_missing(kind)
-    return OpenGroup(bound, nodes, found.damaged, described, kind == "reference", is_scanned, place)
+    return OpenGroup(bound, nodes, found.damaged, described, place.driver.id, place)

@@ -25,11 +25,13 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from fsstore.dataset.group import Group
+from fsstore.format.missing_value import fill_marks
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.values.attribute_types import ATTRIBUTE_TYPES, single_numbers
 
 __all__ = ["FsstoreBackend"]
 
@@ -107,6 +109,10 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
         dims = array.dimensions or (named if isinstance(named, list) else None)
         if dims is None or len(dims) != len(array.shape):
             dims = [f"{name}_dim_{number}" for number in range(len(array.shape))]
+        for single in single_numbers(attributes):
+            if isinstance(attributes.get(single), float):
+                attributes[single] = np.float32(attributes[single])
+        attributes.pop(ATTRIBUTE_TYPES, None)
         if "_FillValue" in attributes:
             attributes["_FillValue"] = _fill_value(attributes["_FillValue"], array.dtype)
         elif self._is_mask(array):
@@ -124,9 +130,7 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
             return False
         if self._masks is not None:
             return self._masks
-        if self._group.is_scanned:
-            return False
-        return array.zarr_format == 2 and not (self._group.is_reference_set and not np.any(array.fill_value))
+        return array.zarr_format == 2 and fill_marks(self._group.kind, array.fill_value)
 
 
 def _is_read_at_once(name: str, variable: Variable) -> bool:

@@ -6,7 +6,6 @@ Until the metadata are written there is no array at the target, so a reader sees
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -47,7 +46,6 @@ class ArrayCopy:
     """One array to be copied: from an open store, to a place, in a format, with wishes that were completed."""
 
     source: TensorStore
-    attributes: Mapping[str, Any]
     store: OpenKv
     words: NodeWords
     wanted: NewArray
@@ -116,8 +114,8 @@ class ArrayCopy:
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:
             await self.existing.resize(exclusive_max=self.source.shape)
-        if self.attributes:
-            await execution.offload(self.existing.attrs.update, self.attributes)
+        if self.wanted.attributes:
+            await execution.offload(self.existing.attrs.update, self.wanted.attributes)
         return await self.existing.resolve(fix_resizable_bounds=True)
 
     def _from(self) -> TensorStore:
@@ -299,8 +297,8 @@ async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocume
     if trial.shape != existing.shape or not same_layout(trial, existing):
         raise AbortedError(f"{job.place.describe()} was changed by somebody else while it was written")
     await trial.resize(exclusive_max=job.source.shape)
-    if job.attributes:
-        await execution.offload(trial.attrs.update, job.attributes)
+    if job.wanted.attributes:
+        await execution.offload(trial.attrs.update, job.wanted.attributes)
     names = sorted([key.decode() for key in await memory.list()], key=lambda name: name == job.words.array)
     values = {name: bytes((await memory.read(name)).value) for name in names}
     return ArrayDocuments(values, {name: answer.generation for name, answer in found.items()})

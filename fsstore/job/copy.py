@@ -203,9 +203,7 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
     except UnimplementedError:  # an image, a function: arrays without attributes
         attributes = {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
-    return ArrayCopy(
-        source, attributes, store, words, wanted, fill_value, options.memory, options.context, path
-    )
+    return ArrayCopy(source, store, words, wanted, fill_value, options.memory, options.context, path)
 
 
 async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:

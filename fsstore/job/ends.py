@@ -17,9 +17,11 @@ from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, new_array
 from fsstore.dataset.source import store_spec
 from fsstore.errors import StoreError
+from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of, plain_mark
 from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
 from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.values.dtypes import dtype
 
 __all__ = ["array_like", "format_of", "opened_source", "wishes_of"]
 
@@ -54,11 +56,24 @@ def format_of(source: TensorStore, wishes: Mapping[str, Any], scheme: str) -> No
 def array_like(
     source: TensorStore, words: NodeWords, wishes: Mapping[str, Any], attributes: Mapping[str, Any]
 ) -> tuple[NewArray, Any]:
-    """Return what the copy of an array is like, and its fill value."""
+    """Return what the copy of an array is like, and its fill value.
+
+    The mark of missing data in the source is one in the copy too, in the words of its format.
+    """
     layout = source.chunk_layout
     read, write = _sides(layout.read_chunk.shape, source), _sides(layout.write_chunk.shape, source)
     sharded = words.zarr_format == 3 and read != write and _driver_of(source) == "zarr3"
     own = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
+    stored = source.fill_value if words.zarr_format else None  # N5 has none
+    if _driver_of(source) != words.driver:
+        native = dtype(wishes.get("dtype", source.dtype)).numpy_dtype
+        mark = _mark(source, attributes)
+        own.pop(MARK, None)
+        if words.zarr_format == 2:
+            stored = mark
+        elif mark is not None:
+            said = in_zarr3(mark, native) if words.zarr_format == 3 else plain_mark(mark, native)
+            own |= {} if said is None else {MARK: said}
     names: Any = attributes.get(ARRAY_DIMENSIONS)
     labels = [label or None for label in source.domain.labels]
     if not isinstance(names, list) or len(names) != source.rank:
@@ -75,14 +90,22 @@ def array_like(
         name: value for name, value in wishes.items() if name not in ("zarr_format", "dtype", "fill_value")
     }
     made = new_array(source.shape, wishes.get("dtype", source.dtype.name), options)
-    stored = source.fill_value if words.zarr_format or "fill_value" in wishes else None  # N5 has none
-    fill = wishes.get("fill_value", stored)
-    return made, fill
+    return made, wishes.get("fill_value", stored)
 
 
 def _sides(chunk: Any, source: TensorStore) -> tuple[int, ...]:
     sides = chunk or (None,) * source.rank
     return tuple(side or max(1, size) for side, size in zip(sides, source.shape, strict=True))
+
+
+def _mark(source: TensorStore, attributes: Mapping[str, Any]) -> Any:
+    """Return the value that marks missing data in the source of a copy, or None."""
+    metadata = source.spec().to_json().get("metadata", {})
+    version = metadata.get("zarr_format")
+    place = source.kvstore
+    if version == 2 and place is not None and fill_marks(place.prefix.driver.id, source.fill_value):
+        return source.fill_value
+    return mark_of(attributes, source.dtype.numpy_dtype, version)
 
 
 def _driver_of(source: TensorStore) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError
+from fsstore.values.attribute_types import PACKING_NUMBERS, single_numbers
 from fsstore.values.json_value import Fields, Json, array_of, boolean, number, optional, string
 
 __all__ = ["Decoding", "attributes_decoding"]
@@ -130,12 +131,23 @@ def attributes_decoding(attributes: Mapping[str, Any], stored: np.dtype[Any]) ->
         return Decoding(unsigned=unsigned)
     kind = np.dtype(f"u{stored.itemsize}") if unsigned else stored
     if scale is not None or offset is not None:
-        floats = "<f8"
+        floats = _unpacked_type(attributes, kind)
     elif kind.kind == "f":
         floats = kind.newbyteorder("<").str
     else:
         floats = "<f4" if kind.itemsize <= 2 else "<f8"
     return Decoding(floats, unsigned, tuple(dict.fromkeys(missing)), scale, offset)
+
+
+def _unpacked_type(attributes: Mapping[str, Any], kind: np.dtype[Any]) -> str:
+    """Return the type that xarray unpacks to: single precision where all numbers for it are of single precision.
+
+    It takes double precision for an offset without a scale, and for a pair of them and integers of 32 bits.
+    """
+    given = {name for name in PACKING_NUMBERS if attributes.get(name) is not None}
+    if given == {"add_offset"} or not given <= single_numbers(attributes):
+        return "<f8"
+    return "<f8" if len(given) == len(PACKING_NUMBERS) and kind.kind in "iu" and kind.itemsize == 4 else "<f4"
 
 
 def _single(value: Any) -> float | None:

@@ -36,6 +36,7 @@ __all__ = [
     "one_of",
     "optional",
     "quote",
+    "same",
     "show",
     "sorted_members",
     "string",
@@ -282,6 +283,17 @@ def check_depth(value: Any, deepest: int = _DEEPEST) -> None:
 
 def _children(value: Any) -> Iterable[Any]:
     return value.values() if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+
+
+def same(one: Any, other: Any) -> bool:
+    """Return whether two JSON values are equal; attributes may hold NaN, which is the same as NaN here."""
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list | tuple) and isinstance(other, list | tuple):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
+        return math.isnan(other)
+    return bool(one == other)
 
 
 def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, unique: bool = False) -> Any:

@@ -10,10 +10,8 @@ depends on the fill value.
 
 from __future__ import annotations
 
-import base64
 import itertools
 import math
-import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,19 +27,18 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import StoreError
 from fsstore.format.fill_value import fill_to_v2, fill_to_v3
+from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of
 from fsstore.format.zarr2_dtype import dtype_json
 from fsstore.format.zarr3_dtype import DataType, older_type, parse_data_type, stored_type
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
-from fsstore.values import registry
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 from fsstore.view.codec import codecs_v3, pipeline_v2
 
-__all__ = ["Presented", "group_documents", "marks_missing", "present"]
+__all__ = ["Presented", "group_documents", "present"]
 
 _LABELS = "_ARRAY_DIMENSIONS"
-_MASK = "_FillValue"
 _LARGEST_WHOLE = 2**24  # elements of a chunk of an array whose format has no chunks
 
 
@@ -56,14 +53,12 @@ class Presented:
     native: np.dtype[Any]
     fill: Any
     codec: Any = None
-    mask: Json = None
-    """The attribute `_FillValue` that stands for the fill value of an array of zarr v2."""
+    mark: Any = None
+    """The value that marks missing data, if there is one."""
     model: ChunkModel | None = None
     """How the chunks are stored, if those shown are those stored."""
     encoding: Mapping[str, Json] | None = None
     """The members of the document that say how they are encoded, if they are shown as they are stored."""
-    marked: bool = False
-    """Whether the fill value is one of zarr v2, and marks missing data."""
 
     @property
     def verbatim(self) -> bool:
@@ -122,20 +117,10 @@ def _chunk_shape(driver: ArrayDriver, shape: tuple[int, ...]) -> tuple[int, ...]
     return tuple(chunk)
 
 
-def marks_missing(store: str) -> bool:
-    """Return whether the fill value of zarr v2 marks missing data in a store of this kind.
+def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int, store: str) -> Presented:
+    """Return an open array in a store of a kind as zarr of a format.
 
-    That of a scanned file says what stands where nothing was written; the attribute `_FillValue` is its mark.
-    """
-    return store != "mosaic" and registry.scanners.get(store) is None
-
-
-def present(
-    driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int, *, masks: bool
-) -> Presented:
-    """Return an open array as zarr of a format; raises `StoreError` for elements that the format has not.
-
-    With `masks` the fill value of zarr v2 marks missing data.
+    Raises `StoreError` for elements that the format has not.
     """
     domain = driver.domain()
     if any(domain.origin):
@@ -154,14 +139,20 @@ def present(
     else:
         native = native.newbyteorder("<")
         fill = missing_element(native, None) if fill is None else np.asarray(fill, native)[()]
-    marked = masks and _fills(driver)
-    mask = _mask_json(fill, native) if marked else None
     labels = [label or None for label in domain.labels]
-    attributes = dict(attributes) or dict(driver.members().get("metadata", {}).get("attributes") or {})
+    metadata = driver.members().get("metadata", {})
+    attributes = dict(attributes) or dict(metadata.get("attributes") or {})
+    mark = mark_of(attributes, native, metadata.get("zarr_format"))
+    if (
+        metadata.get("zarr_format") == 2
+        and metadata.get("fill_value") is not None
+        and fill_marks(store, fill)
+    ):
+        mark = fill
     build = _v3 if zarr_format == 3 else _v2
     model = _model(driver, chunk)
     encoding = None if model is None else _encoding(driver, native, zarr_format)
-    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mask, model, encoding, marked)
+    shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mark, model, encoding)
     return replace(shown, documents=build(shown, stored, labels, attributes))
 
 
@@ -203,35 +194,6 @@ def _is_opaque(native: np.dtype[Any]) -> bool:
     return native.kind == "S" or (native.type is np.void and native.fields is None)
 
 
-def _fills(driver: ArrayDriver) -> bool:
-    """Return whether an array is one of zarr v2 with a fill value."""
-    metadata = driver.members().get("metadata", {})
-    return metadata.get("zarr_format") == 2 and metadata.get("fill_value") is not None
-
-
-def _mask_json(fill: Any, native: np.dtype[Any]) -> Json:
-    """Return a fill value as xarray writes it to the attribute of zarr v3, or None."""
-    if native.kind in "biu":
-        plain: Json = np.asarray(fill).item()
-        return plain
-    if native.kind == "f" and native.itemsize > 1:
-        return base64.standard_b64encode(struct.pack("<d", float(fill))).decode()
-    # xarray writes that of byte strings in base64, but fails where it reads it
-    return str(fill) if native.kind == "U" else None
-
-
-def _mask_value(mask: Any, native: np.dtype[Any]) -> Any:
-    """Return the value of such an attribute; one of another form marks nothing."""
-    try:
-        if native.kind == "f":
-            mask = struct.unpack("<d", base64.standard_b64decode(mask))[0] if isinstance(mask, str) else mask
-        elif native.kind == "S":
-            mask = base64.standard_b64decode(mask)
-        return np.asarray(mask).astype(native)[()]
-    except (ValueError, TypeError, struct.error):
-        return None
-
-
 def _dimension_names(attributes: dict[str, Any], labels: list[str | None]) -> list[str | None]:
     """Take the names of dimensions from attributes of zarr v2, or from the labels."""
     named = attributes.get(_LABELS)
@@ -254,8 +216,10 @@ def _v3(
         fill = fill_to_v3(shown.fill, shown.native.newbyteorder("="), name)
         if shown.native.itemsize > 1 and not _is_opaque(shown.native):
             codecs = [{"name": "bytes", "configuration": {"endian": "little"}}]
-    if shown.mask is not None and _MASK not in attributes:
-        attributes[_MASK] = shown.mask
+    if shown.mark is not None:
+        attributes.pop(MARK, None)
+        mark = in_zarr3(shown.mark, shown.native)
+        attributes |= {} if mark is None else {MARK: mark}
     document: dict[str, Json] = {
         "zarr_format": 3,
         "node_type": "array",
@@ -276,14 +240,13 @@ def _v3(
 def _v2(
     shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
 ) -> dict[str, Json]:
+    attributes.pop(MARK, None)
     if shown.codec is not None:
-        text = shown.fill if isinstance(shown.fill, str) else ""
-        fill: Json = text if shown.marked else None
+        fill: Json = shown.mark if isinstance(shown.mark, str) else None
         filters: Json = [{"id": "vlen-utf8" if stored.json == "string" else "vlen-bytes"}]
         kind: Json = "|O"
     else:
-        mask = attributes.pop(_MASK, None)
-        fill = None if mask is None else fill_to_v2(_mask_value(mask, shown.native), shown.native)
+        fill = None if shown.mark is None else fill_to_v2(shown.mark, shown.native)
         filters, kind = None, dtype_json(shown.native)
     if any(labels) and _LABELS not in attributes:
         attributes[_LABELS] = [label or f"dim_{axis}" for axis, label in enumerate(labels)]

@@ -56,7 +56,7 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
 from fsstore.view.chunk import absent, read_through, recoded
-from fsstore.view.document import Presented, group_documents, marks_missing, present
+from fsstore.view.document import Presented, group_documents, present
 
 __all__ = ["OF_THE_STORE", "ViewDriver", "open_view"]
 
@@ -210,8 +210,7 @@ class ViewDriver(ReadOnly):
             opened = await shown.kind.open(shown.opening)
             shown.driver = opened.driver
             shown.note_generation()
-            masks = marks_missing(self.base.driver.id)
-            shown.presented = present(opened.driver, shown.attributes, self.zarr_format, masks=masks)
+            shown.presented = present(opened.driver, shown.attributes, self.zarr_format, self.base.driver.id)
         except StoreError as error:
             failure = error.within(f"Cannot show the array {quote(shown.path)} as zarr v{self.zarr_format}")
             if not shown.path or isinstance(error, OF_THE_STORE):

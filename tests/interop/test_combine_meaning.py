@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import xarray as xr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from fsstore import references
 
@@ -119,3 +121,58 @@ def test_a_file_without_steps_is_left_out(tmp_path):
     report = references.combine(str(tmp_path / "?.nc"), "time", dry_run=True).result()
     assert report.left_out == {str(tmp_path / "0.nc"): "it has no steps"}
     assert report.dims == {"time": 2}
+
+
+def test_files_of_which_nothing_is_left_leave_no_piece(tmp_path):
+    """Layers hold what files have; a file without steps among them, or one that another covers, is left out."""
+    paths, steps = [], [(0, 4), (4, 0), (4, 3), (5, 1)]
+    for number, (start, count) in enumerate(steps):
+        times = np.arange(float(start), start + count)
+        packed = {"v": {"dtype": "i2", "scale_factor": 0.5 * (1 + number % 3), "_FillValue": -1}}
+        paths.append(tmp_path / f"{number}.nc")
+        xr.Dataset({"v": ("time", times * 3)}, {"time": times}).to_netcdf(
+            paths[-1], unlimited_dims="time", encoding=packed
+        )
+    combined = references.combine(paths, "time", on_overlap="first").result()
+    assert combined.report.left_out == {
+        str(paths[1]): "it has no steps", str(paths[3]): "all of it is in other files"
+    }  # fmt: skip
+    assert combined.report.arrays["v"].how == "layers"
+    combined.save(tmp_path / "all.mosaic")
+    with xr.open_dataset(str(tmp_path / "all.mosaic"), engine="fsstore") as found:
+        np.testing.assert_array_equal(found["v"].values, np.arange(7) * 3.0)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 12), st.integers(0, 5)), min_size=2, max_size=5, unique_by=lambda one: one[0]
+    ),
+    st.sampled_from(["first", "last"]),
+)
+@settings(max_examples=15, deadline=None)
+def test_overlaps_of_files_that_drift(tmp_path_factory, spans, wins):
+    """Each step comes from the first or the last file that has it, unpacked as that file says, and none is twice."""
+    folder = tmp_path_factory.mktemp("overlaps")
+    want: dict[float, float] = {}
+    paths, loses = [], False
+    for number, (start, count) in enumerate(sorted(spans)):
+        times = np.arange(float(start), start + count)
+        packed = {"v": {"dtype": "i2", "scale_factor": 0.5 * (1 + number % 2), "_FillValue": -1}}
+        paths.append(folder / f"{number}.nc")
+        xr.Dataset({"v": ("time", times * 2 + 100 * number)}, {"time": times}).to_netcdf(
+            paths[-1], unlimited_dims="time", encoding=packed
+        )
+        with xr.open_dataset(paths[-1]) as one:
+            pairs = dict(zip(times.tolist(), one["v"].values.tolist(), strict=True))
+        loses |= wins == "last" and bool(pairs) and max(want, default=-1) > max(pairs)
+        want = {**pairs, **want} if wins == "first" else {**want, **pairs}
+    if not want:
+        return
+    if loses:
+        with pytest.raises(references.CombineError, match="would be lost"):
+            references.combine(paths, "time", on_overlap=wins).result()
+        return
+    references.combine(paths, "time", on_overlap=wins).result().save(folder / "all.mosaic")
+    with xr.open_dataset(str(folder / "all.mosaic"), engine="fsstore") as found:
+        assert found["time"].values.tolist() == sorted(want)
+        assert found["v"].values.tolist() == [want[at] for at in sorted(want)]

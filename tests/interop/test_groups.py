@@ -433,3 +433,54 @@ def test_members_of_groups_that_must_be_understood(tmp_path, members):
     (tmp_path / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(StoreError, match=asked):
         ts.open_group(tmp_path).result()["inner"]
+
+
+STRUCTURES = [
+    [("a", "f4"), ("b", "i2")],
+    [("a", "<f8"), ("text", "S3"), ("yes", "?"), ("many", "<u8"), ("pair", "<c8")],
+    [("a", ">i4"), ("b", "<i2")],
+]
+NESTED = [
+    [("a", "<f8"), ("pair", "<u2", (2, 3))],
+    [("a", "<i4"), ("inner", [("x", "<i2"), ("text", "S3")])],
+]
+"""zarr-python reads no such arrays of zarr version 2."""
+
+
+def structures(kind):
+    """Return seven elements of a structured type."""
+    values = np.zeros(7, kind)
+    values["a"] = np.arange(7)
+    for name in values.dtype.names[1:]:
+        values[name][3] = (
+            np.ones(1, values.dtype[name])[0] if values.dtype[name].names is None else (7, b"ab")
+        )
+    return values
+
+
+@pytest.mark.parametrize("kind", [*STRUCTURES, *NESTED])
+def test_arrays_of_structures(tmp_path, kind):
+    """A group of zarr version 2 creates arrays of structures, opens them whole, and pickles them so."""
+    values = structures(kind)
+    group = ts.open_group(tmp_path / "g", mode="w", zarr_format=2).result()
+    group.create_array("v", shape=(7,), chunks=(3,), dtype=kind).result().write(values).result()
+    assert (pickle.loads(pickle.dumps(group["v"])).read().result() == values).all()
+    place = {"driver": "zarr", "kvstore": f"file://{tmp_path}/g/v/", "field": "a"}
+    assert (ts.open(place).result().read().result() == values["a"]).all()
+
+
+@pytest.mark.parametrize("kind", STRUCTURES)
+def test_arrays_of_structures_are_shared_with_zarr(tmp_path, kind):
+    """zarr-python reads and changes them, and those that it makes are read and changed."""
+    values = structures(kind)
+    group = ts.open_group(tmp_path / "g", mode="w", zarr_format=2).result()
+    group.create_array("v", shape=(7,), chunks=(3,), dtype=kind).result().write(values).result()
+    beside = zarr.open_array(tmp_path / "g/v", mode="r+")
+    assert (beside[:] == values).all()
+    beside[5:] = values[2:4]
+    assert (group["v"].read().result() == np.concatenate([values[:5], values[2:4]])).all()
+    theirs = zarr.create_array(tmp_path / "g/w", shape=(7,), chunks=(3,), dtype=values.dtype, zarr_format=2)
+    theirs[:] = values
+    assert (group["w"].read().result() == values).all()
+    group["w"][1].write(values[3]).result()
+    assert theirs[1] == values[3]

@@ -13,7 +13,8 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
@@ -45,7 +46,6 @@ from fsstore.chunk.tuning import (
     WINDOW_COST_BYTES,
 )
 from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.contract import Array
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
@@ -94,16 +94,23 @@ def plan_alone(request: ReadRequest) -> Planned:
     if not count:
         return Planned([], out, 0)
     if model.shard is None:
-        touched, threads = count * model.chain.decoded_size, chunks.workers(model.chain.working_size)
-        share = count if touched <= INLINE_READ_BYTES else math.ceil(count / (4 * threads))
-        size = _cells_at_once(chunks, outline, share, touched // threads)
-        windows = list(_windows(request, outline, size, threads))
+        touched = count * model.chain.decoded_size
+        windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
         entries = ShardEntries(maps, out.shape, model)
         together, touched = INLINE_READ_BYTES, entries.touched_bytes
         found = shard_windows(request, outline, entries, most=FAR_SHARD_BYTES, together=together, few=False)
         windows = list(found)
     return Planned(windows, out, _bytes_decoded(windows, touched))
+
+
+class ReadWay(Enum):
+    """How a read is made: decided once, before it is cut into windows."""
+
+    TASKS = "as tasks of the event loop: the store waits"
+    QUEUED = "with others, when somebody asks for a result"
+    HERE = "on the thread that asks"
+    SPREAD = "by pool threads, which take windows in turns"
 
 
 def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
@@ -115,7 +122,8 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     window = _window_of_box(request)
     if window is not None:
-        return _read_window(window, out, later)
+        cut = _CutRead([window], _chain_of(window), _bytes_touched(window))
+        return cut.begin(_way(chunks, later, small=True, queued=True), request, later)
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
     outline = plan(maps, out.shape, model.axes)
@@ -123,30 +131,75 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     if not cells:
         return futures.ready(out)
     entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
-    waits = chunks.store.driver.features.waits
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
-    joint = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
-    chain = model.chain if entries is None else entries.grid.layout.inner
+    queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    way = _way(chunks, later, small=small, queued=queued)
+    copied = (
+        way is ReadWay.TASKS and model.chain.flat_dtype is not None
+    )  # nothing to decode while more is fetched
+    if entries is None:
+        windows = _chunk_windows(request, outline, at_once=small or copied)
+        return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
+    windows = _entry_windows(
+        request, outline, entries, small=small, near=way is not ReadWay.TASKS and not queued
+    )
+    return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
+
+
+def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
+    if chunks.store.driver.features.waits:
+        return ReadWay.TASKS
+    if queued and later is not None:
+        return ReadWay.QUEUED
+    return ReadWay.HERE if small else ReadWay.SPREAD
+
+
+class _CutRead(NamedTuple):
+    """A read in windows: the codecs of their chunks, the bytes they touch, and whether these are only `copied`."""
+
+    windows: Iterable[Window]
+    chain: BoundChain
+    touched: int
+    copied: bool = False
+
+    def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
+        """Make the read, now or later."""
+        windows, chain, touched, copied = self
+        if way is ReadWay.QUEUED and later is not None:
+            made = list(windows)
+            return later(Planned(made, request.out, _bytes_decoded(made, touched)))
+        threads = request.chunks.workers(chain.working_size)
+        if way is ReadWay.TASKS:
+            done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
+        elif way is ReadWay.HERE:
+            done = execution.start(read_here(windows), waits=False)
+        else:
+            done = read_spread(windows, threads)
+        return futures.mapped(done, request.out)
+
+
+def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Iterator[Window]:
+    """Yield windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
+    chunks, cells = request.chunks, outline.cell_count
+    chain = chunks.model.chain
     threads = chunks.workers(chain.working_size)
-    copied = waits and model.chain.flat_dtype is not None  # nothing to decode while more is fetched
-    share = cells if small or copied else math.ceil(cells / (4 * threads))
-    size = _cells_at_once(chunks, outline, share, touched // threads)
-    windows = _windows(request, outline, size, threads)
-    if entries is not None:
-        most = FAR_SHARD_BYTES if waits or joint else min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads)
-        few = cells < threads and (small or waits) and _worth_dividing(request, entries, small=small)
-        together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
-        windows = shard_windows(request, outline, entries, most=most, together=together, few=few)
-    if waits:
-        done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
-    elif joint and later is not None:
-        return later(Planned(made := list(windows), out, _bytes_decoded(made, touched)))
-    elif small:
-        done = execution.start(read_here(windows), waits=False)
-    else:
-        done = read_spread(windows, threads)
-    return futures.mapped(done, out)
+    share = cells if at_once else math.ceil(cells / (4 * threads))
+    size = _cells_at_once(chunks, outline, share, cells * chain.decoded_size // threads)
+    return _windows(request, outline, size, threads)
+
+
+def _entry_windows(
+    request: ReadRequest, outline: Plan, entries: ShardEntries, *, small: bool, near: bool
+) -> Iterator[Window]:
+    """Yield windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
+    chunks, waits = request.chunks, request.chunks.store.driver.features.waits
+    threads = chunks.workers(entries.grid.layout.inner.working_size)
+    most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
+    worth = outline.cell_count < threads and (small or waits)
+    few = worth and _worth_dividing(request, entries, small=small)
+    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    return shard_windows(request, outline, entries, most=most, together=together, few=few)
 
 
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
@@ -197,20 +250,6 @@ def _window_of_box(request: ReadRequest) -> Window | None:
     cells, numbers = entries.of(box)
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     return Window(part, cells, entries.identities(key, numbers))
-
-
-def _read_window(window: Window, out: Array, later: Later | None) -> Future[Any]:
-    """Begin a read of one small window."""
-    chunks = window.part.chunks
-    if chunks.store.driver.features.waits:
-        chain = _chain_of(window)
-        waiting = _read_waiting(iter([window]), chunks.workers(chain.working_size), chain)
-        done = execution.start(waiting)
-    elif later is not None:
-        return later(Planned([window], out, _bytes_decoded([window], _bytes_touched(window))))
-    else:
-        done = execution.start(read_here([window]), waits=False)
-    return futures.mapped(done, out)
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -276,7 +315,7 @@ def _sharers(windows: Sequence[Window]) -> int:
 
 
 async def _read_waiting(
-    windows: Iterator[Window], threads: int, chain: BoundChain, *, copied: bool = False
+    windows: Iterable[Window], threads: int, chain: BoundChain, *, copied: bool = False
 ) -> None:
     """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
 

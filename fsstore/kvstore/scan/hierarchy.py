@@ -18,6 +18,7 @@ import numpy as np
 
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.kvstore.scan.contract import ScanHierarchy
+from fsstore.values.attribute_types import Single, with_types
 from fsstore.values.json_value import Json, quote
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # making one takes as long as encoding a document
@@ -75,7 +76,7 @@ class HierarchyBuilder:
         document = array.document()
         grid = grid_of(path, document)
         assert grid is not None
-        attributes = dict(array.attributes)
+        attributes = with_types(array.attributes)
         if array.dims is not None:
             attributes["_ARRAY_DIMENSIONS"] = list(array.dims)
         self._put(path, ".zarray", document)
@@ -134,6 +135,8 @@ def attribute_json(value: Any) -> Json:
     """
     if isinstance(value, np.ndarray):
         return attribute_json(value.tolist()) if value.dtype.kind in "biufSUO" else _other(value)
+    if isinstance(value, np.float32):
+        return Single(value)
     if isinstance(value, np.generic):
         return attribute_json(value.item())
     if isinstance(value, bytes):

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeAlias
 
-__all__ = ["Together"]
+__all__ = ["ReadBatcher"]
 
 Ask: TypeAlias = Callable[
     [list[str], list[int | None], list[int | None]], Awaitable["list[bytes | Exception]"]
@@ -18,7 +18,7 @@ Ask: TypeAlias = Callable[
 _Waiting: TypeAlias = "list[tuple[str, int | None, int | None, asyncio.Future[bytes]]]"
 
 
-class Together:
+class ReadBatcher:
     """The reads of a filesystem that are not asked yet, by event loop.  `ask` gives values or errors, one a read."""
 
     __slots__ = ("_ask", "_asking", "_waiting")
