@@ -40,8 +40,8 @@ READ_WINDOW_CELLS = 512
 # of a window of a store that never waits: it is still in the processor's cache when it is decoded
 NEAR_WINDOW_BYTES = 1024 * 1024
 # windows a worker where decoding takes long: more share the work better, and cost more Python
-SLOW_WINDOWS = 16
-SLOW_WINDOW_BYTES = 8 * 1024 * 1024  # of such a window at most: its Python costs more than cold caches do
+SLOW_WINDOWS = 8
+SLOW_WINDOW_BYTES = 16 * 1024 * 1024  # of such a window at most: its Python costs more than cold caches do
 TOGETHER_BYTES = 128 * 1024  # larger chunks, decoded as fast as zstd or faster, are windows of their own
 TURN_S = 0.005  # that a worker waits for its turn to fetch before it fetches beside the others
 FEW_LARGE_CELLS = 16  # of so many cells, which are large, fetching is reading, and needs no turns

@@ -8,6 +8,7 @@
   is stored
 * `image_header`: what is looked at in image data before a decoder written in C sees it, because that decoder trusts
   it
+* `image_size`: how large an image is, and how deep its samples are, by its headers, before anything is decoded
 * `numcodecs`: the codecs of zarr version 2: filters and compressors of numcodecs and of the libraries that register
   with it
 * `precomputed`: chunks of the Neuroglancer precomputed format: arrays of channel, z, y and x to bytes and back

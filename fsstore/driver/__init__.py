@@ -13,7 +13,6 @@
 * `downsample`: an array at a lower resolution, computed from its base as it is read
 * `downsample_grid`: the geometry of downsample: which elements below belong to which element of the view
 * `image`: an image file as a read-only array of rank 3: rows, columns, channels
-* `image_size`: how large an image is, and how deep its samples are, by its headers, before anything is decoded
 * `json_element`: a JSON document, or a part of one, as a store of rank 0 whose element is the value
 * `json_pointer`: JSON pointers: finding and replacing a part of a JSON value (RFC 6901)
 * `layer_parts`: which layer serves which part of a request to a stack of layers

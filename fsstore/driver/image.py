@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from fsstore.codec.image_header import checked_image
+from fsstore.codec.image_size import image_size, tiff_pages
 from fsstore.context.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role
-from fsstore.driver.image_size import image_size, tiff_pages
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import (
     DataLossError,

@@ -9,7 +9,7 @@ when other terms lie between the arrays.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import EllipsisType
 from typing import Any, TypeAlias, TypeVar
@@ -18,20 +18,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsstore.errors import StoreError
-from fsstore.index.basic import slice_bounds
-from fsstore.index.compose import compose_within
+from fsstore.index.basic import Affine, Row, check_indices, sliced, through
+from fsstore.index.compose import compose_within, effective, settled
 from fsstore.index.interval import Bounds
 from fsstore.index.output_map import (
+    ARRAY,
+    CONSTANT,
     IndexArray,
     OutputMap,
     array_map,
-    constant_map,
-    single_map,
     without_repeats,
 )
 from fsstore.index.selection import DimSpecs, resolve, resolve_new, resolve_only_new
 from fsstore.index.term import NumpyIndex, Term
-from fsstore.index.value import DomainValue, TransformValue, check_rank
+from fsstore.index.value import DomainValue, TransformValue, check_rank, identity_maps
 
 __all__ = ["index_advanced"]
 
@@ -43,16 +43,21 @@ _NEW_AXIS = Bounds(0, 1, True, True)
 
 @dataclass(slots=True)
 class _Group:
-    """Index arrays with common dimensions; `place` is the number of the slot before which they stand."""
+    """Index arrays with common dimensions; `place` is the number of the slot before which they stand.
+
+    `start` is where they begin in the space that is made.
+    """
 
     place: int
     arrays: list[IndexArray] = field(default_factory=list)
     shape: tuple[int, ...] = ()
+    start: int = 0
 
     def add(self, arrays: Sequence[IndexArray], shape: tuple[int, ...]) -> None:
         """Let `arrays` of `shape` join; the shapes of all are broadcast."""
         try:
-            self.shape = np.broadcast_shapes(self.shape, shape)
+            if shape != self.shape:
+                self.shape = np.broadcast_shapes(self.shape, shape) if self.shape else shape
         except ValueError:
             shown = (", ".join(map(str, sizes)) for sizes in (shape, self.shape))
             raise StoreError(
@@ -107,8 +112,12 @@ def _index_arrays(term: NDArray[Any]) -> tuple[list[IndexArray], tuple[int, ...]
 def _consumed(terms: Sequence[Term]) -> int:
     """Return how many selected dimensions the terms use, new axes included."""
     return sum(
-        (term.ndim if term.dtype == np.bool_ else 1) if isinstance(term, np.ndarray) else term is not Ellipsis
-        for term in terms
+        [
+            (term.ndim if term.dtype == np.bool_ else 1)
+            if isinstance(term, np.ndarray)
+            else term is not Ellipsis
+            for term in terms
+        ]
     )
 
 
@@ -126,7 +135,7 @@ def index_advanced(
     `chained` forbids new axes: the selection already names existing dimensions.
     """
     domain, terms = transform.domain, index.terms
-    new_axes = sum(term is None for term in terms)
+    new_axes = [term is None for term in terms].count(True)
     if chained and new_axes:
         raise StoreError("tensorstore.newaxis (`None`) not valid in chained indexing operations")
     if specs is None:
@@ -135,9 +144,9 @@ def index_advanced(
             raise StoreError(
                 f"Indexing expression requires {used} dimensions, and cannot be applied to a domain of rank {rank}"
             )
-        terms = terms if any(term is Ellipsis for term in terms) else (*terms, Ellipsis)
+        terms = terms if True in [term is Ellipsis for term in terms] else (*terms, Ellipsis)
         slots, groups = _slots(terms, rank - used, mode)
-        space = _NewSpace(domain, groups).fill(slots, range(rank + new_axes))
+        selected: Sequence[int] = range(rank + new_axes)
     else:
         terms, missing, selected = _matched(index, domain, specs)
         slots, groups = _slots(terms, missing, mode)
@@ -147,9 +156,12 @@ def index_advanced(
                     "Zero-rank bool array incompatible with outer indexing of a dimension selection"
                 )
             group.place = group.place if group.arrays else _FRONT
-        space = _NewSpace(domain, groups).fill(slots, selected)
-    inner = transform._of(*space.finish())
-    return compose_within(inner, transform), space.selected
+    chosen = dict(zip(selected, enumerate(slots), strict=True))
+    if ARRAY in [output.method for output in transform._maps]:
+        inner, mine = _woven(transform._of(domain, identity_maps(domain.rank)), chosen, groups, len(slots))
+        return compose_within(inner, transform), mine
+    made, mine = _woven(transform, chosen, groups, len(slots))
+    return transform._of(made._domain, tuple(map(settled, made._maps))), mine
 
 
 def _matched(
@@ -183,78 +195,105 @@ def _matched(
     return terms, len(selected) - used, selected
 
 
-class _NewSpace:
-    """The space that an index makes, built from left to right."""
+class _NewDims:
+    """The dimensions that an index makes, from left to right, and the number of the slot that made each."""
 
-    def __init__(self, domain: DomainValue, groups: Sequence[_Group]) -> None:
-        self._old, self._groups = domain, groups
-        self._bounds: list[Bounds] = []
+    __slots__ = ("_groups", "_labels", "_owners", "_rows")
+
+    def __init__(self, groups: Sequence[_Group]) -> None:
+        self._groups = groups
+        self._rows: list[Row] = []
         self._labels: list[str] = []
-        self._maps: list[OutputMap | _ArraySlot] = []
-        self._made: dict[int, list[int]] = {}
-        self._starts: dict[int, int] = {}
-        self._slices: dict[int, tuple[Bounds, int, int]] = {}
-        self.selected: list[int] = []
+        self._owners: list[int] = []
 
-    def _add(self, number: int, bounds: Bounds, label: str = "") -> int:
+    def add(self, number: int, row: Row, label: str = "") -> int:
         """Append a dimension made by slot `number` and return where it is."""
-        at = len(self._bounds)
-        self._made.setdefault(number, []).append(at)
-        self._bounds.append(bounds)
+        self._rows.append(row)
         self._labels.append(label)
-        return at
+        self._owners.append(number)
+        return len(self._rows) - 1
 
-    def _add_groups(self, place: int) -> None:
+    def add_groups(self, place: int) -> None:
+        """Append the dimensions of the groups that stand before a slot."""
         for group in self._groups:
             if group.place == place:
-                self._starts[id(group)] = len(self._bounds)
+                group.start = len(self._rows)
                 for size in group.shape:
-                    self._add(place, Bounds(0, size, implicit_low=False, implicit_high=False))
+                    self.add(place, (0, size, False, False))
 
-    def fill(self, slots: Sequence[Slot], selected: Sequence[int]) -> _NewSpace:
-        """Add what the dimensions `selected` of the intermediate space become through `slots`; others stay."""
-        by_place = {place: (i, slot) for i, (place, slot) in enumerate(zip(selected, slots, strict=True))}
-        axes = {place for place, (_, slot) in by_place.items() if slot is None}
-        for place, (number, slot) in by_place.items():
-            if isinstance(slot, slice):
-                self._slices[number] = slice_bounds(
-                    self._old, place - sum(axis < place for axis in axes), slot
-                )
-        self._add_groups(_FRONT)
-        for place in range(self._old.rank + len(axes)):
-            number, slot = by_place.get(place, (_UNSELECTED, _FULL))
-            self._add_groups(number)
-            if slot is None:
-                self._add(number, _NEW_AXIS)
-            elif isinstance(slot, slice):
-                self._add_slice(number)
-            else:
-                self._maps.append(constant_map(slot) if isinstance(slot, int) else slot)
-        self._add_groups(len(slots))
-        self.selected = [
-            dim for number in range(_FRONT, len(slots) + 1) for dim in self._made.get(number, [])
-        ]
-        return self
+    def domain(self, old: DomainValue) -> DomainValue:
+        """Return the domain, of the class of another."""
+        check_rank(len(self._rows))
+        low, high, implicit_low, implicit_high = zip(*self._rows, strict=True) if self._rows else ((),) * 4
+        return old._of(low, high, implicit_low, implicit_high, tuple(self._labels))
 
-    def _add_slice(self, number: int) -> None:
-        dim = len(self._maps)
-        bounds, offset, stride = self._slices.get(number) or (self._old.bounds(dim), 0, 1)
-        self._maps.append(single_map(self._add(number, bounds, self._old.labels[dim]), offset, stride))
+    @property
+    def selected(self) -> list[int]:
+        """The dimensions that slots have made, in the order of these."""
+        owners = self._owners
+        made = [dim for dim, owner in enumerate(owners) if owner != _UNSELECTED]
+        return sorted(made, key=owners.__getitem__)
 
-    def finish(self) -> tuple[DomainValue, tuple[OutputMap, ...]]:
-        """Return the domain and the maps into the indexed space."""
-        rank = len(self._bounds)
-        check_rank(rank)
-        domain = self._old._of_bounds(self._bounds, self._labels)
-        nothing = constant_map(0) if domain.explicitly_empty else None
-        maps = [
-            output if isinstance(output, OutputMap) else nothing or self._placed(output, rank)
-            for output in self._maps
-        ]
-        return domain, tuple(maps)
 
-    def _placed(self, slot: _ArraySlot, rank: int) -> OutputMap:
-        """Return the map that reads the array of `slot` along the dimensions of its group."""
-        group, array = slot.group, without_repeats(slot.array)
-        before = self._starts[id(group)] + len(group.shape) - array.ndim
-        return array_map(array.reshape((1,) * before + array.shape + (1,) * (rank - before - array.ndim)))
+def _woven(
+    transform: T, chosen: Mapping[int, tuple[int, Slot]], groups: Sequence[_Group], count: int
+) -> tuple[T, list[int]]:
+    """Return a transform without index arrays indexed by `count` slots, and the dimensions that these have made.
+
+    `chosen` has the number of a slot and the slot by dimension of the intermediate space; other dimensions stay.
+    """
+    domain = transform._domain
+    made = _NewDims(groups)
+    went: list[Affine | _ArraySlot] = []
+    axes = [place for place, (_, slot) in chosen.items() if slot is None]
+    cuts = {  # in the order in which they were given: the first that is wrong is told
+        place: sliced(domain, place - sum([axis < place for axis in axes]), slot)
+        for place, (_, slot) in chosen.items()
+        if isinstance(slot, slice)
+    }
+    made.add_groups(_FRONT)
+    for place in range(len(domain._low) + len(axes)):
+        number, slot = chosen.get(place, (_UNSELECTED, _FULL))
+        made.add_groups(number)
+        dim = len(went)
+        if slot is None:
+            made.add(number, _NEW_AXIS)
+        elif isinstance(slot, slice):
+            row, offset, stride = cuts.get(place) or (domain.bounds(dim), 0, 1)
+            went.append((made.add(number, row, domain._labels[dim]), offset, stride))
+        else:
+            went.append((-1, slot, 0) if isinstance(slot, int) else slot)
+    made.add_groups(count)
+    result = made.domain(domain)
+    return transform._of(result, _maps(transform, went, result)), made.selected
+
+
+def _maps(
+    transform: TransformValue, went: Sequence[Affine | _ArraySlot], result: DomainValue
+) -> tuple[OutputMap, ...]:
+    """Return the maps of an indexed transform; `went` says what became of its dimensions."""
+    domain, empty = transform._domain, result.explicitly_empty
+    if not empty:
+        check_indices(domain, went)
+    maps = []
+    for dim, output in enumerate(transform._maps):
+        if output.method == CONSTANT:
+            maps.append(output)
+            continue
+        source = went[output.input_dimension]
+        if isinstance(source, tuple):
+            maps.append(through(output, source, dim))
+        elif empty:  # nobody reads the array
+            maps.append(through(output, (-1, 0, 0), dim))
+        else:
+            limits = effective(domain, output.input_dimension)
+            array = _placed(source, len(result._low))
+            maps.append(array_map(array, output.offset, output.stride, limits))
+    return tuple(maps)
+
+
+def _placed(slot: _ArraySlot, rank: int) -> IndexArray:
+    """Return the array of a slot along the dimensions of its group."""
+    group, array = slot.group, without_repeats(slot.array)
+    before = group.start + len(group.shape) - array.ndim
+    return array.reshape((1,) * before + array.shape + (1,) * (rank - before - array.ndim))

@@ -7,7 +7,7 @@ of every read.  Index arrays that the transform already has are sliced by numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
@@ -17,7 +17,7 @@ from fsstore.index.output_map import CONSTANT, SINGLE, OutputMap, array_map, con
 from fsstore.index.term import Term
 from fsstore.index.value import DomainValue, TransformValue, check_rank
 
-__all__ = ["index_basic", "narrow", "slice_bounds"]
+__all__ = ["Affine", "Row", "check_indices", "index_basic", "narrow", "slice_bounds", "sliced", "through"]
 
 T = TypeVar("T", bound=TransformValue)
 Affine: TypeAlias = "tuple[int, int, int]"
@@ -47,7 +47,7 @@ def _missing(terms: tuple[Term, ...], rank: int) -> int:
     return missing
 
 
-def _sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
+def sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
     """Return what `slice_bounds` does; for slices forwards within finite bounds without its detours."""
     low, high = domain._low[dim], domain._high[dim]
     implicit_low, implicit_high = domain._implicit_low[dim], domain._implicit_high[dim]
@@ -76,7 +76,7 @@ def _visited(terms: tuple[Term, ...], domain: DomainValue) -> tuple[DomainValue,
     to = 0
     for term in terms if Ellipsis in terms else (*terms, Ellipsis):
         if type(term) is slice:
-            row, offset, stride = _sliced(domain, len(went), term)
+            row, offset, stride = sliced(domain, len(went), term)
             low[to], high[to], implicit_low[to], implicit_high[to] = row
             went.append((to, offset, stride))
             to += 1
@@ -100,12 +100,12 @@ def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     domain = transform._domain
     result, went = _visited(terms, domain)
     empty = result.explicitly_empty
-    if not empty:
-        _check_indices(domain, went)
+    if not empty and int in map(type, terms):
+        check_indices(domain, went)
     maps = [
         output
         if output.method == CONSTANT
-        else _affine(output, went[output.input_dimension], dim)
+        else through(output, went[output.input_dimension], dim)
         if output.method == SINGLE
         else constant_map(0)
         if empty
@@ -130,8 +130,12 @@ def narrow(transform: T, domain: DomainValue) -> T:
     return transform._of(domain, tuple(maps))
 
 
-def _check_indices(domain: DomainValue, went: Sequence[Affine]) -> None:
-    for dim, (to, index, _) in enumerate(went):
+def check_indices(domain: DomainValue, went: Sequence[Any]) -> None:
+    """Raise `OutOfRangeError` where a dimension went to a constant outside the domain."""
+    for dim, place in enumerate(went):
+        if not isinstance(place, tuple):
+            continue
+        to, index, _ = place
         if to < 0 and not iv.contains(domain._low[dim], domain._high[dim], index):
             limits = effective(domain, dim)
             if not iv.contains(*limits, index):
@@ -141,7 +145,8 @@ def _check_indices(domain: DomainValue, went: Sequence[Affine]) -> None:
                 )
 
 
-def _affine(output: OutputMap, to: Affine, dim: int) -> OutputMap:
+def through(output: OutputMap, to: Affine, dim: int) -> OutputMap:
+    """Return a map that follows one dimension, which went to another one or to a constant."""
     target, offset, stride = to
     _, first, factor, source, _, _ = output
     if factor == 1 and not first:

@@ -52,7 +52,12 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
 def vector_argument(vector: Any) -> Vector:
     """Return one int or None, or a tuple of them."""
     if type(vector) is tuple:
-        return tuple([iv.int64_or_none(item) for item in vector])
+        return tuple(
+            [
+                item if type(item) is int and -INT64 <= item < INT64 else iv.int64_or_none(item)
+                for item in vector
+            ]
+        )
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
     if isinstance(vector, str) or not isinstance(vector, Iterable):
@@ -116,9 +121,9 @@ def translate_backward_by(transform: T, dims: Sequence[int], vector: Vector) -> 
 
 def translate_to(transform: T, dims: Sequence[int], vector: Vector) -> T:
     """Return `transform` with new origins of `dims`, which must have lower bounds."""
-    origins = _spread(vector, len(dims))
+    domain, origins = transform._domain, _spread(vector, len(dims))
     offsets = [
-        0 if origin is None else _to_origin(transform.domain, dim, origin)
+        0 if origin is None else _to_origin(domain, dim, origin)
         for dim, origin in zip(dims, origins, strict=True)
     ]
     return _translated(transform, dims, offsets)
@@ -144,22 +149,15 @@ def _translated(transform: T, dims: Sequence[int], offsets: Sequence[int]) -> T:
             low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
             shifts[dim] = offset
     moved = domain._of(tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels)
-    maps = [
-        _shifted(output, offset, dim)
-        if output.method == SINGLE and (offset := shifts[output.input_dimension])
-        else output
-        for dim, output in enumerate(transform._maps)
-    ]
+    maps = list(transform._maps)
+    for dim, (method, first, step, source, _, _) in enumerate(maps):
+        if method != SINGLE or not shifts[source]:
+            continue
+        change = step * shifts[source]
+        if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
+            raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
+        maps[dim] = single_map(source, first - change, step)
     return transform._of(moved, tuple(maps))
-
-
-def _shifted(output: OutputMap, offset: int, dim: int) -> OutputMap:
-    """Return `output` for a dimension whose coordinates were increased by `offset`."""
-    _, first, step, source, _, _ = output
-    change = step * offset
-    if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
-        raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
-    return single_map(source, first - change, step)
 
 
 def stride(transform: T, dims: Sequence[int], vector: Vector) -> T:

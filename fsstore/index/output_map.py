@@ -44,6 +44,7 @@ __all__ = [
 IndexArray: TypeAlias = "NDArray[np.int64]"
 CONSTANT, SINGLE, ARRAY = 0, 1, 2
 ANY_INDEX = (-INF, INF + 1)
+_INT64 = np.dtype(np.int64)
 
 
 class OutputMap(NamedTuple):
@@ -111,6 +112,11 @@ def array_text(array: NDArray[Any]) -> str:
 def index_array(value: Any) -> IndexArray:
     """Return a read-only int64 copy of `value`; `TypeError` for anything but integers that fit."""
     array = np.asarray(value)
+    out: IndexArray
+    if array.dtype == _INT64 and 0 not in array.strides:  # as nearly always, in a third of the time
+        out = array.copy()
+        out.flags.writeable = False
+        return out
     if array.size == 0 and not isinstance(value, np.ndarray):
         array = array.astype(np.int64)
     if array.dtype.kind not in "biu" or not np.can_cast(array.dtype, np.int64):
@@ -118,7 +124,7 @@ def index_array(value: Any) -> IndexArray:
     repeated = tuple(
         slice(0, 1) if stride == 0 and size > 1 else slice(None) for stride, size in _layout(array)
     )
-    out: IndexArray = np.array(array[repeated], dtype=np.int64, order="C")
+    out = np.array(array[repeated], dtype=np.int64, order="C")
     out.flags.writeable = False
     # what was broadcast stays so: such a dimension does not count as one the array depends on
     return out if out.shape == array.shape else np.broadcast_to(out, array.shape)

@@ -33,6 +33,7 @@ NumpyIndexTerm: TypeAlias = (
 NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
 """The types of an index in the brackets of `view[...]` as NumPy means it."""
 Term: TypeAlias = "int | slice | EllipsisType | NDArray[Any] | None"
+_INT64 = np.dtype(np.int64)
 _NOT_INTEGERS = "Arrays used as indices must be of integer (or boolean) type"
 _NOT_AN_INDEX = (
     "Only integers, slices (`:`), ellipsis (`...`), tensorstore.newaxis (`None`) and integer or boolean arrays are "
@@ -83,7 +84,7 @@ def parse_index(key: Any) -> NumpyIndex:
     parsed: list[Term] = []
     for item in key:
         parsed += _parse_term(item)
-    if sum(term is Ellipsis for term in parsed) > 1:
+    if [term is Ellipsis for term in parsed].count(True) > 1:
         raise InvalidIndexError("An index can only have a single ellipsis (`...`)")
     return NumpyIndex(tuple(parsed), scalar=False)
 
@@ -98,11 +99,13 @@ def _many(key: Any) -> bool:
 
 
 def _parse_term(item: Any) -> tuple[Term, ...]:
+    if isinstance(item, np.ndarray):
+        return (_parse_array(item),)
     if item is None or item is Ellipsis:
         return (item,)
     if isinstance(item, slice):
         return _parse_slice(item)
-    if not isinstance(item, bool | np.bool_ | np.ndarray) and hasattr(item, "__index__"):
+    if not isinstance(item, bool | np.bool_) and hasattr(item, "__index__"):
         number = operator.index(item)
         if -INT64 <= number < INT64:
             return (number,)
@@ -120,7 +123,7 @@ def _parse_array(item: Any) -> NDArray[Any]:
         return np.array(array)
     if array.dtype.kind not in "iu" and (array.size or isinstance(item, np.ndarray)):
         raise InvalidIndexError(_NOT_INTEGERS if isinstance(item, np.ndarray) else _NOT_AN_INDEX)
-    if not np.can_cast(array.dtype, np.int64) and array.size:
+    if array.dtype != _INT64 and not np.can_cast(array.dtype, np.int64) and array.size:
         what = "array data" if array.ndim else "scalar"
         raise TypeError(
             f"Cannot cast {what} from {array.dtype!r} to dtype('int64') according to the rule 'safe'"

@@ -11,14 +11,17 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.codec.contract import Array, ByteSpec
+from fsstore.codec.image_size import ImageSize, image_size
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.schema.constraint import braced
 
 __all__ = ["BoundImage"]
 
-_PNG = b"\x89PNG\r\n\x1a\n"
-_SAMPLES = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}  # by colour type
-_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}  # markers of a JPEG frame header
+_SIGNATURES = {
+    "png": (b"\x89PNG\r\n\x1a\n", "missing PNG signature"),
+    "jpeg": (b"\xff\xd8", "Not a JPEG file"),
+}
+_COLOURS = frozenset((0, 2, 4, 6))  # types of PNG without a palette
 
 
 class BoundImage:
@@ -51,7 +54,7 @@ class BoundImage:
     def decode(self, data: Any) -> Array:
         """Return the chunk of an image of any width and height whose product is right."""
         data = bytes(data)
-        width, height, samples, bits = _png_size(data) if self.format == "png" else _jpeg_size(data)
+        width, height, samples, bits = _size(self.format, data)
         channels, depth, rows, columns = self.shape
         if samples != channels or width * height != depth * rows * columns:
             raise FailedPreconditionError(
@@ -85,33 +88,16 @@ def _library(image_format: str) -> Any:
     return imagecodecs
 
 
-def _png_size(data: bytes) -> tuple[int, int, int, int]:
-    """Return width, height, samples a pixel and bits a sample of a PNG image."""
-    if not data.startswith(_PNG):
-        raise FailedPreconditionError("Failed to decode PNG: missing PNG signature")
-    if len(data) < 33 or data[12:16] != b"IHDR":
-        raise FailedPreconditionError("Failed to decode PNG: the header is missing")
-    colour = data[25]
-    if colour not in _SAMPLES or colour == 3:
+def _size(kind: Literal["png", "jpeg"], data: bytes) -> ImageSize:
+    """Return the size of an image by its header."""
+    signature, why = _SIGNATURES[kind]
+    if not data.startswith(signature):
+        raise FailedPreconditionError(f"Failed to decode {kind.upper()}: {why}")
+    size = image_size(kind, data)
+    if not size.width or (kind == "png" and data[12:16] != b"IHDR"):
+        raise FailedPreconditionError(f"Failed to decode {kind.upper()}: the header is missing")
+    if kind == "png" and data[25] not in _COLOURS:
         raise FailedPreconditionError(
-            f"Failed to decode PNG: colour type {colour} is not grey or true colour"
+            f"Failed to decode PNG: colour type {data[25]} is not grey or true colour"
         )
-    width, height = int.from_bytes(data[16:20], "big"), int.from_bytes(data[20:24], "big")
-    return width, height, _SAMPLES[colour], data[24]
-
-
-def _jpeg_size(data: bytes) -> tuple[int, int, int, int]:
-    """Return width, height, samples a pixel and bits a sample of a JPEG image."""
-    if not data.startswith(b"\xff\xd8"):
-        raise FailedPreconditionError("Failed to decode JPEG: Not a JPEG file")
-    at = 2
-    while at + 4 <= len(data) and data[at] == 0xFF:
-        marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
-        if marker == 0xFF:  # filling
-            at += 1
-            continue
-        if marker in _FRAMES and at + 10 <= len(data):
-            height, width = (int.from_bytes(data[at + n : at + n + 2], "big") for n in (5, 7))
-            return width, height, data[at + 9], data[at + 4]
-        at += 2 + max(2, length)
-    raise FailedPreconditionError("Failed to decode JPEG: it has no frame header")
+    return size

@@ -115,7 +115,8 @@ class GribFile:
         self._cubes[prefix + cube.name] = cube
         if cube.doubles:
             self._builder.note(
-                f"{prefix}{cube.name}", f"{cube.doubles} messages say the same as others; the first count"
+                f"{prefix}{cube.name}",
+                f"of messages that say the same, the first count: {cube.doubles} do not",
             )
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:

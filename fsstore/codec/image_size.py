@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 __all__ = ["ImageSize", "image_size", "tiff_pages"]
 
+_COLOURS = {0: 1, 2: 3, 4: 2}  # samples by colour type of PNG; a palette may have four
 _JPEG_ALONE = frozenset({0x00, 0x01, *range(0xD0, 0xD8)})  # markers without a segment
 _JPEG_FRAMES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 _AV1 = ((b"meta", 4), (b"iprp", 0), (b"ipco", 0), (b"av1C", 0))  # boxes of AVIF
@@ -46,8 +47,8 @@ def image_size(kind: str, data: bytes, page: int = 0) -> ImageSize:
 
 
 def _png(data: bytes) -> ImageSize:
-    width, height, bits = struct.unpack_from(">2IB", data, 16)
-    return ImageSize(width, height, bits=bits)
+    width, height, bits, colour = struct.unpack_from(">2I2B", data, 16)
+    return ImageSize(width, height, _COLOURS.get(colour, 4), bits)
 
 
 def _bmp(data: bytes) -> ImageSize:
