@@ -186,7 +186,7 @@ def _end(size: int, side: int) -> int:
 def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
     """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double.
 
-    What is added halves each time where it is many chunks, so that the longest length that fits is near after a few
+    The addition halves each time where it is many chunks, so that the longest length that fits is near after a few
     steps; a few chunks are added one by one, where each leaves another remainder of the source's chunks.
     """
     chunk = max(1, chunk)
