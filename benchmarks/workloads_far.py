@@ -17,6 +17,9 @@ _SHARDS = {"chunks": (1, 32, 32), "shards": (64, 64, 64)}
 _CHUNKS = {"chunks": (1, 64, 64)}
 
 
+_STEPS = 32
+
+
 def _contenders(folder: Path, layout: Mapping[str, Any], part: Any) -> Mapping[str, Contender]:
     import tensorstore
     import zarr
@@ -61,3 +64,30 @@ def few_chunks(folder: Path) -> Mapping[str, Contender]:
 def parts_of_shards(folder: Path) -> Mapping[str, Contender]:
     """Three answers after each other: the metadata, all indexes, all sub-chunks."""
     return _contenders(folder, _SHARDS, slice(0, 256, 32))
+
+
+@workload("far: read 32 chunks of 16 KB one after the other")
+def steps(folder: Path) -> Mapping[str, Contender]:
+    """A program that goes along an array and waits for each step; `ahead` has the next eight chunks on their way."""
+    import tensorstore
+    import zarr
+
+    import fsstore
+
+    values = np.random.default_rng(1).random((_STEPS, 64, 64), np.float32)
+    zarr.create_array(folder / "a", data=values, **_CHUNKS)
+    server = FarServer(folder)
+    spec = {"driver": "zarr3", "kvstore": f"{server.url}/a/", "recheck_cached_data": "open"}
+
+    def along(ts: ModuleType, keep: Any = server, **pool: int) -> Any:
+        context = ts.Context({"cache_pool": {"total_bytes_limit": 1 << 26, **pool}})
+        array = ts.open(spec, context=context, recheck_cached_metadata="open").result()
+        return np.concatenate([array[step : step + 1].read().result() for step in range(_STEPS)])
+
+    array = zarr.open_array(f"{server.url}/a/", mode="r")
+    return {
+        "fsstore": lambda: along(fsstore, read_ahead=8),
+        "fsstore, nothing ahead": lambda: along(fsstore),
+        "tensorstore": lambda: along(tensorstore),
+        "zarr": lambda: np.concatenate([array[step : step + 1] for step in range(_STEPS)]),
+    }

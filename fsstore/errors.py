@@ -6,6 +6,7 @@ invalid arguments print none.
 
     StoreError (ValueError)            INVALID_ARGUMENT, no prefix
      ├─ JsonError                      a document or spec is malformed: `problems` lists every one
+     │   └─ NotJsonError               (TypeError) an object that is no JSON stands where JSON is wanted
      ├─ UrlError                       a URL is malformed: the text with a caret
      ├─ InvalidIndexError              (IndexError) an indexing expression makes no sense
      ├─ OutOfRangeError                OUT_OF_RANGE
@@ -50,6 +51,7 @@ __all__ = [
     "InvalidIndexError",
     "JsonError",
     "NotFoundError",
+    "NotJsonError",
     "OutOfRangeError",
     "OutOfRangeIndexError",
     "OutcomeUnknownError",
@@ -139,6 +141,10 @@ class JsonError(StoreError):
         other = self._with_message("; ".join(located))
         other.problems = located
         return other
+
+
+class NotJsonError(JsonError, TypeError):
+    """An object that is no JSON stands where a spec or another argument has JSON."""
 
 
 class UrlError(StoreError):

@@ -20,8 +20,9 @@ from fsstore.index.transform import identity
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
-from fsstore.schema.open_mode import OpenMode, as_flag
+from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import CompositeOptions, Schema
+from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import dtype_of
 
 __all__ = ["DownsampleMethod", "concat", "downsample", "overlay", "stack"]

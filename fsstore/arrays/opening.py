@@ -14,7 +14,7 @@ from fsstore.kvstore.store.batch import Batch, checked
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
-from fsstore.schema.open_mode import as_flag
+from fsstore.values.argument import as_flag
 
 __all__ = ["open"]
 

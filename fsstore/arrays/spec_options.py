@@ -19,6 +19,7 @@ from fsstore.schema.familiar import in_our_words
 from fsstore.schema.open_mode import OpenMode, mode_from_options
 from fsstore.schema.schema import CONSTRAINTS, Schema
 from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import quote
 
 __all__ = [
@@ -37,6 +38,9 @@ UPDATE_OPTIONS = UpdateOptions.__optional_keys__
 """The options of `Spec.update`."""
 
 
+_FLAGS = ("minimal_spec", "strip_context", "unbind_context")
+
+
 def apply_options(spec: S, options: Mapping[str, object]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
@@ -47,7 +51,8 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
     given: dict[str, Any] = in_our_words(
         {name: value for name, value in options.items() if value is not None}, _format(spec)
     )
-    if given.get("minimal_spec"):
+    flags = {name: as_flag(name, given.get(name)) for name in _FLAGS}
+    if flags["minimal_spec"]:
         spec = _minimal(spec)
     mode = mode_from_options(given)
     if mode:
@@ -60,9 +65,9 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
     constraints = {name: given[name] for name in CONSTRAINTS if name in given}
     if constraints:
         spec = with_schema(spec, constraints)
-    if given.get("strip_context"):
+    if flags["strip_context"]:
         spec = spec.unbound()
-    elif given.get("unbind_context"):
+    elif flags["unbind_context"]:
         spec = written_down(spec)
     context = given.get("context")
     if context is not None:
@@ -124,13 +129,13 @@ def _with_storage_options(spec: S, options: Any) -> S:
 
 
 def _with_kvstore(spec: S, kvstore: Any) -> S:
+    new = _kvstore_spec(kvstore)
     if spec.base_spec is not None:
         return spec.replace(base_spec=_with_kvstore(spec.base_spec, kvstore))
     if spec.kind.role != "store":
         raise StoreError(f'"kvstore" is not supported by the {spec.kind.id} driver')
     if spec._kvstore is not None:
         raise StoreError('"kvstore" is already specified')
-    new = _kvstore_spec(kvstore)
     return spec.replace(_kvstore=new.replace(_path=spec.kind.kvstore_path(new.path)))
 
 

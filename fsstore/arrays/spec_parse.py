@@ -68,9 +68,8 @@ def array_spec(json: Any) -> SpecValue:
     if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
         return _from_json(json)
     if json is None or isinstance(json, bool | int | float | list | tuple):
-        raise JsonError(
-            f"{expected('object', json).message}; a place is a URL, a path, JSON, or an open store"
-        )
+        error = expected("object", json)
+        raise type(error)(f"{error.message}; a place is a URL, a path, JSON, or an open store")
     return _auto(kv_spec(json))
 
 
@@ -178,6 +177,8 @@ def _driver_name(value: Any) -> str:
 def _dtype(value: Any) -> Any:
     try:
         return dtype_of(string(value))
+    except JsonError:
+        raise
     except (StoreError, TypeError) as error:
         raise JsonError(getattr(error, "message", str(error))) from None
 

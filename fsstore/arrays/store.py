@@ -21,20 +21,21 @@ from fsstore.arrays.spec_value import SpecValue
 from fsstore.context.context import context_of
 from fsstore.driver.attributes import Attributes
 from fsstore.driver.collected import attributes_of
-from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, Statistics
+from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.store.batch import Batch, checked
+from fsstore.kvstore.store.batch import Batch, checked, refused
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
-from fsstore.schema.open_mode import OpenMode, as_flag
+from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import dtypes
+from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.printing import pretty
 from fsstore.values.registry import door
@@ -123,18 +124,18 @@ class TensorStore(ArrayHabits):
         """Begin to write an array, a store or a scalar that broadcasts to the domain.
 
         The `copy` future is done when `source` may be changed again, `commit` when the data is durable.
+        With `can_reference_source_data_indefinitely` a store in memory keeps what fills uncompressed chunks uncopied.
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
         if batch is not None and not isinstance(source, TensorStore):
-            raise StoreError(
-                "Invalid batch: batch can only be specified when copying from a TensorStore source"
-            )
+            raise refused(batch)
         if isinstance(source, TensorStore):
             return WriteFutures(self._track(lambda: self._copy_from(source), batch))
         values = source_array(source, self._driver.dtype, self.rank)
-        as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
-        return WriteFutures(self._track(lambda: self._driver.write(self._transform, values)))
+        lent = as_flag("can_reference_source_data_indefinitely", can_reference_source_data_indefinitely)
+        write = self._driver.write_lent if lent else self._driver.write
+        return WriteFutures(self._track(lambda: write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
         from fsstore.arrays.copying import copy_between
@@ -296,9 +297,10 @@ class TensorStore(ArrayHabits):
 
     def resolve(self, fix_resizable_bounds: bool = False, batch: Batch | None = None) -> Future[TensorStore]:
         """Return the store with implicit bounds brought up to date, and made explicit if asked."""
+        fix = as_flag("fix_resizable_bounds", fix_resizable_bounds)
 
         async def run() -> TensorStore:
-            return self._with(await self._driver.resolve(self._transform, fix=fix_resizable_bounds))
+            return self._with(await self._driver.resolve(self._transform, fix=fix))
 
         return self._track(lambda: execution.start(run(), waits=self._waits()), batch)
 
@@ -306,11 +308,11 @@ class TensorStore(ArrayHabits):
         self, *, query_not_stored: bool = False, query_fully_stored: bool = False
     ) -> Future[Stored]:
         """Return whether no chunk of the domain is stored, and whether all are."""
+        none = as_flag("query_not_stored", query_not_stored)
+        whole = as_flag("query_fully_stored", query_fully_stored)
 
         async def run() -> Stored:
-            found: Statistics = await self._driver.statistics(
-                self._transform, not_stored=query_not_stored, fully_stored=query_fully_stored
-            )
+            found = await self._driver.statistics(self._transform, not_stored=none, fully_stored=whole)
             return Stored(not_stored=found.not_stored, fully_stored=found.fully_stored)
 
         return self._track(lambda: execution.start(run(), waits=self._waits()))
@@ -335,11 +337,9 @@ class TensorStore(ArrayHabits):
         Takes the keyword arguments of `Spec.update`; context resources are left out unless `retain_context`
         keeps them bound or `unbind_context` writes them down.
         """
-        spec = self._bound_spec()
-        if unbind_context:
-            spec = written_down(spec)
-        elif not retain_context:
-            spec = spec.unbound()
+        spec, retained = self._bound_spec(), as_flag("retain_context", retain_context)
+        unbound = as_flag("unbind_context", unbind_context)
+        spec = written_down(spec) if unbound else spec if retained else spec.unbound()
         return Spec.showing(apply_options(spec, options))
 
     @property

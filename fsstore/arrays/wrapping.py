@@ -13,8 +13,8 @@ from fsstore.driver.contract import OpenArray
 from fsstore.driver.write_source import source_array
 from fsstore.errors import StoreError
 from fsstore.index.transform import identity
-from fsstore.schema.open_mode import as_flag
 from fsstore.schema.schema import Schema
+from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype, dtype_of
 
 __all__ = ["array", "cast"]

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fsstore.chunk.tuning import KEPT_CHUNK_BYTES
 from fsstore.codec.contract import Array
 from fsstore.runtime.cache_pool import CachePool
 
@@ -73,7 +74,7 @@ class ChunkCache:
 
     def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
         """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
-        size = 256
+        size = KEPT_CHUNK_BYTES
         if chunk.array is not None and self.pool.total_bytes_limit:
             size += _bytes_of(chunk.array)
             if (

@@ -24,6 +24,7 @@ ENTRY_COLUMNS_FROM = 24  # entries of shards; fewer are answered one by one in l
 WHOLE_SHARD_SHARE = 0.5
 
 # Reading (`chunk.read`)
+KEPT_CHUNK_BYTES = 256  # that a chunk in the cache is said to take beside its elements
 # decoded, of chunks that are fetched together for a read queue: fewer requests against memory
 QUEUE_FETCH_BYTES = 32 * 1024 * 1024
 QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked, because each holds a plan

@@ -53,11 +53,6 @@ class Configured:
         """Return the codec of a stored configuration."""
         return cls(**read_options(cls.members, configuration))
 
-    @classmethod
-    def complete(cls, options: Options, decoded: Any) -> Self:  # noqa: ARG003  one signature for all codecs
-        """Return the codec; members that are left out have the values of the fields."""
-        return cls(**options)
-
     def to_json(self) -> dict[str, Json]:
         """Return the configuration as stored; a member that is None is left out."""
         given = {name: getattr(self, name) for name in self.members}

@@ -17,8 +17,9 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork, origin
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
+from fsstore.values.argument import as_text
 from fsstore.values.json_like import json_like
-from fsstore.values.json_value import Json, quote, show
+from fsstore.values.json_value import Json, combined, expected, quote, show
 from fsstore.values.printing import pretty
 
 __all__ = [
@@ -166,20 +167,20 @@ class ContextSpec:
             return
         json = json_like(json)
         if not isinstance(json, Mapping):
-            raise JsonError(f"Expected object, but received: {show(json)}")
+            raise expected("object", json)
         entries: dict[str, Any] = {}
-        problems: list[str] = []
+        errors: list[JsonError] = []
         for key, value in json.items():
             kind = kind_of(key)
             if kind is None:
-                problems.append(f"Invalid context resource identifier: {quote(key)}")
+                errors.append(JsonError(f"Invalid context resource identifier: {quote(key)}"))
                 continue
             try:
                 entries[key] = None if value is None else parse_resource(kind.name, value)
             except JsonError as error:
-                problems += error.within(f"Error parsing object member {quote(key)}").problems
-        if problems:
-            raise JsonError(problems)
+                errors.append(error.within(f"Error parsing object member {quote(key)}"))
+        if errors:
+            raise combined(errors)
         self._entries = entries
 
     def to_json(self, include_defaults: bool = False) -> Json:
@@ -301,7 +302,7 @@ class Context:
 
         Raises `StoreError` for an unknown kind, an undefined name, or references that go in a circle.
         """
-        kind = kind_of(key)
+        kind = kind_of(as_text("the identifier of a resource", key))
         if kind is None:
             raise StoreError(f"Invalid context resource identifier: {quote(key)}")
         return self._find(key, kind, ())

@@ -25,12 +25,12 @@ class MemoryStorage:
     __slots__ = ("_counter", "_sorted", "lock", "values")
 
     def __init__(self) -> None:
-        self.values: dict[str, tuple[bytes, bytes]] = {}
+        self.values: dict[str, tuple[bytes | memoryview, bytes]] = {}
         self.lock = fork.lock()
         self._counter = itertools.count()
         self._sorted: list[bytes] | None = None
 
-    def apply(self, changes: Mapping[str, bytes | None]) -> None:
+    def apply(self, changes: Mapping[str, bytes | memoryview | None]) -> None:
         """Store values, and delete keys that have none; Ctrl-C comes before all of it or after all."""
         new = {key: (value, self._next_generation()) for key, value in changes.items() if value is not None}
         gone = [key for key, value in changes.items() if value is None and key in self.values]
@@ -42,7 +42,7 @@ class MemoryStorage:
             self._replace(new, gone)
             raise
 
-    def _replace(self, new: Mapping[str, tuple[bytes, bytes]], gone: Sequence[str]) -> None:
+    def _replace(self, new: Mapping[str, tuple[bytes | memoryview, bytes]], gone: Sequence[str]) -> None:
         self.values.update(new)
         for key in gone:
             self.values.pop(key, None)
@@ -55,7 +55,7 @@ class MemoryStorage:
         found = self.values.get(key)
         return _NO_VALUE if found is None else found[1]
 
-    def put(self, key: str, value: bytes | None) -> bytes:
+    def put(self, key: str, value: bytes | memoryview | None) -> bytes:
         """Store a value, or delete the key; return the new generation."""
         if (key in self.values) == (value is None):
             self._sorted = None  # first: Ctrl-C may come between any two steps

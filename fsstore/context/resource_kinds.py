@@ -116,6 +116,14 @@ def _members(defaults: Mapping[str, tuple[Parser[Any], Json]]) -> Callable[[Any]
     return parse
 
 
+def _cache(value: Any) -> Json:
+    members = _members({"total_bytes_limit": (integer(0), 0), "read_ahead": (integer(0), 0)})
+    config: dict[str, Json] = members(value)  # type: ignore[assignment]  # an object, though JSON may be more
+    if "read_ahead" in config and "total_bytes_limit" not in config:
+        raise JsonError("read_ahead needs memory for what it reads: give total_bytes_limit, too")
+    return config
+
+
 def _limit(value: Any) -> int | str:
     if value == "shared" and isinstance(value, str):
         return "shared"
@@ -169,8 +177,8 @@ KINDS: Mapping[str, ResourceKind] = {
     for kind in (
         ResourceKind(
             "cache_pool",
-            _members({"total_bytes_limit": (integer(0), 0)}),
-            lambda config: CachePool(config.get("total_bytes_limit", 0)),
+            _cache,
+            lambda config: CachePool(config.get("total_bytes_limit", 0), config.get("read_ahead", 0)),
             {},
             {"total_bytes_limit": 0},
         ),

@@ -15,6 +15,7 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
+from fsstore.format.zarr3_dtype import octet_type
 from fsstore.schema.familiar import LEVELS
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
@@ -93,6 +94,9 @@ class NewArray:
             inner = {"chunk_shape": list(self.chunks or self.shards), "codecs": codecs}
             codecs = [{"name": "sharding_indexed", "configuration": inner}]
         out["codecs"] = codecs
+        octet = octet_type(self.dtype)
+        if octet is not None:
+            out["data_type"] = octet.json
         if self.dimension_names is not None:
             out["dimension_names"] = list(self.dimension_names)
         if self.attributes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -12,6 +13,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import plan
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.read.box_columns import BoxView, may_wait
+from fsstore.chunk.read.read_ahead import Box, ReadAhead, box_of
 from fsstore.chunk.read.read_queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
@@ -31,6 +33,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
+from fsstore.kvstore.contract.ability import Borrows, able
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -61,6 +64,7 @@ class ChunkedDriver(ArrayDriver):
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
         self._queue = ReadQueue()
+        self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
 
@@ -125,16 +129,6 @@ class ChunkedDriver(ArrayDriver):
             kept = self._kept = (array, chunks)
         return kept[1]
 
-    def _forget_cached(self) -> None:
-        """Drop cached chunks of all views of the array, now or after the commit."""
-        pool, ledger, place = self.options.pool, self.kvstore.ledger, self.entry.place
-        if not pool.total_bytes_limit:
-            return
-        if ledger is None:
-            pool.discard_groups(place)
-        else:
-            ledger.after_commit((pool, place), lambda _: pool.discard_groups(place))
-
     def _needs_recheck(self) -> bool:
         trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
         return not trusted and self.options.recheck_cached_metadata not in (False, "open")
@@ -171,11 +165,13 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        if unfinished:  # is to be seen
+        ahead = set() if self._ahead is None else _read_ahead(self._ahead, chunks, transform)
+        if unfinished or ahead:  # is to be seen, or brings what is wanted
+            unfinished = unfinished | ahead
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
 
-    def write(self, transform: IndexTransform, values: Array) -> Future[None]:
+    def write(self, transform: IndexTransform, values: Array, *, is_lent: bool = False) -> Future[None]:
         """Begin to write values that broadcast to the view.
 
         Reads that begin later see them.  Those begun before see the data before if they are small and through this
@@ -183,10 +179,14 @@ class ChunkedDriver(ArrayDriver):
         """
         self._queue.flush()
         if self._needs_recheck():
-            return self._after_recheck(lambda: self._write(transform, values), writes=True)
-        return self._write(transform, values)
+            return self._after_recheck(lambda: self._write(transform, values, is_lent=is_lent), writes=True)
+        return self._write(transform, values, is_lent=is_lent)
 
-    def _write(self, transform: IndexTransform, values: Array) -> Future[None]:
+    def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that stay as they are: memory stores keep those that fill uncompressed chunks."""
+        return self.write(transform, values, is_lent=True)
+
+    def _write(self, transform: IndexTransform, values: Array, *, is_lent: bool) -> Future[None]:
         try:
             chunks = self._chunks(self._current())
             shape, maps = located(array_view(self.array, transform), chunks.bounds)
@@ -194,7 +194,11 @@ class ChunkedDriver(ArrayDriver):
         except StoreError as error:
             return futures.failed(error)
         if self.kvstore.ledger is not None:
-            self._forget_cached()
+            _forget_cached(self)
+        borrower = able(chunks.store.driver, Borrows) if is_lent else None
+        if borrower is not None:
+            store = chunks.store._replace(driver=borrower.borrowing(spread))
+            chunks = replace(chunks, store=store)
         elide = not self.options.store_data_equal_to_fill_value
         return write_chunks(WriteRequest(chunks, maps, spread, elide))
 
@@ -213,7 +217,7 @@ class ChunkedDriver(ArrayDriver):
         try:
             array = await job.run(transform, bounds)
         finally:  # also after a failure: some chunks may be gone
-            self._forget_cached()
+            _forget_cached(self)
         if self.kvstore.ledger is not None:
             pool, entry = self.options.metadata_pool, self.entry
             self.kvstore.ledger.after_commit(
@@ -251,6 +255,17 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
     return IndexTransform._of(transform.domain, maps)
 
 
+def _forget_cached(driver: ChunkedDriver) -> None:
+    """Drop cached chunks of all views of the array, now or after the commit."""
+    pool, ledger, place = driver.options.pool, driver.kvstore.ledger, driver.entry.place
+    if not pool.total_bytes_limit:
+        return
+    if ledger is None:
+        pool.discard_groups(place)
+    else:
+        ledger.after_commit((pool, place), lambda _: pool.discard_groups(place))
+
+
 def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
     pool = array.options.pool
     if not pool.total_bytes_limit or array.kvstore.ledger is not None:
@@ -271,6 +286,18 @@ def _begin_reading(
         return futures.failed(error)
     later = queue.add if chunks.cache is None else None
     return read_chunks(ReadRequest(chunks, maps, memory), later)
+
+
+def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform) -> set[Future[Any]]:
+    """Begin to read what will be wanted after a view; return what is under way for the view itself."""
+
+    def begin(box: Box) -> Future[Any]:
+        domain = IndexDomain(inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box])
+        shape, maps = located(identity(domain), chunks.bounds)
+        return read_chunks(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, "C")))
+
+    box = box_of(transform)
+    return set() if box is None else ahead.note(box, chunks, begin)
 
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.context.context import Context, ContextResource, bind_resource
 from fsstore.errors import UnimplementedError
-from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index import Dim, IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
@@ -69,6 +69,8 @@ class ResizeBounds(NamedTuple):
         """Return the bounds that a caller gives; None keeps all."""
 
         def entries(bound: Iterable[int | None] | None) -> list[int | None]:
+            if isinstance(bound, str | bytes | Dim):
+                raise TypeError(f"bounds are a sequence of integers, not {type(bound).__name__}")
             return (
                 [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
             )
@@ -287,6 +289,10 @@ class ArrayDriver:
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view."""
         raise UnimplementedError("Destination does not support writing.")
+
+    def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
+        """Begin to write values that nobody changes any more: a store in memory may keep them without a copy."""
+        return self.write(transform, values)
 
     def in_batch(self, batch: Any) -> ArrayDriver:
         """Return the driver as a batch of reads uses it; most need not know that there is one."""

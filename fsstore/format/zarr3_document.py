@@ -7,7 +7,7 @@ from typing import Any
 
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.errors import JsonError, StoreError
+from fsstore.errors import JsonError, NotJsonError, StoreError
 from fsstore.format.extension.contract import extension_json, read_extension
 from fsstore.format.lenient import load_lenient, usual_v3
 from fsstore.format.zarr3_dtype import parse_data_type
@@ -18,6 +18,7 @@ from fsstore.values.json_value import (
     Json,
     Parser,
     array_of,
+    dumps,
     integer,
     obj,
     one_of,
@@ -69,6 +70,15 @@ def _attributes(value: Any) -> dict[str, Json]:
     return attributes
 
 
+def _wished_attributes(value: Any) -> dict[str, Json]:
+    """Return attributes of a spec, which may hold anything that is JSON."""
+    try:
+        dumps(obj(value), allow_nan=True)
+    except TypeError as error:
+        raise NotJsonError(str(error)) from None
+    return _attributes(value)
+
+
 def _unit_list(value: Any) -> list[Json]:
     def unit(item: Any) -> str | None:
         if item is None:
@@ -110,7 +120,7 @@ def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
     has_type, fill_given = "data_type" in value, "fill_value" in fields
     out["codecs"] = take("codecs", codecs)
     out["fill_value"] = take("fill_value", lambda item: _fill(item, out["data_type"], has_type=has_type))
-    out["attributes"] = fields.take("attributes", _attributes) or None
+    out["attributes"] = fields.take("attributes", _attributes if stored else _wished_attributes) or None
     out["dimension_names"] = fields.take("dimension_names", array_of(optional(string)))
     fields.take("storage_transformers", _no_transformers)
     if value.get("consolidated_metadata") is None:  # as zarr-python wrote it for arrays

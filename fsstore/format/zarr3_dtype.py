@@ -32,7 +32,7 @@ from fsstore.values.json_value import (
     string,
 )
 
-__all__ = ["DataType", "older_type", "parse_data_type", "shown_field", "stored_type"]
+__all__ = ["DataType", "octet_type", "older_type", "parse_data_type", "shown_field", "stored_type"]
 
 _CORE = (
     "bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64",
@@ -189,6 +189,14 @@ def _named(name: str, configuration: Mapping[str, Json] | None = None) -> DataTy
     json = extension_json(extension)
     stored: Json = json if "configuration" in json else name
     return DataType(dtype_of(extension.native), extension.native, stored, extension)
+
+
+def octet_type(name: str) -> DataType | None:
+    """Return the extension that holds elements of one byte: TensorStore has names for them, and zarr v3 no type."""
+    names = {"char": "null_terminated_bytes", "byte": "raw_bytes"}
+    if name not in names:
+        return None
+    return parse_data_type({"name": names[name], "configuration": {"length_bytes": 1}})
 
 
 def stored_type(kind: dtype) -> DataType:

@@ -12,6 +12,7 @@ from typing import Any
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
 from fsstore.index.interval import INF, Bounds
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import quote
 
 __all__ = ["Dim", "dim_text"]
@@ -118,7 +119,7 @@ class Dim(_Interval):
     @implicit_lower.setter
     def implicit_lower(self, implicit: bool) -> None:
         """Mark the lower bound."""
-        self._bounds = self._bounds._replace(implicit_low=bool(implicit))
+        self._bounds = self._bounds._replace(implicit_low=as_flag("implicit_lower", implicit))
 
     @property
     def implicit_upper(self) -> bool:
@@ -128,7 +129,7 @@ class Dim(_Interval):
     @implicit_upper.setter
     def implicit_upper(self, implicit: bool) -> None:
         """Mark the upper bound."""
-        self._bounds = self._bounds._replace(implicit_high=bool(implicit))
+        self._bounds = self._bounds._replace(implicit_high=as_flag("implicit_upper", implicit))
 
     def intersect(self, other: Dim) -> Dim:
         """Return the intersection; labels must agree unless one is empty."""
@@ -226,7 +227,7 @@ def _bounds(given: dict[str, Any], implicit: tuple[Any, Any]) -> Bounds:
     else:
         interval = iv.half_open(low, INF + 1 if stop is None else stop)
     flags = (
-        own if flag is None else bool(flag)
+        own if flag is None else as_flag("implicit_lower and implicit_upper", flag)
         for flag, own in zip(implicit, (implicit_low, implicit_high), strict=True)
     )
     return Bounds(*interval, *flags)

@@ -12,7 +12,10 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from numbers import Real
 from typing import Any
+
+import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.index import interval as iv
@@ -190,7 +193,7 @@ def _common_rank(rank: Any, vectors: Mapping[str, tuple[Any, ...]], prefix: str)
 
 def checked_vector(name: str, value: Any) -> tuple[Any, ...]:
     """Return the argument `name`, one value a dimension, as a tuple; raise `TypeError` for what is none."""
-    if isinstance(value, str) or not isinstance(value, Iterable):
+    if isinstance(value, str | bytes | Mapping | Dim | IndexDomain) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence, not {type(value).__name__}")
     items = list(value)
     if name == "labels":
@@ -198,6 +201,8 @@ def checked_vector(name: str, value: Any) -> tuple[Any, ...]:
             raise TypeError("labels must be strings")
         return tuple(item or "" for item in items)
     if name.startswith("implicit"):
+        if not all(item is None or isinstance(item, bool | np.bool_ | Real) for item in items):
+            raise TypeError(f"{name} must be booleans")
         return tuple(bool(item) for item in items)
     numbers = tuple(operator.index(item) for item in items)
     if not all(-INT64 <= number < INT64 for number in numbers):

@@ -6,7 +6,7 @@ parsed by the `*_argument` functions, which raise `TypeError`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
@@ -14,10 +14,12 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
+from fsstore.index.dim import Dim
 from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import DimSpecs, resolve
 from fsstore.index.value import DomainValue, TransformValue
+from fsstore.values.argument import as_flag
 
 __all__ = [
     "Vector",
@@ -43,7 +45,7 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
     """Return the labels given as one string or a sequence of strings."""
     if isinstance(labels, str):
         return (labels,)
-    names = tuple(labels) if isinstance(labels, Iterable) else (labels,)
+    names = tuple(labels) if isinstance(labels, Iterable) and not isinstance(labels, Mapping) else (labels,)
     if not all(isinstance(name, str) for name in names):
         raise TypeError("labels must be a string or a sequence of strings")
     return names
@@ -60,7 +62,7 @@ def vector_argument(vector: Any) -> Vector:
         )
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
-    if isinstance(vector, str) or not isinstance(vector, Iterable):
+    if isinstance(vector, str | bytes | Dim) or not isinstance(vector, Iterable):
         raise TypeError(f"expected integers, not {type(vector).__name__}")
     return tuple([iv.int64_or_none(item) for item in vector])
 
@@ -76,7 +78,11 @@ def implicit_argument(implicit: Any) -> tuple[bool | None, bool | None]:
     for mark in (lower, upper):
         if isinstance(mark, str | bytes | list | tuple):
             raise TypeError(f"mark_bounds_implicit takes True, False or None, not {mark!r}")
-    return None if lower is None else bool(lower), None if upper is None else bool(upper)
+    return _mark(lower), _mark(upper)
+
+
+def _mark(value: Any) -> bool | None:
+    return None if value is None else as_flag("mark_bounds_implicit", value)
 
 
 def _spread(vector: Vector, count: int) -> tuple[int | None, ...]:

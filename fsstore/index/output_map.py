@@ -264,6 +264,8 @@ def _parsed(given: dict[str, Any]) -> OutputMap:
         else:
             raise TypeError(_OVERLOADS)
         return array_map(without_repeats(index_array(given["index_array"])), offset, stride, limits)
+    if "index_range" in given:
+        raise TypeError(_OVERLOADS)
     if "input_dimension" in given:
         return single_map(_int64(given["input_dimension"]), offset, stride)
     return constant_map(offset)

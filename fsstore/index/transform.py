@@ -67,6 +67,8 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
                 raise TypeError("IndexTransform(json=...) takes no other argument")
             self._domain, self._maps = transform_from_json(IndexDomain, value)
             return
+        if output is not None:  # before what it is put together with
+            output = _listed_maps(output)
         domain, output = _parsed(input_rank, positional, output, components)
         self._domain = domain
         self._maps = (
@@ -187,12 +189,16 @@ def _parsed(
 
 
 def _output_maps(output: Any) -> list[OutputMap]:
+    return [item._map for item in _listed_maps(output)]
+
+
+def _listed_maps(output: Any) -> list[OutputIndexMap]:
     if not isinstance(output, Iterable):
         raise TypeError(f"output must be a sequence of OutputIndexMap, not {type(output).__name__}")
     maps = list(output)
     if not all(isinstance(item, OutputIndexMap) for item in maps):
         raise TypeError("output must be a sequence of OutputIndexMap")
-    return [item._map for item in maps]
+    return maps
 
 
 def checked(domain: IndexDomain, maps: Sequence[OutputMap]) -> IndexTransform:

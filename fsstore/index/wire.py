@@ -34,7 +34,7 @@ from fsstore.index.value import (
     identity_maps,
 )
 from fsstore.values import json_value as _json
-from fsstore.values.json_value import Fields, Json, array_of, expected
+from fsstore.values.json_value import Fields, Json, array_of, expected, json_error
 
 __all__ = ["domain_from_json", "domain_to_json", "transform_from_json", "transform_to_json"]
 
@@ -74,7 +74,7 @@ def domain_from_json(made: type[D], value: Any) -> D:
         domain = _domain(made, fields, "")
         fields.finish()
     except StoreError as error:
-        raise JsonError(error.message).within("Error parsing index domain from JSON") from None
+        raise json_error(error).within("Error parsing index domain from JSON") from None
     return domain
 
 
@@ -208,7 +208,7 @@ def transform_from_json(made: type[D], value: Any) -> tuple[D, tuple[OutputMap, 
         fields.finish()
         return domain, identity_maps(domain.rank) if output is None else checked_maps(domain, output)
     except StoreError as error:
-        raise JsonError(error.message).within("Error parsing index transform from JSON") from None
+        raise json_error(error).within("Error parsing index transform from JSON") from None
 
 
 def _output(value: Any) -> OutputMap:

@@ -196,7 +196,8 @@ class OpenGroup:
         place = self.place
         context = place.spec.bound_context or Context()
         path, known = place.path + node.prefix, _documents(node)
-        opening = opening_beneath(kind, place, path, context, members={WHOLE: True}, documents=known)
+        members = {WHOLE: True, "recheck_cached_data": "open"}  # to xarray a dataset does not change
+        opening = opening_beneath(kind, place, path, context, members=members, documents=known)
         opened = execution.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
 

@@ -18,11 +18,13 @@ from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
-from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, memory_of_tasks, plan_boxes
+from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, chunks_in, memory_of_tasks, plan_boxes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
+from fsstore.job.tuning import TASK_KEYS
 from fsstore.job.work import work_on
+from fsstore.kvstore.contract.ability import TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_bound
 from fsstore.kvstore.store.kv_store import KvStore
@@ -144,6 +146,11 @@ class ArrayCopy:
             return False
         return _is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
+    def _is_taken(self) -> bool:
+        """Whether the storage of the target, or the kernel, copies values of the source, with a request each."""
+        taking, opened = able(self.store.driver, TakesValues), self.source._driver.kvstore
+        return taking is not None and opened is not None and taking.takes_from(opened.driver)
+
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
         target = await self.described()
@@ -151,16 +158,16 @@ class ArrayCopy:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
             why = "format, chunks and codecs are the same"
-            sides = chunk_sides(target)
-            count = math.prod(-(-size // side) for size, side in zip(target.shape, sides.write, strict=True))
-            tasks = -(-count // 256)
+            count = chunks_in(target.shape, chunk_sides(target).write)
+            requests = count if self._is_taken() else 2 * count
             return CopyPlan(
-                _where(self.source, shown[0]), shown[1], 0, tasks, (), nbytes, nbytes, self.memory, why
-            )
+                _where(self.source, shown[0]), shown[1], 0, -(-count // TASK_KEYS), (), nbytes, nbytes, requests,
+                self.memory, why,
+            )  # fmt: skip
         boxes = self.boxes(target, _sharing(executor))
         return CopyPlan(
             _where(self.source, shown[0]), shown[1], boxes.passes, boxes.tasks, boxes.targets.step,
-            boxes.bytes_read, boxes.bytes_written, self.memory, boxes.why,
+            boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, boxes.why,
         )  # fmt: skip
 
     async def run(self, executor: Executor | None, progress: Any) -> CopyReport:

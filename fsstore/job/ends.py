@@ -77,7 +77,7 @@ def array_like(
     names: Any = attributes.get(ARRAY_DIMENSIONS)
     labels = [label or None for label in source.domain.labels]
     if not isinstance(names, list) or len(names) != source.rank:
-        names = labels if any(labels) else None
+        names = labels if any(labels) or (words.zarr_format == 2 and not labels) else None
     options: dict[str, Any] = {
         "chunks": read if sharded or words.zarr_format == 3 else write,
         "dimension_names": names,

@@ -26,6 +26,7 @@ __all__ = [
     "ChunkSides",
     "CopyPlan",
     "CopyRegions",
+    "chunks_in",
     "held_for",
     "memory_of_tasks",
     "parse_bytes",
@@ -59,7 +60,8 @@ class CopyPlan:
     """The plan of a copy, to be printed or shown in a notebook before anything is done.
 
     `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
-    encoded ones where `passes` is 0; `why` says what decided the passes.
+    encoded ones where `passes` is 0; `why` says what decided the passes.  `requests` are reads and writes of chunks and
+    of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read together.
     """
 
     source: str
@@ -69,6 +71,7 @@ class CopyPlan:
     box: tuple[int, ...]
     bytes_read: int
     bytes_written: int
+    requests: int
     memory: int
     why: str
 
@@ -84,6 +87,7 @@ class CopyPlan:
             ("how", f"{passes}: {self.why}"),
             ("tasks", f"{self.tasks:,}" + (f", boxes of {self.box}" if self.passes else "")),
             ("traffic", f"{bytes_text(self.bytes_read)} read, {bytes_text(self.bytes_written)} written"),
+            ("requests", f"{self.requests:,} at most"),
             ("memory", f"{bytes_text(self.memory)} a worker"),
         ]
 
@@ -106,6 +110,7 @@ class CopyRegions:
     bytes_written: int
     why: str
     itemsize: int = 1
+    requests: int = 0
     reads: tuple[int, ...] = ()
     """The chunks that a task decodes for its box of the target, where there is one pass."""
 
@@ -182,13 +187,29 @@ def plan_boxes(
     fits = held_for(targets, source.read) <= most
     if (times <= READS_BEFORE_STAGING and fits) or not spills:
         why = f"every byte is decoded {times:.2f} times"
-        return CopyRegions(targets, None, read, nbytes, why, itemsize, tuple(source.read))
+        requests = _parts(shape, targets.step, source.read) + chunks_in(shape, target.write)
+        return CopyRegions(targets, None, read, nbytes, why, itemsize, requests, tuple(source.read))
     targets = cut(whole, target.write, target.write, origin, most, held_for)
     sources = cut(whole, source.read, target.write, origin, most, held_for)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
     if times <= READS_BEFORE_STAGING:
         why = "one pass would hold more than this memory"
-    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize)
+    spilled = len(sources) + _parts(shape, sources.step, targets.step)
+    requests = chunks_in(shape, source.read) + spilled + chunks_in(shape, target.write)
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize, requests)
+
+
+def chunks_in(shape: Sequence[int], chunk: Sequence[int]) -> int:
+    """Return how many chunks a shape is cut into."""
+    return math.prod(-(-size // side) for size, side in zip(shape, chunk, strict=True))
+
+
+def _parts(shape: Sequence[int], one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many parts a shape is cut into by two grids together, both beginning at zero."""
+    return math.prod(
+        -(-size // a) + -(-size // b) - 1 - (size - 1) // math.lcm(a, b) if size else 0
+        for size, a, b in zip(shape, one, other, strict=True)
+    )
 
 
 def parse_bytes(size: int | str) -> int:

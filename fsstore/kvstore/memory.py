@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from time import perf_counter_ns
-from typing import ClassVar
+from typing import Any, ClassVar
+
+import numpy as np
 
 from fsstore.context.memory_storage import MemoryStorage
 from fsstore.context.resource_kinds import ELSEWHERE
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.contract.ability import IsMetered, ReadsNow, WritesAtOnce
+from fsstore.kvstore.contract.ability import Borrows, IsMetered, ReadsNow, WritesAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -40,7 +42,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "MemoryDriver", "MemoryKind"]
 
 
-class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
+class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
     """The keys of a `MemoryStorage`.
 
     With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
@@ -51,6 +53,7 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
     def __init__(self, storage: MemoryStorage | None = None, *, atomic: bool = True) -> None:
         self.storage = MemoryStorage() if storage is None else storage
         self.atomic = atomic
+        self._lent: np.ndarray[Any, Any] | None = None
         self._features = Features(
             waits=False,
             create_only=True,
@@ -87,7 +90,7 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply each of `writes` whose condition holds."""
-        frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
+        frozen = [(key, self._frozen(value), if_equal) for key, value, if_equal in writes]
         begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
             time = now()
@@ -100,6 +103,20 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
         if self.meter is not None:
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
         return stamps
+
+    def borrowing(self, lent: Any) -> MemoryDriver:
+        """Return a driver of the same storage that keeps values which lie in the memory of `lent` as they are."""
+        driver = MemoryDriver(self.storage, atomic=self.atomic)
+        driver.meter, driver._lent = self.meter, lent
+        return driver
+
+    def _frozen(self, value: Buffer | None) -> bytes | memoryview | None:
+        """Return a value that nobody changes: a copy, unless its memory is lent."""
+        if self._lent is not None and isinstance(value, memoryview) and value.contiguous:
+            octets = np.frombuffer(value, np.uint8)
+            if np.may_share_memory(octets, self._lent):
+                return octets.data.toreadonly()
+        return None if value is None else bytes(value)
 
     async def write_atomic(
         self,
@@ -173,7 +190,7 @@ class MemoryDriver(IsMetered, ReadsNow, WritesAtOnce):
         return hash((id(self.storage), self.atomic))
 
 
-def _answer(read: Read, value: bytes, generation: bytes, time: float) -> ReadResult:
+def _answer(read: Read, value: bytes | memoryview, generation: bytes, time: float) -> ReadResult:
     if generation == read.if_not_equal:
         return ReadResult("unspecified", b"", generation, time)
     if not read.start and read.stop is None:

@@ -20,6 +20,7 @@ from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.observer import totals
+from fsstore.values.argument import as_flag, as_text
 
 __all__ = [
     "experimental_collect_matching_metrics", "experimental_collect_prometheus_format_metrics",
@@ -54,7 +55,7 @@ def _metrics() -> dict[str, tuple[int, str]]:
 
 
 def _matching(metric_prefix: str) -> dict[str, tuple[int, str]]:
-    if metric_prefix.startswith("/tensorstore"):
+    if as_text("metric_prefix", metric_prefix).startswith("/tensorstore"):
         metric_prefix = "/fsstore" + metric_prefix.removeprefix("/tensorstore")
     return {name: found for name, found in _metrics().items() if name.startswith(metric_prefix)}
 
@@ -67,10 +68,11 @@ def experimental_collect_matching_metrics(
     >>> experimental_collect_matching_metrics("/fsstore/none")
     []
     """
+    with_zeros = as_flag("include_zero_metrics", include_zero_metrics)
     return [
         {"name": name, "values": [{"value": value}]}
         for name, (value, _) in _matching(metric_prefix).items()
-        if value or include_zero_metrics
+        if value or with_zeros
     ]
 
 
@@ -133,6 +135,8 @@ def parse_tensorstore_flags(argv: Sequence[str]) -> None:
     `--tensorstore_verbose_logging` does what `experimental_update_verbose_logging` does.  Other flags of TensorStore
     tune its own machinery; they are accepted and logged.  Other flags are left to the program.
     """
+    if not isinstance(argv, list | tuple) or not all(isinstance(word, str) for word in argv):
+        raise TypeError("argv must be a list of strings")
     words = iter(argv[1:])
     for word in words:
         if word == "--":
@@ -151,7 +155,7 @@ def experimental_update_verbose_logging(flags: str = "", overwrite: bool = False
 
     The names of TensorStore's parts are accepted; requests of all stores are logged by `fsstore.requests`.
     """
-    on = [flag.partition("=") for flag in flags.split(",") if flag.strip()]
+    on = [flag.partition("=") for flag in as_text("flags", flags).split(",") if flag.strip()]
     wanted = any(value not in ("0", "-1") for _, _, value in on)
-    if wanted or overwrite:
+    if as_flag("overwrite", overwrite) or wanted:
         logging.getLogger("fsstore.requests").setLevel(logging.DEBUG if wanted else logging.NOTSET)

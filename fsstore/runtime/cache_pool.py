@@ -29,6 +29,7 @@ Group: TypeAlias = tuple[Hashable, Hashable]
 class CachePool:
     """A least-recently-used cache of at most `total_bytes_limit` bytes.  Thread-safe.
 
+    `read_ahead` is how many chunks are read for the next ones of reads that follow each other.
     `epoch` counts how often something was forgotten.
     """
 
@@ -42,11 +43,12 @@ class CachePool:
         "_used",
         "epoch",
         "meter",
+        "read_ahead",
         "total_bytes_limit",
     )
 
-    def __init__(self, total_bytes_limit: int = 0) -> None:
-        self.total_bytes_limit = total_bytes_limit
+    def __init__(self, total_bytes_limit: int = 0, read_ahead: int = 0) -> None:
+        self.total_bytes_limit, self.read_ahead = total_bytes_limit, read_ahead
         self.epoch = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int, Group | None]] = OrderedDict()
         self._groups: dict[Group, set[Hashable]] = {}

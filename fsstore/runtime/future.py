@@ -18,6 +18,7 @@ from fsstore.errors import FailedPreconditionError, StoreError, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
+from fsstore.values.argument import as_seconds
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
 
@@ -100,14 +101,14 @@ class Future(Awaited, Generic[T]):
 
         Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).  Ctrl-C cancels.
         """
-        if self._state == PENDING:
-            self._wait(timeout, deadline)
+        if self._state == PENDING or timeout is not deadline:
+            self._wait(as_seconds("timeout", timeout), as_seconds("deadline", deadline))
         return self._get()
 
     def exception(self, timeout: float | None = None, deadline: float | None = None) -> BaseException | None:
         """Block until the operation is done; return its error, or None.  Raises `CancelledError` if cancelled."""
-        if self._state == PENDING:
-            self._wait(timeout, deadline)
+        if self._state == PENDING or timeout is not deadline:
+            self._wait(as_seconds("timeout", timeout), as_seconds("deadline", deadline))
         if self._state == CANCELLED:
             raise asyncio.CancelledError
         return cast("BaseException", self._value) if self._state == ERROR else None
@@ -151,12 +152,12 @@ class Future(Awaited, Generic[T]):
         raise cast("BaseException", self._value)
 
     def _wait(self, timeout: float | None, deadline: float | None) -> None:
-        if _blocking_is_refused():
+        if self._state == PENDING and _blocking_is_refused():
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
             )
         try:
-            self.force()
+            self.force()  # of one that is done nothing is left to start, and it is not waited for
             self._block(timeout, deadline)
         except TimeoutError:
             raise

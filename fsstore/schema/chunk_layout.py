@@ -20,6 +20,7 @@ from fsstore.schema.layout_grid import GridConstraints as ChunkGrid
 from fsstore.schema.layout_grid import GridValue, grid_of, integers, numbers
 from fsstore.schema.layout_transform import backward, forward
 from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_from_json, merge_grids
+from fsstore.values.argument import as_flag
 from fsstore.values.json_like import WrittenAsJson, json_like
 from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
@@ -140,7 +141,7 @@ def _with_constraint(value: LayoutValue, name: str, given: Any) -> LayoutValue:
         rank = _integer(given, name)
         return value if rank == -1 else value.with_rank(rank)
     if name == "finalize":
-        return value.finalized() if given else value
+        return value.finalized() if as_flag("finalize", given) else value
     if name in _GRID_FACTS:
         return _with_fact(value, name, given)
     if name not in _INNER + _ORIGIN:

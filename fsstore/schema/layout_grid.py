@@ -19,7 +19,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import Bound, Vector, checked_rank, hard, merge_bound, merge_vector, soft
-from fsstore.values.json_value import Json, array_of, integer, number, obj, optional
+from fsstore.values.json_value import Json, array_of, combined, integer, json_error, number, obj, optional
 
 __all__ = ["MAX_SIZE", "GridConstraints", "GridValue", "grid_of", "integers", "located", "numbers"]
 
@@ -56,10 +56,9 @@ def _vector(values: Iterable[Any], is_hard: bool) -> Vector[Any]:
     return tuple(bounds) if any(bound is not None for bound in bounds) else None
 
 
-def located(error: StoreError, member: str) -> tuple[str, ...]:
-    """Return the problems of an error with the JSON member they are in."""
-    problem = error if isinstance(error, JsonError) else JsonError(error.message)
-    return problem.within(f'Error parsing object member "{member}"').problems
+def located(error: StoreError, member: str) -> JsonError:
+    """Return an error with the JSON member it is in."""
+    return json_error(error).within(f'Error parsing object member "{member}"')
 
 
 def _shown(value: float) -> str:
@@ -141,7 +140,7 @@ class GridValue:
         Without `elements_and_shape` only aspect ratios are taken, the other members are checked.
         """
         members = obj(json)
-        value, problems = self, list[str]()
+        value, problems = self, list[JsonError]()
         for name in _MEMBERS:
             if name not in members:
                 continue
@@ -149,14 +148,14 @@ class GridValue:
             try:
                 added = _from_member(value, name, given)
             except StoreError as error:
-                problems += located(error, name)
+                problems.append(located(error, name))
             else:
                 value = added if elements_and_shape or name.startswith("aspect") else value
         if members:
             names = ", ".join(f'"{name}"' for name in sorted(members))
-            problems.append(f"Object includes extra members: {names}")
+            problems.append(JsonError(f"Object includes extra members: {names}"))
         if problems:
-            raise JsonError(problems)
+            raise combined(problems)
         return value
 
 

@@ -25,7 +25,7 @@ from fsstore.schema.constraint import (
     soft,
 )
 from fsstore.schema.layout_grid import MAX_SIZE, GridValue, located
-from fsstore.values.json_value import Json, array_of, integer, obj, optional
+from fsstore.values.json_value import Json, array_of, combined, integer, obj, optional
 
 __all__ = ["GRIDS", "GridName", "LayoutValue", "layout_from_json", "merge_grids"]
 
@@ -219,18 +219,17 @@ _MEMBERS: Final = (
 
 def layout_from_json(json: Any) -> LayoutValue:
     """Parse the JSON form; every problem is reported with its member."""
-    members, value, problems = obj(json), LayoutValue(), list[str]()
+    members, value, problems = obj(json), LayoutValue(), list[JsonError]()
     for name in _MEMBERS:
         if name not in members:
             continue
         try:
             value = _with_member(value, name, members.pop(name))
         except StoreError as error:
-            problems += located(error, name)
+            problems.append(located(error, name))
     if members:
-        problems.append(
-            "Object includes extra members: " + ", ".join(f'"{name}"' for name in sorted(members))
-        )
+        names = ", ".join(f'"{name}"' for name in sorted(members))
+        problems.append(JsonError(f"Object includes extra members: {names}"))
     if problems:
-        raise JsonError(problems)
+        raise combined(problems)
     return value

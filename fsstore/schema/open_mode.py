@@ -8,9 +8,10 @@ from typing import Any, TypedDict
 
 from fsstore.errors import StoreError
 from fsstore.schema.staleness import RecheckCacheOption
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Fields, boolean
 
-__all__ = ["ModeOptions", "OpenMode", "as_flag", "mode_from_options"]
+__all__ = ["ModeOptions", "OpenMode", "mode_from_options"]
 
 
 class ModeOptions(TypedDict, total=False):
@@ -42,6 +43,11 @@ class OpenMode:
     delete_existing: bool = False
     assume_metadata: bool = False
     assume_cached_metadata: bool = False
+
+    def __post_init__(self) -> None:
+        """Raise `TypeError` for flags that are none."""
+        for name in _NAMES:
+            as_flag(name, getattr(self, name))
 
     def __repr__(self) -> str:
         """Return the flags that are set."""
@@ -118,10 +124,3 @@ def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
         raise TypeError(f"open_mode must be an OpenMode, not {type(given).__name__}")
     flags = {name: as_flag(name, options[name]) for name in _NAMES if name in options}
     return (given or OpenMode()) | OpenMode(**flags) if flags else given or OpenMode()
-
-
-def as_flag(name: str, value: Any) -> bool:
-    """Return a keyword argument as a boolean; None is not given.  Text and containers are no flags."""
-    if value is not None and not hasattr(type(value), "__bool__"):
-        raise TypeError(f"{name} must be a boolean, not {type(value).__name__}")
-    return bool(value)

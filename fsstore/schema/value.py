@@ -23,7 +23,7 @@ from fsstore.schema.layout_transform import forward, units_forward
 from fsstore.schema.layout_value import LayoutValue, layout_from_json
 from fsstore.values import dtypes
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_value import Json, integer, obj, quote, string
+from fsstore.values.json_value import Json, combined, integer, obj, quote, string
 from fsstore.values.units import Units, merge_units, units_from_json
 
 __all__ = ["SchemaValue", "schema_from_json"]
@@ -188,16 +188,16 @@ _MEMBERS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
 
 def schema_from_json(json: Any) -> SchemaValue:
     """Parse the JSON form; every problem is reported with its member."""
-    members, value, problems = obj(json), SchemaValue(), list[str]()
+    members, value, problems = obj(json), SchemaValue(), list[JsonError]()
     for name, read in _MEMBERS.items():
         if name not in members:
             continue
         try:
             value = read(value, members.pop(name))
         except StoreError as error:
-            problems += located(error, name)
+            problems.append(located(error, name))
     if members:
-        problems.append("Object includes extra members: " + ", ".join(map(quote, sorted(members))))
+        problems.append(JsonError("Object includes extra members: " + ", ".join(map(quote, sorted(members)))))
     if problems:
-        raise JsonError(problems)
+        raise combined(problems)
     return value

@@ -2,6 +2,7 @@
 
 Everything here is a plain function or a frozen value.  Nothing waits, and nothing imports another package of fsstore.
 
+* `argument`: arguments of callers: flags, numbers of seconds, texts, or a TypeError that names them
 * `attribute_types`: types of attributes, which JSON does not say
 * `detection`: telling a format by the files of a directory, or by the first and last bytes of a file
 * `dtype_names`: tensorStore's data types as attributes: int32, float64, json,

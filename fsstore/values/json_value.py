@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
-from fsstore.errors import DataLossError, JsonError
+from fsstore.errors import DataLossError, JsonError, NotJsonError, StoreError
 
 __all__ = [
     "DEEPEST_SPEC",
@@ -26,10 +26,12 @@ __all__ = [
     "boolean",
     "check_depth",
     "check_text",
+    "combined",
     "dumps",
     "expected",
     "integer",
     "integers_between",
+    "json_error",
     "loads",
     "number",
     "obj",
@@ -78,17 +80,19 @@ def quote(text: str | bytes) -> str:
     return '"' + "".join(out) + '"'
 
 
+_JSON_TYPES = (Mapping, list, tuple, str, bytes, int, float, type(None))
+_UNSHOWN = "<discarded>"
 _LONGEST_SHOWN = 4000  # characters of a value in a message
 
 
 def show(value: Any) -> str:
     """Return `value` as compact JSON for messages, long ones cut; what JSON cannot say prints as `<discarded>`."""
     if value is MISSING:
-        return "<discarded>"
+        return _UNSHOWN
     try:
         text = dumps(value).encode("utf-8", "backslashreplace").decode()
     except (TypeError, ValueError, RecursionError):
-        return "<discarded>"
+        return _UNSHOWN
     return text if len(text) <= _LONGEST_SHOWN else text[:_LONGEST_SHOWN] + "..."
 
 
@@ -96,7 +100,34 @@ def expected(what: str, received: Any) -> JsonError:
     """Return the error `Expected <what>, but received: <value>`."""
     if received is MISSING:
         return JsonError(f"Expected {what}, but member is missing")
-    return JsonError(f"Expected {what}, but received: {show(received)}")
+    if not isinstance(received, _JSON_TYPES):
+        return NotJsonError(f"Expected {what}, but received: {type(received).__name__}")
+    shown = show(received)
+    kind = NotJsonError if shown == _UNSHOWN and not _is_json(received) else JsonError
+    return kind(f"Expected {what}, but received: {shown}")
+
+
+def _is_json(value: Any) -> bool:
+    """Whether all parts of a value are of types of JSON, also where JSON has no word for them, such as NaN."""
+    try:
+        dumps(value, allow_nan=True)
+    except TypeError:
+        return False
+    except (ValueError, RecursionError):
+        pass
+    return True
+
+
+def json_error(error: StoreError) -> JsonError:
+    """Return an error that was found in JSON as one of JSON."""
+    return error if isinstance(error, JsonError) else JsonError(error.message)
+
+
+def combined(errors: Iterable[JsonError]) -> JsonError:
+    """Return the error of all problems of several: of a wrong Python type if one of the errors is."""
+    errors = list(errors)
+    kind = NotJsonError if any(isinstance(error, NotJsonError) for error in errors) else JsonError
+    return kind([problem for error in errors for problem in error.problems])
 
 
 def integer(low: int = -(2**63), high: int = 2**63 - 1) -> Parser[int]:
@@ -175,14 +206,14 @@ def array_of(parser: Parser[T], *, length: int | None = None) -> Parser[list[T]]
         if length is not None and len(value) != length:
             raise JsonError(f"Array has length {len(value)} but should have length {length}")
         out: list[T] = []
-        problems: list[str] = []
+        errors: list[JsonError] = []
         for position, item in enumerate(value):
             try:
                 out.append(parser(item))
             except JsonError as error:
-                problems += error.within(f"Error parsing value at position {position}").problems
-        if problems:
-            raise JsonError(problems)
+                errors.append(error.within(f"Error parsing value at position {position}"))
+        if errors:
+            raise combined(errors)
         return out
 
     return parse
@@ -199,7 +230,7 @@ class Fields:
         if not isinstance(value, Mapping):
             raise expected("object", value)
         self._left = dict(value)
-        self._problems: list[str] = []
+        self._errors: list[JsonError] = []
 
     def take(self, name: str, parser: Parser[Any], *, default: Any = None) -> Any:
         """Return the member parsed, or `default` when it is absent or malformed."""
@@ -215,7 +246,7 @@ class Fields:
         try:
             return parser(value)
         except JsonError as error:
-            self._problems += error.within(f"Error parsing object member {quote(name)}").problems
+            self._errors.append(error.within(f"Error parsing object member {quote(name)}"))
             return default  # type: ignore[no-any-return]  # never seen: finish raises
 
     def __contains__(self, name: str) -> bool:
@@ -224,7 +255,7 @@ class Fields:
 
     def problem(self, text: str) -> None:
         """Remember a problem of the object as a whole."""
-        self._problems.append(text)
+        self._errors.append(JsonError(text))
 
     def rest(self) -> dict[str, Any]:
         """Take and return all members not taken yet."""
@@ -235,9 +266,10 @@ class Fields:
         """Raise `JsonError` with every problem found, unknown members included."""
         if self._left:
             names = ", ".join(quote(name) for name in sorted(self._left))
-            self._problems.append(f"Object includes extra members: {names}")
-        if self._problems:
-            raise JsonError(self._problems)
+            kind = JsonError if _is_json(self._left) else NotJsonError
+            self._errors.append(kind(f"Object includes extra members: {names}"))
+        if self._errors:
+            raise combined(self._errors)
 
 
 def _pairs(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:

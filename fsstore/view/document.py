@@ -29,7 +29,7 @@ from fsstore.errors import StoreError
 from fsstore.format.fill_value import fill_to_v2, fill_to_v3
 from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of
 from fsstore.format.zarr2_dtype import dtype_json
-from fsstore.format.zarr3_dtype import DataType, older_type, parse_data_type, stored_type
+from fsstore.format.zarr3_dtype import DataType, octet_type, older_type, stored_type
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
 from fsstore.values.dtypes import dtype
@@ -157,14 +157,8 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
 
 
 def _stored_type(kind: dtype) -> DataType:
-    """Return how elements are shown: structures under the name that readers of every age know.
-
-    Elements of one byte have a name in TensorStore, but no data type in zarr v3.
-    """
-    names = {"char": "null_terminated_bytes", "byte": "raw_bytes"}
-    if kind.name in names:
-        return parse_data_type({"name": names[kind.name], "configuration": {"length_bytes": 1}})
-    return older_type(stored_type(kind))
+    """Return how elements are shown: structures under the name that readers of every age know."""
+    return octet_type(kind.name) or older_type(stored_type(kind))
 
 
 def _model(driver: ArrayDriver, chunk: tuple[int, ...]) -> ChunkModel | None:
@@ -248,7 +242,7 @@ def _v2(
     else:
         fill = None if shown.mark is None else fill_to_v2(shown.mark, shown.native)
         filters, kind = None, dtype_json(shown.native)
-    if any(labels) and _LABELS not in attributes:
+    if (any(labels) or not labels) and _LABELS not in attributes:  # xarray wants them of scalars too
         attributes[_LABELS] = [label or f"dim_{axis}" for axis, label in enumerate(labels)]
     document: dict[str, Json] = {
         "zarr_format": 2,

@@ -32,8 +32,16 @@ def test_whatever_a_codec_raises_fails_the_reads_of_its_chunk(monkeypatch, raise
 
         return fail
 
+    joined = BoundChain._joined
+
+    def join(self, parts):
+        if bad in map(bytes, parts):
+            raise raised
+        return joined(self, parts)
+
     for name in ["decode", "decode_to_scratch"]:
         monkeypatch.setattr(BoundChain, name, fails(getattr(BoundChain, name)))
+    monkeypatch.setattr(BoundChain, "_joined", join)
     reads = [store[start : start + 2].read() for start in range(0, 40, 2)]
     for number, read in enumerate(reads):
         if number in (2, 3):

@@ -4,7 +4,10 @@ A case is a stored document and the values of its array.  The document is put in
 values, the other opens it and reads them, bit for bit.  So chunks, shards and checksums are those of the writer.  A
 library that does not open the document refuses it, which is an answer too; anything else that goes wrong is a failure.
 
-`python tests/interop/interchange.py` writes `docs/reference/compatibility.md`.
+`python tests/interop/interchange.py` writes `docs/reference/compatibility.md`.  cloud-volume brings more packages than
+all others together, so it has an environment of its own, of what `CLOUD_VOLUME` names and the test dependencies: there
+`python tests/interop/interchange.py cloud-volume` exchanges volumes with it and writes down what it did, which the page
+repeats.
 """
 
 from __future__ import annotations
@@ -27,6 +30,10 @@ import zarr
 import fsstore
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
+RECORD = Path(__file__).parents[1] / "data" / "interchange" / "cloud_volume.json"
+VERSIONS = {"tensorstore": ("0.1.86",), "zarr": ("3.1.6", "3.4.2"), "zarrs": ("0.2.3",)}
+"""What the page speaks of: it is the same with each of these, as the test finds on every interpreter that it runs on."""
+CLOUD_VOLUME = ("cloud-volume", "pyspng-seunglab")
 LAYOUTS = (((7, 5), (3, 2)), ((9,), (4,)), ((3, 4, 5), (2, 4, 3)), ((4, 6), (4, 6)), ((1, 8), (1, 3)))
 """Shapes and chunks; the first alone is tried with everything."""
 
@@ -352,6 +359,33 @@ def by_zarrs(case: Case, place: Path, values: Any = None) -> Any:
             raise RefusedError(str(error)) from error
 
 
+_NOT_BY_CLOUD_VOLUME = (
+    "did not all correspond to the same shard",  # it writes shards one by one, where they are boxes
+    "cannot reshape array",  # images of 16 bits
+    "byte width are unsupported",
+    "cannot select an axis to squeeze",  # segmentations of several channels
+)
+
+
+def by_cloud_volume(case: Case, place: Path, values: Any = None) -> Any:
+    """Read by cloud-volume, or write."""
+    from cloudvolume import CloudVolume
+    from cloudvolume.exceptions import AlignmentError
+
+    if case.codec.startswith("png") and case.values.shape[3] > 1 and values is None:
+        raise RefusedError("cloud-volume 12 mixes up the channels of images when it decodes them")
+    volume = CloudVolume(f"file://{place}", compress=False, progress=False, non_aligned_writes=True)
+    try:
+        if values is None:
+            return np.asarray(volume[:, :, :])
+        volume[:, :, :] = values
+    except (AlignmentError, TypeError, ValueError) as error:
+        if not any(reason in str(error) for reason in _NOT_BY_CLOUD_VOLUME):
+            raise
+        raise RefusedError(str(error)) from error
+    return None
+
+
 LIBRARIES: dict[str, Callable[..., Any]] = {"tensorstore": by_tensorstore, "zarr": by_zarr, "zarrs": by_zarrs}
 
 
@@ -376,7 +410,7 @@ def _placed(case: Case, directory: Path, name: str) -> Path:
 
 def exchanged(case: Case, library: str, directory: Path) -> str:
     """Exchange an array with a library both ways; return what it does: `reads and writes`, `reads`, `writes`, `refuses`."""
-    act, does = LIBRARIES[library], []
+    act, does = {**LIBRARIES, "cloud-volume": by_cloud_volume}[library], []
     try:
         place = _placed(case, directory, f"{library}-ours")
         by_fsstore(case, place, case.values)
@@ -403,15 +437,43 @@ _USUAL = {1: {"bytes", "none", "raw"}, 2: {"int32"}}
 """The codecs with which types are compared, and the type with which codecs are, where there is such a case."""
 
 
+def record(directory: Path) -> dict[str, Any]:
+    """Exchange volumes with cloud-volume; return its version, and what it did with each codec and type."""
+    said: dict[str, dict[str, str]] = {}
+    for number, case in enumerate(case for case in cases() if case.format == "precomputed"):
+        own = directory / str(number)
+        own.mkdir()
+        done = exchanged(case, "cloud-volume", own)
+        if case.shown:
+            said.setdefault(case.codec, {})[case.type] = done
+    return {"version": version("cloud-volume"), "precomputed": said}
+
+
+def with_record(results: dict[tuple[str, str, str, str], str]) -> dict[tuple[str, str, str, str], str]:
+    """Return results with a column for cloud-volume, as it was recorded; it knows no other format."""
+    known = json.loads(RECORD.read_text(encoding="utf-8"))["precomputed"]
+    out = dict(results)
+    for kind, codec, name, _ in results:
+        if kind == "precomputed":
+            out[kind, codec, name, "cloud-volume"] = known[codec][name]
+        else:
+            out[kind, codec, name, "cloud-volume"] = "refuses"
+    return out
+
+
 def page(results: dict[tuple[str, str, str, str], str]) -> str:
     """Return the page of results by format, codec, type and library."""
+    columns = [*LIBRARIES, "cloud-volume"]
+    results = with_record(results)
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))["version"]
+    versions = [*(f"{name} {' and '.join(VERSIONS[name])}" for name in LIBRARIES), f"cloud-volume {recorded}"]
     lines = [
         "# Compatibility",
         "",
         "What other libraries do with arrays of each format, codec and type, and fsstore with theirs.",
         "The page is made by `tests/interop/interchange.py`, which exchanges an array of each kind both ways, bit for bit; a test",
         "checks that it says what the libraries do.",
-        "Versions: " + ", ".join(f"{name} {version(name)}" for name in LIBRARIES) + ".",
+        f"Versions: {', '.join(versions)}; what the last does was recorded in an environment of its own.",
         "",
         "A library *reads* what fsstore wrote, and *writes* what fsstore reads.",
         "It *refuses* what it does not open, or what it leaves to another library.  Codecs are compared with `int32` where they take it,",
@@ -419,22 +481,25 @@ def page(results: dict[tuple[str, str, str, str], str]) -> str:
         "fsstore reads and writes all of it.",
     ]
     for title, at in (("Codecs", 1), ("Types", 2)):
-        lines += ["", f"## {title}", "", f"| format | {title[:-1].lower()} | " + " | ".join(LIBRARIES) + " |"]
-        lines.append("|---|---|" + "---|" * len(LIBRARIES))
+        lines += ["", f"## {title}", "", f"| format | {title[:-1].lower()} | " + " | ".join(columns) + " |"]
+        lines.append("|---|---|" + "---|" * len(columns))
         cells: dict[tuple[str, str], dict[str, set[str]]] = {}
         usual = {(key[0], key[at]) for key in results if key[3 - at] in _USUAL[3 - at]}
         for key, said in results.items():
             if key[3 - at] in _USUAL[3 - at] or (key[0], key[at]) not in usual:
                 cells.setdefault((key[0], key[at]), {}).setdefault(key[3], set()).add(said)
         for (kind, name), by_library in cells.items():
-            told = [_told(by_library[library]) for library in LIBRARIES]
+            told = [_told(by_library[library]) for library in columns]
             lines.append(f"| {kind} | {name} | " + " | ".join(told) + " |")
     return "\n".join(lines) + "\n"
 
 
+_DONE = ("refuses", "reads", "writes", "reads and writes")
+
+
 def _told(said: set[str]) -> str:
     """Return what is said of a row: the most that is done, and that some cases are refused."""
-    most = max(said, key=len)
+    most = max(said, key=_DONE.index)
     return most if len(said) == 1 or most == "refuses" else f"{most}, or refuses"
 
 
@@ -451,5 +516,10 @@ def run(chosen: list[Case], directory: Path) -> dict[tuple[str, str, str, str], 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as made:
-        PAGE.write_text(page(run([case for case in cases() if case.shown], Path(made))))
-    sys.stdout.write(f"{PAGE} is written\n")
+        if sys.argv[1:] == ["cloud-volume"]:
+            written = RECORD
+            RECORD.write_text(json.dumps(record(Path(made)), indent=2, sort_keys=True) + "\n")
+        else:
+            written = PAGE
+            PAGE.write_text(page(run([case for case in cases() if case.shown], Path(made))))
+    sys.stdout.write(f"{written} is written\n")

@@ -1,6 +1,7 @@
 """What happens to arrays over time: handles, transactions, caches, resizes, pickles; the same in TensorStore 0.1.86."""
 
 import pickle
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -292,8 +293,31 @@ def open_stores(o):
     o.note("given twice", lambda: o.ts.open(o.spec(), kvstore=kv).result())
 
 
+def listed_positions(o):
+    """Positions that are listed lie within the view that is indexed, not only within the array."""
+    store = o.create()
+    store[...] = np.arange(10, dtype="int32")
+    part = store[3:7]
+    moved = part.translate_to[0]
+    backwards = moved[::-2]
+    for name, index in (
+        ("within", lambda: part.oindex[[3, 6, 4]]),
+        ("before", lambda: part.oindex[[2, 3]]),
+        ("behind", lambda: part.vindex[[3, 7]]),
+        ("moved", lambda: moved.oindex[[3, 0]]),
+        ("moved, behind", lambda: moved.oindex[[3, 4]]),
+        ("backwards", lambda: backwards.oindex[[0, -1]]),
+        ("backwards, behind", lambda: backwards.oindex[[0, 1]]),
+        ("twice", lambda: moved.oindex[[3, 1, 2]][1:].translate_to[0].oindex[[0, 0]]),
+    ):
+        o.note(f"read {name}", lambda index=index: index().read().result())
+        o.note(f"write {name}", lambda index=index: index().write(77).result())
+        o.note(f"after {name}", lambda: store.read().result())
+
+
 BEHAVIOURS = [
     handles,
+    listed_positions,
     resizes,
     transactions,
     ends_of_transactions,
@@ -319,3 +343,50 @@ def test_behaviour(behaviour, driver, tmp_path):
         seen.append(observer.seen)
     assert seen[0] == seen[1]
     assert seen[0]
+
+
+LENT = {
+    "one chunk": ("zarr3", {"codecs": [{"name": "bytes"}]}, [60, 50]),
+    "rows": ("zarr3", {"codecs": [{"name": "bytes"}]}, [10, 50]),
+    "columns": ("zarr3", {"codecs": [{"name": "bytes"}]}, [60, 10]),
+    "version 2": ("zarr", {"compressor": None}, [60, 50]),
+}
+
+
+@pytest.mark.parametrize(("driver", "members", "chunk"), LENT.values(), ids=LENT)
+@pytest.mark.parametrize("module", [fsstore, tensorstore], ids=lambda module: module.__name__)
+@pytest.mark.parametrize("lent", [None, False, True])
+def test_memory_stores_keep_what_is_lent_to_them(module, driver, members, chunk, lent):
+    """Values that may be referred to are those of the source, seen by its later changes; others are copies."""
+    layout = module.ChunkLayout(chunk_shape=chunk)
+    spec = {"driver": driver, "kvstore": "memory://", "metadata": members}
+    store = module.open(spec, create=True, dtype="uint8", shape=[60, 50], chunk_layout=layout).result()
+    source = np.full((60, 50), 1, "u1")
+    store.write(source, can_reference_source_data_indefinitely=lent).result()
+    assert (store.read().result() == 1).all()
+    key = "0.0" if driver == "zarr" else "c/0/0"
+    assert store.kvstore[key] == b"\1" * (chunk[0] * chunk[1])
+    assert store.kvstore.read(key, byte_range=slice(1, 4)).result().value == b"\1\1\1"
+    source[...] = 2
+    assert (store.read().result() == (2 if lent and chunk != [60, 10] else 1)).all()
+    store[0, :3] = 7
+    assert store[0, :5].read().result().tolist()[:3] == [7, 7, 7]
+    assert (source == 2).all()
+
+
+def test_what_is_lent_is_not_copied():
+    """A write of 16 MB takes no memory to speak of."""
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": {"codecs": [{"name": "bytes"}]}}
+    layout = fsstore.ChunkLayout(chunk_shape=[1, 2**20])
+    store = fsstore.open(spec, create=True, dtype="uint8", shape=[16, 2**20], chunk_layout=layout).result()
+    source = np.full((16, 2**20), 1, "u1")
+    taken = {}
+    for lent in (True, False):
+        tracemalloc.start()
+        try:
+            store.write(source, can_reference_source_data_indefinitely=lent).result()
+            taken[lent] = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+    assert taken[True] < 2**20
+    assert taken[False] >= 2**24

@@ -104,26 +104,29 @@ def test_a_process_that_is_killed(made, tmp_path, monkeypatch):
 
 
 def test_a_cluster(client, made, tmp_path):
-    """Workers of dask give what this process gives."""
+    """Workers of dask give what this process gives, and merge it."""
     paths, want = made
     with client.get_executor() as executor:
-        _check(
-            references.combine(paths, "time", executor=executor, batch=4).result(timeout=120), tmp_path, want
-        )
+        combined = references.combine(paths, "time", executor=executor, batch=1).result(timeout=120)
+    _check(combined, tmp_path, want)
+    here = references.combine(paths, "time").result()
+    here.save(tmp_path / "here.mosaic")
+    assert (tmp_path / "here.mosaic").read_bytes() == (tmp_path / "all.mosaic").read_bytes()
 
 
-def test_a_worker_of_a_cluster_that_is_killed(client, made, tmp_path):
-    """The batch of a worker that is killed is done again."""
+@pytest.mark.parametrize("kill_at", [0, 17])
+def test_a_worker_of_a_cluster_that_is_killed(client, made, tmp_path, kill_at):
+    """The batch of a worker that is killed is done again, and so are merges that it was at."""
     paths, want = made
     killed = []
 
-    def kill(_state):
-        if not killed:
+    def kill(state):
+        if not killed and state.tasks >= kill_at:
             killed.append(next(iter(client.run(os.getpid).values())))
             os.kill(killed[0], signal.SIGKILL)
 
     with client.get_executor() as executor:
-        combined = references.combine(paths, "time", executor=executor, batch=2, progress=kill).result(
+        combined = references.combine(paths, "time", executor=executor, batch=1, progress=kill).result(
             timeout=120
         )
     assert killed
@@ -204,3 +207,22 @@ def test_batches_follow_the_time_they_take(made, monkeypatch):
     monkeypatch.setattr(many, "timed_scan", lambda urls, wanted: (0.01, slow(urls, wanted)[1]))
     references.combine(paths, "time", dry_run=True).result()
     assert seen == [8, 16]
+
+
+def _failing_once(urls, wanted):
+    """Scan files; those of each batch fail the first time."""
+    mark = Path(urls[0]).with_suffix(".tried")
+    if not mark.exists():
+        mark.touch()
+        raise OSError("the disk was not there")
+    return 0.01 * len(urls), scan_files_here(urls, wanted)
+
+
+def test_a_second_attempt_is_made_by_a_cluster(client, made, tmp_path, monkeypatch):
+    """Dask knows calls by their arguments; a file that failed once is scanned again all the same."""
+    paths, want = made
+    monkeypatch.setattr(many, "timed_scan", _failing_once)
+    with client.get_executor() as executor:
+        combined = references.combine(paths, "time", executor=executor, batch=1).result(timeout=120)
+    assert not combined.report.left_out
+    _check(combined, tmp_path, want)

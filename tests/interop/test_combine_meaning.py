@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import cftime
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -9,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsstore import references
+from fsstore.combine.scan.calendar import encode_times, instants, parse_units
 
 DAY = np.timedelta64(1, "D")
 
@@ -176,3 +179,64 @@ def test_overlaps_of_files_that_drift(tmp_path_factory, spans, wins):
     with xr.open_dataset(str(folder / "all.mosaic"), engine="fsstore") as found:
         assert found["time"].values.tolist() == sorted(want)
         assert found["v"].values.tolist() == [want[at] for at in sorted(want)]
+
+
+@pytest.mark.parametrize("kind", ["i8", "f8"])
+def test_nanoseconds_are_times(tmp_path, kind):
+    """Times in nanoseconds are brought together with others where they are whole microseconds, and else refused."""
+    units = ["nanoseconds since 2001-01-01", "milliseconds since 2001-01-01", "ns since 2001-01-01 00:00:01"]
+    values = [[0, 5_000_000], [20.5, 30], [1000, 123_456_000]]
+    for number, (unit, each) in enumerate(zip(units, values, strict=True)):
+        with netCDF4.Dataset(tmp_path / f"{number}.nc", "w") as file:
+            file.createDimension("time", 2)
+            time = file.createVariable("time", "f8" if number == 1 else kind, ("time",))
+            time.units = unit
+            time[:] = each
+            file.createVariable("v", "f4", ("time",))[:] = [number, number + 0.5]
+    want = [0, 5_000_000, 20_500_000, 30_000_000, 1_000_001_000, 1_123_456_000]
+    with _combined(tmp_path) as found:
+        start = np.datetime64("2001-01-01", "ns")
+        assert found["time"].values.tolist() == [
+            (start + np.timedelta64(at, "ns")).astype(int) for at in want
+        ]
+    with netCDF4.Dataset(tmp_path / "2.nc", "a") as file:
+        file["time"][:] = [1000, 123_456_001]
+    with pytest.raises(references.CombineError, match="finer than microseconds"):
+        references.combine(str(tmp_path / "?.nc"), "time").result()
+
+
+CALENDARS = [
+    "standard",
+    "proleptic_gregorian",
+    "julian",
+    "noleap",
+    "all_leap",
+    "360_day",
+    "gregorian",
+    "365_day",
+    "366_day",
+]
+
+
+@given(
+    st.sampled_from(CALENDARS),
+    st.sampled_from(["days", "hours", "minutes", "seconds", "milliseconds", "microseconds"]),
+    st.integers(1, 3000), st.integers(1, 12), st.integers(1, 28),
+    st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=8),
+)  # fmt: skip
+@settings(max_examples=60, deadline=None)
+def test_dates_are_those_of_cftime(calendar, unit, year, month, day, values):
+    """Times of every calendar and unit are the instants that cftime makes of them."""
+    days = {"days": 1, "hours": 24}.get(unit, 24 * 60)
+    times = np.array(values) % (1000 * 365 * days)
+    units = parse_units(f"{unit} since {year:04}-{month:02}-{day:02}", calendar)
+    found = instants(times, units)
+    stamps = cftime.num2date(times, f"{unit} since {year:04}-{month:02}-{day:02}", calendar)
+    first = cftime.datetime(2000, 1, 1, calendar=calendar)
+    origin = parse_units("days since 2000-01-01", calendar).origin
+    told = [stamp - first for stamp in np.atleast_1d(stamps)]
+    assert (found - origin).tolist() == [
+        each.days * 86_400_000_000 + each.seconds * 1_000_000 + each.microseconds for each in told
+    ]
+    again, said = encode_times(found, units)
+    assert (instants(again, parse_units(said, calendar)) == found).all()

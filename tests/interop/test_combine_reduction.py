@@ -220,14 +220,15 @@ class _Recording(ThreadPoolExecutor):
         self.asked: list[str] = []
         self.fails = fails
 
-    def submit(self, work, /, *arguments, **options):
+    def submit(self, call, /, *arguments, **options):
         """Do a task, or fail."""
+        work = arguments[1]
         self.asked.append(work.__name__)
         if work is merged_bytes and self.fails is not None:
             failed: Future[object] = Future()
             failed.set_exception(self.fails("gone"))
             return failed
-        return super().submit(work, *arguments, **options)
+        return super().submit(call, *arguments, **options)
 
 
 @pytest.mark.parametrize("fails", [None, OSError, BrokenExecutor])

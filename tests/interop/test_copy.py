@@ -89,6 +89,8 @@ def test_plans_say_what_is_done(tmp_path):
     assert "one pass would decode every byte" in str(two)
     assert two.bytes_read == 2 * VALUES.nbytes
     assert "<table>" in two._repr_html_()
+    assert same.requests < one.requests < two.requests
+    assert f"requests {two.requests:,} at most" in str(two)
     assert not (tmp_path / "b").exists()
 
 

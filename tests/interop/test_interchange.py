@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import interchange
-from interchange import LIBRARIES, PAGE, cases, exchanged, page, run
+from interchange import CLOUD_VOLUME, LIBRARIES, PAGE, RECORD, VERSIONS, cases, exchanged, page, record, run
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -23,7 +25,19 @@ def test_the_page_says_what_libraries_do(tmp_path: Path):
     """
     chosen = [case for case in cases() if case.shown]
     assert len(chosen) > 150
+    assert all(version(name) in versions for name, versions in VERSIONS.items())
     assert page(run(chosen, tmp_path)) == PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore")
+def test_what_is_recorded_of_cloud_volume(tmp_path: Path):
+    """Volumes are exchanged with cloud-volume, where it is installed, as the record says that they were."""
+    pytest.importorskip(
+        "cloudvolume", reason=f"it has an environment of its own: {' and '.join(CLOUD_VOLUME)}"
+    )
+    recorded = json.loads(RECORD.read_text(encoding="utf-8"))
+    assert record(tmp_path)["precomputed"] == recorded["precomputed"]
 
 
 @pytest.mark.long

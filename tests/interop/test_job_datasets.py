@@ -69,3 +69,22 @@ def test_a_copy_of_a_netcdf_file_is_the_same_dataset(tmp_path, scheme, seed):
     assert ts.verify(target, against=source, level="values").result()
     ts.copy(source, target, if_exists="update").result()
     xr.testing.assert_identical(xr.open_zarr(tmp_path / "x.zarr").load(), expected)
+
+
+@pytest.mark.parametrize(("version", "other"), [(2, 3), (3, 2)])
+@pytest.mark.parametrize(
+    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
+)
+def test_a_version_of_zarr_becomes_the_other(tmp_path, version, other, seed):
+    """What xarray writes in one version it reads alike in a copy, and in a view, of the other version."""
+    dataset, encoding = a_dataset(seed)
+    plain = {
+        name: {key: value for key, value in how.items() if key not in ("zlib", "chunksizes")}
+        for name, how in encoding.items()
+    }
+    source = tmp_path / "x.zarr"
+    dataset.to_zarr(source, zarr_format=version, encoding=plain, consolidated=False)
+    expected = xr.open_zarr(source, consolidated=False).load()
+    ts.copy(str(source), f"file://{tmp_path}/y.zarr|zarr{other}:").result()
+    for place in (tmp_path / "y.zarr", f"zarr{other}::file://{source}"):
+        xr.testing.assert_identical(xr.open_zarr(place, consolidated=False).load(), expected)

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 
 import fsstore as ts
 from fsstore.chunk.plan.regions import Region, cut, most_covered
-from fsstore.errors import ResourceExhaustedError, UnavailableError
+from fsstore.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from fsstore.job import work
 from fsstore.job.plan import ChunkSides, plan_boxes
+from fsstore.kvstore.local.driver import LocalDriver
 
 dimension = st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
 
@@ -38,6 +39,42 @@ def test_the_bounds_of_a_plan(dimensions, memory, itemsize):
     single = 3 * itemsize * max(int(np.prod(read)), int(np.prod(write)))
     assert plan.held <= max(memory, single)
     assert plan.tasks >= 1
+    one, other = plan.targets.step, plan.reads or plan.sources.step
+    parts = [
+        len({*range(0, size, a), *range(0, size, b)}) for size, a, b in zip(shape, one, other, strict=True)
+    ]
+    chunks = [
+        [len(range(0, size, side)) for size, side in zip(shape, sides, strict=True)]
+        for sides in (read, write)
+    ]
+    spilled = 0 if plan.sources is None else len(plan.sources) + np.prod(chunks[0])
+    assert plan.requests == np.prod(parts) + np.prod(chunks[1]) + spilled
+
+
+def test_the_requests_of_a_copy(tmp_path):
+    """A copy makes no more requests for chunks than its plan says, and no fewer where all chunks are stored."""
+    group = ts.open_group(tmp_path / "a", mode="w").result()
+    array = group.create_array("x", shape=[20, 12], dtype="i4", chunks=[2, 12]).result()
+    array[:] = np.arange(1, 241, dtype="i4").reshape(20, 12)
+    asked = 0
+
+    def counted(real):
+        async def call(self, requests):
+            nonlocal asked
+            asked += sum("/c/" in each.key or "/spill/" in each.key for each in requests)
+            return await real(self, requests)
+
+        return call
+
+    for memory in ("3kB", "1kB"):
+        schema, place = {"chunks": [20, 3], "codec": None}, tmp_path / memory
+        plan = ts.plan_copy(array, place, schema=schema, max_memory=memory).result()
+        with pytest.MonkeyPatch.context() as patch:
+            for name in ("read_many", "write_many"):
+                patch.setattr(LocalDriver, name, counted(getattr(LocalDriver, name)))
+            asked = 0
+            ts.copy(array, place, schema=schema, max_memory=memory).result()
+        assert (memory, asked) == (memory, plan.requests)
 
 
 @hypothesis.given(
@@ -187,8 +224,16 @@ def test_memory_stays_within_what_was_given(tmp_path, slabs, megabytes):
     assert row.strip() == str([float(at) for at in range(0, slabs, 50)])
 
 
-def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
-    """A job that ends because the disk is full continues when there is room, with what is left."""
+@pytest.mark.parametrize(
+    "failure",
+    [
+        ResourceExhaustedError("No space left on device"),
+        PermissionDeniedError("The provided token has expired"),
+    ],
+    ids=["a full disk", "an expired token"],
+)
+def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
+    """A job that ends because a disk is full or a token is too old continues with what is left."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     values = np.arange(400, dtype="i4").reshape(20, 20)
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
@@ -197,14 +242,14 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
 
     async def full(order, number):
         if number >= 3:
-            raise ResourceExhaustedError("No space left on device")
+            raise failure
         return await real(order, number)
 
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
         patch.setitem(work._WORK, "box", full)
         patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
-        with pytest.raises(ResourceExhaustedError):
+        with pytest.raises(type(failure)):
             ts.copy(array, tmp_path / "b", **options).result()
     assert not (tmp_path / "b/zarr.json").exists()
     report = ts.copy(array, tmp_path / "b", **options).result()

@@ -395,8 +395,10 @@ def test_a_pyramid(tmp_path, version):
     ).result()
     values = np.random.default_rng(0).random((2, 30, 20), "f4")
     base[:] = values
-    report = ts.build_pyramid(str(tmp_path / "p"), levels=3).result()
+    heard = []
+    report = ts.build_pyramid(str(tmp_path / "p"), levels=3, progress=heard.append).result()
     assert report.arrays == ("1", "2")
+    assert sum(each.ended for each in heard) == 2
     group = ts.open_group(tmp_path / "p").result()
     small = group["1"].read().result()
     assert small.shape == (2, 15, 10)

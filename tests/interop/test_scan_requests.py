@@ -11,9 +11,14 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
+import virtualizarr
 import xarray as xr
+from obspec_utils.registry import ObjectStoreRegistry
+from obstore.store import HTTPStore
+from virtualizarr.parsers import HDFParser
 
 import fsstore as ts
+from benchmarks.workloads_scan import write_variables
 
 
 class Server(ThreadingHTTPServer):
@@ -138,6 +143,23 @@ def test_one_variable_of_thirty(server):
     assert server.rounds <= 14
     np.testing.assert_array_equal(array[4].read().result(), values[4])
     assert server.cost()[0] == 1
+
+
+@pytest.mark.filterwarnings("ignore:Numcodecs codecs are not in the Zarr version 3")
+def test_the_structure_takes_a_twentieth_of_the_bytes_of_virtualizarr(server):
+    """The parser of VirtualiZarr reads chunk indexes with the structure; here the blocks with headers are read."""
+    write_variables(server.folder / "a.nc")
+    shown = xr.open_dataset(f"{server.url}a.nc|hdf5:", engine="fsstore", decode_cf=False)
+    ours = server.cost()[1]
+    registry = ObjectStoreRegistry(
+        {server.url: HTTPStore.from_url(server.url, client_options={"allow_http": True})}
+    )
+    found = virtualizarr.open_virtual_dataset(
+        f"{server.url}a.nc", registry=registry, parser=HDFParser(), loadable_variables=[], decode_times=False
+    )
+    theirs = server.cost()[1]
+    assert set(found.variables) == set(shown.variables)
+    assert ours <= 0.05 * theirs
 
 
 def test_an_index_of_many_chunks_is_read_once(server):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from fsstore.codec.ability import factory_abilities_of
-from fsstore.codec.chain.chain import codec_json, find_codec, misplaced, parse_entry
+from fsstore.codec.chain.chain import CodecChain, codec_json, find_codec, misplaced, parse_entry
 from fsstore.codec.configuration import Members, read_options
 from fsstore.codec.contract import CodecFactory, Kind
 from fsstore.codec.zarr3.transpose import permutation
@@ -67,7 +67,7 @@ class CodecOptions:
 
 
 def _option_json(value: Any) -> Json:
-    if isinstance(value, ChainSpec):
+    if isinstance(value, ChainSpec | CodecChain):
         return value.to_json()
     return list(value) if isinstance(value, tuple) else value
 

@@ -100,15 +100,14 @@ class BoundN5Default:
         """Return the elements of a block, cut or filled up to the chunk."""
         view = memoryview(data).cast("B")
         block = self._block(view)
-        if 0 in block:
-            found = np.empty(block, self.decoded.dtype)
-        else:
-            found = self._chain(block).decode(view[len(self._header) :])
         wanted = self.decoded.shape
-        if block == wanted:
+        found = None if 0 in block else self._chain(block).decode(view[len(self._header) :])
+        if found is not None and block == wanted:
             return found
         out = np.empty(wanted, self.decoded.dtype)
         out[...] = missing_element(self.decoded.dtype, self.decoded.fill_value)
+        if found is None:  # however long the block is along other dimensions
+            return out
         common = tuple(slice(min(pair)) for pair in zip(block, wanted, strict=True))
         out[common] = found[common]
         return out

@@ -63,7 +63,10 @@ _SHORT = {
     "us": "microseconds",
     "microsecond": "microseconds",
     "msecs": "milliseconds",
+    "ns": "nanoseconds",
+    "nanosecond": "nanoseconds",
 }
+_FINE = 1000  # nanoseconds in the finest unit here: times in nanoseconds are read where they are whole microseconds
 _SINCE = re.compile(
     r"\s*(?P<unit>[A-Za-z]+)\s+since\s+(?P<y>[+-]?\d{1,6})-(?P<m>\d{1,2})-(?P<d>\d{1,2})"
     r"(?:[T\s]+(?P<H>\d{1,2})(?::(?P<M>\d{1,2}))?(?::(?P<S>\d{1,2}(?:\.\d{0,9})?))?)?"
@@ -75,12 +78,16 @@ _DAY = _UNITS["days"]
 
 @dataclass(frozen=True, slots=True)
 class TimeUnits:
-    """A unit in microseconds, and the instant that it counts from, in its calendar."""
+    """A unit in microseconds, and the instant that it counts from, in its calendar.
+
+    A count of nanoseconds is divided by `divisor` first.
+    """
 
     unit: str
     origin: int
     since: str
     calendar: str
+    divisor: int = 1
 
     @property
     def length(self) -> int:
@@ -106,6 +113,8 @@ def parse_units(units: Any, calendar: Any = "standard") -> TimeUnits:
         what = f"calendar {quote(str(calendar))}" if known is None else f"units of time {quote(str(units))}"
         raise UnimplementedError(f"The {what} cannot be converted")
     unit = _SHORT.get(match["unit"].lower(), match["unit"].lower())
+    divisor = _FINE if unit == "nanoseconds" else 1
+    unit = "microseconds" if unit == "nanoseconds" else unit
     if unit not in _UNITS:
         raise UnimplementedError(f"The units of time {quote(str(units))} cannot be converted")
     date = tuple(int(match[part]) for part in "ymd")
@@ -113,7 +122,7 @@ def parse_units(units: Any, calendar: Any = "standard") -> TimeUnits:
     clock = int(match["H"] or 0) * 3600 + int(match["M"] or 0) * 60
     micros = clock * 1_000_000 + round(float(match["S"] or 0) * 1_000_000) - _zone(match["zone"])
     since = str(units).split(" since ", 1)[1].strip()
-    return TimeUnits(unit, int(days[0]) * _DAY + micros, since, known)
+    return TimeUnits(unit, int(days[0]) * _DAY + micros, since, known, divisor)
 
 
 def _zone(text: str | None) -> int:
@@ -127,6 +136,10 @@ def _zone(text: str | None) -> int:
 def instants(values: Any, units: TimeUnits) -> Ints:
     """Return times as microseconds in their calendar; raises `StoreError` for what is no number."""
     values = np.asarray(values)
+    if units.divisor > 1 and values.dtype.kind in "iuf":
+        if (values % units.divisor).any():
+            raise StoreError("A time is finer than microseconds, and cannot be converted")
+        values = values // units.divisor
     if values.dtype.kind in "iu":
         limit = (2**62 - abs(units.origin)) // units.length
         if values.size and (int(values.max()) > limit or int(values.min()) < -limit):

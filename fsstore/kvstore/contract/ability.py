@@ -15,6 +15,7 @@ from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, Rea
 from fsstore.runtime.observer import Meter
 
 __all__ = [
+    "Borrows",
     "CopiesRanges",
     "IsMetered",
     "KeepsDirectories",
@@ -107,6 +108,16 @@ class Modifies:
 
     def modify(self, key: str, function: Modify) -> None:
         """Change a key by `function` of its value: now for readers inside, and again at commit."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class Borrows:
+    """A driver that holds values in memory, and need not copy those that nobody changes any more."""
+
+    __slots__ = ()
+
+    def borrowing(self, lent: Any) -> Any:
+        """Return a driver of the same store that keeps values which lie in the memory of the array `lent`, uncopied."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

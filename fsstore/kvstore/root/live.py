@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import NotJsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -62,7 +62,7 @@ def _prefix_of(source: Any) -> KvPrefix:
         return KvPrefix(ZarrStoreDriver(source))
     if isinstance(source, MutableMapping):
         return KvPrefix(MappingDriver(source))
-    raise StoreError(f"Expected a filesystem, a mapping or a store, but received: {type(source).__name__}")
+    raise NotJsonError(f"Expected a filesystem, a mapping or a store, but received: {type(source).__name__}")
 
 
 def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from fsstore.context.context import Context
+from fsstore.context.context import Context, context_of
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.values.argument import as_flag
 
 __all__ = ["KvSpec"]
 
@@ -44,11 +45,12 @@ class KvSpec(KvSpecValue):
         `strip_context` removes all; `unbind_context` writes bound resources as a `context`; `context` binds.
         """
         new = self
-        if strip_context:
+        written_down = as_flag("unbind_context", unbind_context)
+        if as_flag("strip_context", strip_context):
             new = new.unbound()
-        elif unbind_context:
+        elif written_down:
             new = KvSpec(self.to_json())
         if context is not None:
-            new = new.bound(context)
+            new = new.bound(context_of(context))
         for name in KvSpecValue.__slots__:
             setattr(self, name, getattr(new, name))

@@ -19,7 +19,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import PENDING, Future, make
 from fsstore.runtime.together import outcomes, tell
 
-__all__ = ["Batch", "checked"]
+__all__ = ["Batch", "checked", "refused"]
 
 T = TypeVar("T")
 _SUBMITTED = "batch was already submitted"
@@ -136,6 +136,12 @@ def checked(batch: object) -> Batch:
     if not isinstance(batch, Batch):
         raise TypeError(f"batch must be a Batch or None, not {type(batch).__name__}")
     return batch
+
+
+def refused(batch: object) -> StoreError:
+    """Return the error about a batch for a write of values, which has nothing to read."""
+    checked(batch)
+    return StoreError("Invalid batch: batch can only be specified when copying from a TensorStore source")
 
 
 def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:

@@ -8,6 +8,7 @@ threads so that many of them overlap.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, TypeVar
 
@@ -34,6 +35,7 @@ from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.values.argument import as_flag, as_seconds, require_kind
 from fsstore.values.printing import pretty
 
 __all__ = ["KvStore"]
@@ -137,9 +139,11 @@ class KvStore(Specified):
         them down as a `context`.
         """
         spec = self._open.effective_spec()
-        if retain_context:
+        retained = as_flag("retain_context", retain_context)
+        unbound = as_flag("unbind_context", unbind_context)
+        if retained:
             return KvSpec.showing(spec)
-        return KvSpec(spec.to_json()) if unbind_context else KvSpec.showing(spec.unbound())
+        return KvSpec(spec.to_json()) if unbound else KvSpec.showing(spec.unbound())
 
     def standing_spec(self) -> KvSpecValue:
         """Return the spec that opens the same store; one bound to a transaction has none."""
@@ -190,6 +194,10 @@ class KvStore(Specified):
         `staleness_bound` a time since when an answer is fresh enough.  With a `batch` the read waits until that is
         submitted.
         """
+        if byte_range is not None or batch is not None or staleness_bound is not None:
+            require_kind("byte_range", byte_range, slice)
+            require_kind("batch", batch, Batch)
+            as_seconds("staleness_bound", staleness_bound)
         start, stop = (0, None) if byte_range is None else byte_bounds(byte_range)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
         bound = math.inf if staleness_bound is None else float(staleness_bound)
@@ -217,8 +225,9 @@ class KvStore(Specified):
 
     def delete_range(self, range: Range) -> Future[None]:  # noqa: A002  # TensorStore's name
         """Delete every key in a range, relative to the path."""
-        if not isinstance(range, Range):
-            raise TypeError(f"range must be a KvStore.KeyRange, not {type(range).__name__}")
+        if range is None:
+            raise TypeError("range must be a KvStore.KeyRange, not None")
+        require_kind("range", range, Range)
         return self._begin(lambda: self.prefix.delete_range(range), slow=True)
 
     def list(  # TensorStore's name
@@ -227,7 +236,8 @@ class KvStore(Specified):
         strip_prefix_length: int = 0,
     ) -> Future[Any]:
         """Return the keys of a range as `bytes`, relative to the path, without their first bytes."""
-        if strip_prefix_length < 0:
+        require_kind("range", range, Range)
+        if operator.index(strip_prefix_length) < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
         return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
 
@@ -241,6 +251,10 @@ class KvStore(Specified):
 
         Raises `UnimplementedError` where the driver cannot do that.  A transaction of the target copies values.
         """
+        if not isinstance(target, KvStore):
+            raise TypeError(f"target must be a KvStore, not {type(target).__name__}")
+        require_kind("source_range", source_range, Range)
+        as_seconds("source_staleness_bound", source_staleness_bound)
         if self._transaction is not None:
             return futures.failed(UnimplementedError("Source transactions not supported"))
         copying = able(target._driver(), CopiesRanges)

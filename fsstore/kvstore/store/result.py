@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Any, Literal
 
 from fsstore.kvstore.contract import driver as contract
@@ -32,6 +33,8 @@ class TimestampedStorageGeneration:
     time: float
 
     def __init__(self, generation: str | bytes = b"", time: float = -math.inf) -> None:
+        if not isinstance(time, Real):
+            raise TypeError(f"time must be a number, not {type(time).__name__}")
         self.generation, self.time = key_bytes(generation), float(time)
 
     @classmethod
@@ -72,6 +75,10 @@ class KvReadResult:
         value: str | bytes = b"",
         stamp: TimestampedStorageGeneration | None = None,
     ) -> None:
+        if state not in ("unspecified", "missing", "value"):
+            raise TypeError(f"state must be 'unspecified', 'missing' or 'value', not {state!r}")
+        if stamp is not None and not isinstance(stamp, TimestampedStorageGeneration):
+            raise TypeError(f"stamp must be a TimestampedStorageGeneration, not {type(stamp).__name__}")
         self.state, self.value = state, key_bytes(value)
         self.stamp = TimestampedStorageGeneration() if stamp is None else stamp
 

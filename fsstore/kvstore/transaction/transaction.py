@@ -8,7 +8,7 @@ from typing import Self
 from fsstore.errors import StoreError, refuse_pickling
 from fsstore.kvstore.transaction.ledger import Ledger
 from fsstore.runtime.future import Future
-from fsstore.schema.open_mode import as_flag
+from fsstore.values.argument import as_flag
 
 __all__ = ["Transaction", "check_rebinding", "check_transaction"]
 
