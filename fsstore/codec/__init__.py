@@ -6,6 +6,7 @@
 * `extension`: codecs that the registry of zarr v3 extensions defines, each a class
 * `fill`: what missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what
   is stored
+* `grib_header`: a check of GRIB messages before ecCodes decodes them, because it trusts the images in them
 * `image_header`: what is looked at in image data before a decoder written in C sees it, because that decoder trusts
   it
 * `image_size`: how large an image is, and how deep its samples are, by its headers, before anything is decoded

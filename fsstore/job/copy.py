@@ -25,7 +25,7 @@ from fsstore.errors import (
 )
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
-from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
+from fsstore.job.ends import array_like, attributes_of, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
@@ -198,10 +198,7 @@ def _array_copy(source: TensorStore, store: OpenKv, scheme: str, options: _Optio
 
 
 def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Options, path: str) -> ArrayCopy:
-    try:
-        attributes = source.attrs.asdict()
-    except UnimplementedError:  # an image, a function: arrays without attributes
-        attributes = {}
+    attributes = attributes_of(source) or {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
     return ArrayCopy(source, store, words, wanted, fill_value, options.memory, options.context, path)
 

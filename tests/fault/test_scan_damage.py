@@ -19,6 +19,7 @@ import tifffile
 from astropy.io import fits
 
 import fsstore as ts
+from fsstore.codec.grib_header import check_grib
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.kvstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
 from fsstore.kvstore.scan.hdf5.format.filter import Filter
@@ -171,6 +172,30 @@ def test_damaged_files_at_length(tmp_path, kind, part):
             first = ended.seed + 1
         else:
             break
+
+
+@pytest.mark.parametrize(("packing", "before"), [("grid_jpeg", b"\xff\x4f\xff\x51"), ("grid_png", b"IHDR")])
+def test_images_in_messages_are_compared_with_their_values(packing, before, tmp_path):
+    """ecCodes writes as many elements as an image has, whatever the message says, so it does not get larger ones."""
+    write_messages(tmp_path)
+    message = bytearray((tmp_path / f"{packing}.grib").read_bytes())
+    check_grib(bytes(message))
+    height = message.index(before) + (12 if packing == "grid_jpeg" else 8)
+    message[height + 2 : height + 4] = b"\xff\xff"
+    with pytest.raises(DataLossError, match="an image of"):
+        check_grib(bytes(message))
+    (tmp_path / "damaged.grib").write_bytes(message)
+    entry = next(
+        entry for entry in ts.list_arrays(f"file://{tmp_path}/damaged.grib|grib:") if len(entry.shape) > 1
+    )
+    array = ts.open(
+        {"driver": "zarr", "kvstore": f"file://{tmp_path}/damaged.grib|grib:{entry.path}/"}
+    ).result()
+    with pytest.raises(StoreError, match="an image of"):
+        array.read().result()
+    for wrong in (message[: message.index(before)] + b"7777", message[:20] + b"\0\0\0\1" + message[24:]):
+        with pytest.raises(DataLossError, match="Invalid GRIB message"):
+            check_grib(bytes(wrong))
 
 
 @pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 4096])

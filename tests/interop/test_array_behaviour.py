@@ -293,8 +293,31 @@ def open_stores(o):
     o.note("given twice", lambda: o.ts.open(o.spec(), kvstore=kv).result())
 
 
+def listed_positions(o):
+    """Positions that are listed lie within the view that is indexed, not only within the array."""
+    store = o.create()
+    store[...] = np.arange(10, dtype="int32")
+    part = store[3:7]
+    moved = part.translate_to[0]
+    backwards = moved[::-2]
+    for name, index in (
+        ("within", lambda: part.oindex[[3, 6, 4]]),
+        ("before", lambda: part.oindex[[2, 3]]),
+        ("behind", lambda: part.vindex[[3, 7]]),
+        ("moved", lambda: moved.oindex[[3, 0]]),
+        ("moved, behind", lambda: moved.oindex[[3, 4]]),
+        ("backwards", lambda: backwards.oindex[[0, -1]]),
+        ("backwards, behind", lambda: backwards.oindex[[0, 1]]),
+        ("twice", lambda: moved.oindex[[3, 1, 2]][1:].translate_to[0].oindex[[0, 0]]),
+    ):
+        o.note(f"read {name}", lambda index=index: index().read().result())
+        o.note(f"write {name}", lambda index=index: index().write(77).result())
+        o.note(f"after {name}", lambda: store.read().result())
+
+
 BEHAVIOURS = [
     handles,
+    listed_positions,
     resizes,
     transactions,
     ends_of_transactions,

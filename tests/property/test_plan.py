@@ -186,7 +186,7 @@ def test_listed_positions_are_grouped_by_chunk(count, far):
         for values in (positions, [np.sort(each) for each in positions]):
             axes = [RegularAxis(7), ClippedAxis(11, extent), RegularAxis(3)][:columns]
             seen = np.zeros(count, int)
-            segments = listed_segments(axes, values, (count,))
+            segments = listed_segments(axes, values, (count,), [None] * columns)
             for place, segment in enumerate(segments):
                 chunk = segment.chunk if columns > 1 else (segment.chunk,)
                 inside = segment.inside if columns > 1 else (segment.inside,)

@@ -40,7 +40,7 @@ class ListedSegments(Sequence[Any]):
     output dimension.  The chunks of the segments in each range of `uniform` have one shape.
     """
 
-    __slots__ = ("bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
+    __slots__ = ("_flat", "bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
 
     def __init__(
         self,
@@ -56,6 +56,7 @@ class ListedSegments(Sequence[Any]):
         self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, self.positions, strict=True)]
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
         self.uniform = _uniform(axes, self.chunks)
+        self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -97,39 +98,63 @@ class ListedSegments(Sequence[Any]):
         flat = np.arange(begin, end) if self.order is None else self.order[begin:end]
         return np.unravel_index(flat, self.sizes)
 
-    def addresses(self, span: range, strides: Sequence[int], step: int) -> IntArray:
+    def addresses(self, span: range, strides: tuple[int, ...], step: int) -> IntArray:
         """Return where the elements of some segments lie in memory, in elements.
 
         `strides` are those of a chunk, by output dimension of the segments; the chunk of each begins `step` after that
         of the one before.
         """
-        begin, end = int(self.bounds[span.start]), int(self.bounds[span.stop])
-        shifts: Any = step * np.arange(len(span))
-        found: Any = 0
-        for values, starts, stride in zip(self.positions, self.starts, strides, strict=True):
-            found = found + values[begin:end] * stride if stride != 1 else found + values[begin:end]
-            shifts = shifts - starts[span.start : span.stop] * stride
-        if len(span) > 1:
-            shifts = np.repeat(shifts, np.diff(self.bounds[span.start : span.stop + 1]))
-        column: IntArray = found + shifts
-        return column
+        first, stop = span.start, span.stop
+        begin, end = int(self.bounds[first]), int(self.bounds[stop])
+        if self._flat is None:  # most chunks have the strides of the first, so these are made once for all
+            self._flat = strides, _sum(self.positions, strides), _sum(self.starts, strides)
+        known, flat, starts = self._flat
+        if known == strides:
+            column, shifts = flat[begin:end], -starts[first:stop]
+        else:
+            column = _sum([values[begin:end] for values in self.positions], strides)
+            shifts = -_sum([each[first:stop] for each in self.starts], strides)
+        if len(span) == 1:
+            return column + shifts
+        shifts += step * np.arange(len(span))
+        return column + np.repeat(shifts, np.diff(self.bounds[first : stop + 1]))
+
+
+def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:
+    """Return the sum of columns, each times its stride."""
+    parts = [
+        values if stride == 1 else values * stride for values, stride in zip(columns, strides, strict=True)
+    ]
+    return reduce(np.add, parts)
 
 
 def listed_segments(
-    axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...]
+    axes: Sequence[Axis],
+    positions: Sequence[IntArray],
+    sizes: tuple[int, ...],
+    ends: Sequence[tuple[int, int] | None],
 ) -> Sequence[Any]:
     """Return the segments of positions that are listed together, one column an output dimension.
 
-    `sizes` are those of the input dimensions along which they are listed.
+    `sizes` are those of the input dimensions along which they are listed; `ends` the least and the largest position
+    along each output dimension, where they are known.
     """
-    if not len(positions[0]):
+    count = len(positions[0])
+    if not count:
         return ()
+    if all(each is not None and _is_one(axis, each) for axis, each in zip(axes, ends, strict=True)):
+        return ListedSegments(axes, positions, sizes, (None, np.array([0, count])))
     grouped: _Grouped | None = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
     if grouped is None:
         numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
         shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
         grouped = _grouped([*shapes, *numbers])
     return ListedSegments(axes, positions, sizes, grouped)
+
+
+def _is_one(axis: Axis, ends: tuple[int, int]) -> bool:
+    """Return whether one chunk holds all positions from the least to the largest."""
+    return axis.chunk_of(ends[0]) == axis.chunk_of(ends[1])
 
 
 def _sizes_of(axis: Axis, chunks: IntArray) -> IntArray | None:

@@ -10,6 +10,7 @@ Pure: knows nothing of keys, bytes or stores.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from itertools import product
 from operator import attrgetter
@@ -54,9 +55,13 @@ class Affine(NamedTuple):
 
 
 class Indexed(NamedTuple):
-    """The output positions are listed, in an array that broadcasts against the shape of the result."""
+    """The output positions are listed, in an array that broadcasts against the shape of the result.
+
+    `ends` are the least and the largest, if they are known.
+    """
 
     positions: IntArray
+    ends: tuple[int, int] | None = None
 
 
 _covers = attrgetter("covers")
@@ -271,9 +276,9 @@ def _component(
     if len(outputs) > 1 or len(inputs) > 1:
         positions = [_positions(maps[output], inputs, shape) for output in outputs]
         sizes = tuple([shape[axis] for axis in inputs])
-        return PlanComponent(
-            outputs, inputs, listed_segments([axes[output] for output in outputs], positions, sizes)
-        )
+        cut = [axes[output] for output in outputs]
+        ends = [_ends(maps[output], shape) for output in outputs]
+        return PlanComponent(outputs, inputs, listed_segments(cut, positions, sizes, ends))
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
         segments: Sequence[Segment] = slice_segments(
@@ -283,10 +288,20 @@ def _component(
         segments = [point_segment(axis, output_map.position)]
     elif inputs:
         column = output_map.positions.reshape(-1)
-        segments = listed_segments([axis], [column], (len(column),))
+        segments = listed_segments([axis], [column], (len(column),), [output_map.ends])
     else:
         segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
     return PlanComponent(outputs, inputs, segments)
+
+
+def _ends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, int] | None:
+    """Return the least and the largest position along an output dimension, None if they are not known."""
+    if isinstance(output_map, Indexed):
+        return output_map.ends
+    if isinstance(output_map, Constant):
+        return output_map.position, output_map.position
+    ends = output_map.first, output_map.first + output_map.step * (shape[output_map.axis] - 1)
+    return min(ends), max(ends)
 
 
 def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int, ...]) -> IntArray:
@@ -299,6 +314,8 @@ def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int,
         return np.broadcast_to(values.reshape(place), sizes).reshape(-1)
     if isinstance(output_map, Constant):
         return np.full(int(np.prod(sizes)), output_map.position, dtype=np.int64)
+    if output_map.positions.size == math.prod(sizes):
+        return output_map.positions.reshape(-1)
     lead = len(shape) - output_map.positions.ndim
     own = output_map.positions.shape
     place = [own[axis - lead] if axis >= lead else 1 for axis in inputs]

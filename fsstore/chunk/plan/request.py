@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import sub
 
-from fsstore.chunk.plan.grid import IntArray
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
+import numpy as np
+
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed
+from fsstore.chunk.plan.planner import OutputMap as Planned
 from fsstore.errors import OutOfRangeError
 from fsstore.index import IndexTransform
 from fsstore.index.compose import compose
-from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE
+from fsstore.index.interval import interval_text
+from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, OutputMap
 
 __all__ = ["located", "maps_within", "plan_maps"]
 
 
-def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
+def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[Planned]]:
     """Return the shape of a view, and where in the array its positions lie.
 
     `bounds` is the identity over the array, with explicit bounds.
@@ -28,14 +31,14 @@ def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[in
     return bounded.domain.shape, plan_maps(bounded, extent)
 
 
-def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap]:
+def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[Planned]:
     """Return the output maps of a transform with finite bounds, as positions from the start of its domain.
 
     Listed positions are checked against the shape of the array; affine ones were when the bounds were resolved.
     """
     origin = transform.domain.inclusive_min
     empty = 0 in transform.domain.shape
-    maps: list[OutputMap] = []
+    maps: list[Planned] = []
     for dimension, output in enumerate(transform.maps):
         if output.method == SINGLE:
             source = output.input_dimension
@@ -43,16 +46,13 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
         elif output.method == CONSTANT or output.index_array is None:
             maps.append(Constant(output.offset))
         else:
-            positions = output.offset + output.stride * output.index_array
-            if not empty:
-                _check(positions, dimension, shape[dimension])
-            maps.append(Indexed(positions))
+            maps.append(_indexed(output, None if empty else (dimension, shape[dimension])))
     return maps
 
 
 def maps_within(
     transform: IndexTransform, shape: Sequence[int]
-) -> tuple[tuple[int, ...], list[OutputMap]] | None:
+) -> tuple[tuple[int, ...], list[Planned]] | None:
     """Return what `located` does of a transform whose positions are affine and lie within the array, else None.
 
     Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
@@ -62,7 +62,7 @@ def maps_within(
     if True in domain.implicit_lower_bounds:
         return None
     low, high, open_ended = domain.inclusive_min, [*domain.exclusive_max], [*domain.implicit_upper_bounds]
-    maps: list[OutputMap] = []
+    maps: list[Planned] = []
     for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
         first = last = offset
         if method == SINGLE:
@@ -80,9 +80,22 @@ def maps_within(
     return None if True in open_ended else (tuple(map(sub, high, low)), maps)
 
 
-def _check(positions: IntArray, dimension: int, extent: int) -> None:
-    for index in (int(positions.min()), int(positions.max())) if positions.size else ():
-        if not 0 <= index < extent:
+def _indexed(output: OutputMap, checked: tuple[int, int] | None) -> Indexed:
+    """Return a map of listed positions; `checked` are a dimension and its size, if something is read there.
+
+    The values must lie within the view that was indexed, which may be less than the array.
+    """
+    _, offset, stride, _, values, (low, high) = output
+    assert values is not None
+    positions = values if (offset, stride) == (0, 1) else offset + stride * values
+    if checked is None or not values.size:
+        return Indexed(positions)
+    dimension, size = checked
+    least, most = int(np.minimum.reduce(values, None)), int(np.maximum.reduce(values, None))
+    for index in (least, most):
+        if not low <= index < high or not 0 <= offset + stride * index < size:
             raise OutOfRangeError(
-                f"Index {index} is outside valid range [0, {extent}) of dimension {dimension}"
+                f"Index {index} is outside valid range {interval_text(low, high)} of dimension {dimension}"
             )
+    ends = sorted((offset + stride * least, offset + stride * most))
+    return Indexed(positions, (ends[0], ends[1]))

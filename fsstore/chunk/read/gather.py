@@ -91,10 +91,16 @@ class CellBox(Sequence["CellBox"]):
 
     def __getitem__(self, place: int | slice) -> CellBox | list[CellBox]:
         """Return one cell, or a list of some."""
+        if len(self) == 1 and place == 0:
+            return self
         cut = _Cut.of(self.spans, 1)
         if isinstance(place, slice):
             return [CellBox(self.plan, cut.box(number)) for number in range(len(self))[place]]
         return CellBox(self.plan, cut.box(range(len(self))[place]))
+
+    def __iter__(self) -> Iterator[CellBox]:
+        """Yield the cells."""
+        return iter([self] if len(self) == 1 else self[:])
 
     @property
     def chunks(self) -> list[IntArray]:
@@ -196,7 +202,7 @@ class Gather:
         columns: list[IntArray] = []
         base = 0
         for component, span, apart in zip(self.plan.components, cells.spans, steps, strict=True):
-            own = [strides[output] for output in component.outputs]
+            own = tuple([strides[output] for output in component.outputs])
             if component.listed is None:
                 base += component.segments[0].inside * own[0]
             else:

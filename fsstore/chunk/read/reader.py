@@ -52,7 +52,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["Later", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = ["Later", "is_one_quick", "plan_alone", "read", "read_here", "read_spread"]
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -69,6 +69,12 @@ def _bytes_touched(window: Window) -> int:
 def _chain_of(window: Window) -> BoundChain:
     part = window.part
     return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
+
+
+def is_one_quick(windows: Sequence[Window]) -> bool:
+    """Return whether a read is of one chunk that no other thread can help with, and that is decoded soon."""
+    one = len(windows) == 1 and len(windows[0].cells) == 1
+    return one and _chain_of(windows[0]).effort <= INLINE_READ_BYTES
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:

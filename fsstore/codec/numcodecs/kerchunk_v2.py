@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
+from fsstore.codec.grib_header import check_grib
 from fsstore.codec.numcodecs.flat import FlatSpec, fixed_dtype, octets
 from fsstore.codec.numcodecs.foreign_v2 import BoundReader, fixed_size
 from fsstore.codec.zarr3.deflate import BoundDeflate
@@ -98,6 +99,7 @@ def _grib_values(eccodes: Any, message: bytes, key: str, count: int) -> Any:
     length = int.from_bytes(message[8:16] if edition == 2 else message[4:7], "big")
     if message[:4] != b"GRIB" or message[-4:] != b"7777" or (edition == 2 and length != len(message)):
         raise FailedPreconditionError("Invalid grib data: it is not one whole message")
+    check_grib(message)
     handle = eccodes.codes_new_from_message(message)
     try:
         found = eccodes.codes_get_size(handle, key)
