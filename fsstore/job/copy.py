@@ -221,6 +221,9 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
 
 async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     """Return the copy of an array as what stands at the target lets it be; None if that is to be kept."""
+    stage = await job.scratch.ended()
+    if stage:
+        await Stage.named(job.store, stage).clear()
     await job.scratch.begin()
     found = await look(job.place, job.words)
     if found.kind is None:
@@ -283,9 +286,10 @@ async def _commit(
         below = {key.removeprefix(root): value for key, value in documents.items()}
         documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
     await stage.commit(documents, unchanged=unchanged, deleted=deleted)
-    for job in jobs:
-        await job.scratch.clear()
+    await jobs[0].scratch.end(stage.name)
     await stage.clear()
+    for job in reversed(jobs):
+        await job.scratch.clear()
     return combined(reports)
 
 
