@@ -1,7 +1,8 @@
 """A web server on the loopback address that serves a directory, near or as far away as a bucket.
 
 A far server answers each request 30 ms late.  Waiting costs no processor time, so what is measured is how many
-requests a library has under way, and how many after each other.
+requests a library has under way, and how many after each other.  Its line may have a limit: answers pass it one after
+another.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from benchmarks.loopback import ServerProcess
 
 _DELAY_S = 0.03
 """How late the answers of a far server are."""
+_COARSE_S = 0.005  # sleeping for less takes longer than it should
 _RANGE = re.compile(r"\r\nrange: bytes=(\d*)-(\d*)\r\n", re.IGNORECASE)
 
 
@@ -48,14 +50,31 @@ def _read(file: Path, start: int, stop: int) -> bytes:
         return opened.read(stop - start)
 
 
-async def _serve(root: Path, delay: float) -> None:
+async def _serve(root: Path, delay: float, speed: float) -> None:
+    line, free = asyncio.Lock(), asyncio.get_running_loop().time()
+
+    async def pass_line(size: int) -> None:
+        """Wait as long as an answer takes to pass; sleeping is not exact, so the line keeps its own time.
+
+        Small answers pass a few milliseconds' worth at a time.
+        """
+        nonlocal free
+        loop = asyncio.get_running_loop()
+        async with line:
+            free = max(free, loop.time()) + size / speed
+            if free - loop.time() > _COARSE_S:
+                await asyncio.sleep(free - loop.time())
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
                 if delay:
                     await asyncio.sleep(delay)
-                writer.write(_answer(root, request))
+                answer = _answer(root, request)
+                if speed:
+                    await pass_line(len(answer))
+                writer.write(answer)
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -69,10 +88,11 @@ async def _serve(root: Path, delay: float) -> None:
 class FarServer(ServerProcess):
     """The process that serves a directory."""
 
-    def __init__(self, folder: Path, delay: float = _DELAY_S) -> None:
-        super().__init__("benchmarks.far_server", f"{delay}:{folder}")
+    def __init__(self, folder: Path, delay: float = _DELAY_S, speed: float = 0) -> None:
+        """Serve a folder, each answer so late, over a line of so many bytes a second; of any speed where that is 0."""
+        super().__init__("benchmarks.far_server", f"{delay}:{speed}:{folder}")
 
 
 if __name__ == "__main__":
-    late, _, served = sys.argv[1].partition(":")
-    asyncio.run(_serve(Path(served), float(late)))
+    late, limit, served = sys.argv[1].split(":", 2)
+    asyncio.run(_serve(Path(served), float(late), float(limit)))

@@ -75,6 +75,19 @@ class Access:
         read = self._each(lambda box: np.asarray(array[box]), self.boxes)
         return read if self.name == "many" else read[0]
 
+    def numpy(self, whole: np.ndarray[Any, Any]) -> Any:
+        """Return what it must read of an array, or what must stand there after it was written."""
+        if self.values:
+            for box, value in zip(self.boxes, self.values, strict=True):
+                whole[box] = value
+            return whole
+        if self.name in ("points", "mask"):
+            return whole[self.points]
+        if self.name == "outer":
+            return whole[np.ix_(*self.points)]
+        read = [whole[box] for box in self.boxes]
+        return read if self.name in ("many", "in order") else read[0]
+
     @property
     def plain(self) -> bool:
         """Whether slices and numbers say it, which is all that h5py can read quickly."""

@@ -14,12 +14,12 @@ READS = ("all", "box", "plane", "row", "strided", "points", "outer", "mask", "on
 WRITES = ("write all", "write box", "write plane", "write one", "write many", "write tail")
 ACCESSES = (*READS, *WRITES)
 STORES: dict[str, tuple[str, ...]] = {
-    "zarr3": ("local", "local", "memory", "zip", "ocdbt", "http", "far"),
-    "zarr2": ("local", "local", "memory", "zip", "http", "far"),
+    "zarr3": ("local", "local", "memory", "zip", "ocdbt", "http", "far", "s3"),
+    "zarr2": ("local", "local", "memory", "zip", "http", "far", "s3"),
     "n5": ("local", "http"),
     "precomputed": ("local", "http"),
     "references": ("local", "http", "far"),
-    "hdf5": ("local",),
+    "hdf5": ("local", "http"),
 }
 """The stores each format is measured on; one that stands twice is drawn twice as often."""
 
@@ -37,12 +37,12 @@ _DTYPES = ("uint8", "int16", "uint16", "int32", "float32", "float64")
 _CHUNK_BYTES = 2 << 10, 11 << 20
 _ARRAY_BYTES = 1 << 20, 96 << 20
 _MOST_CHUNKS = 4096
-_FAR_CHUNKS = 64  # each costs a wait, and a round has to end
+_FAR_STORES, _FAR_CHUNKS = ("far", "s3"), 64  # each costs a wait, and a round has to end
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One array, where it is, and what is done with it."""
+    """One array, where it is, and what is done with it; `synced` if what is written has to be on the disk."""
 
     seed: int
     format: str
@@ -53,6 +53,7 @@ class Cell:
     shards: tuple[int, ...] | None
     codec: str
     access: str
+    synced: bool = False
 
     @property
     def nbytes(self) -> int:
@@ -73,7 +74,8 @@ class Cell:
         shards = "" if self.shards is None else f" shards {'x'.join(map(str, self.shards))}"
         shape, chunks = ("x".join(map(str, sizes)) for sizes in (self.shape, self.chunks))
         where = f"{self.format}/{self.store}"
-        return f"{self.seed}: {self.access}, {where}, {self.dtype} {shape} by {chunks}{shards}, {self.codec}"
+        access = f"{self.access}, synced" if self.synced else self.access
+        return f"{self.seed}: {access}, {where}, {self.dtype} {shape} by {chunks}{shards}, {self.codec}"
 
 
 def draw(seed: int) -> Cell:
@@ -88,7 +90,7 @@ def draw(seed: int) -> Cell:
     kind = np.dtype(dice.choice(_DTYPES[:5] if array_format == "precomputed" else _DTYPES))
     chunks = _sides(dice, rank, _between(dice, *_CHUNK_BYTES) // kind.itemsize)
     wanted = _between(dice, *_ARRAY_BYTES) // kind.itemsize
-    most = _FAR_CHUNKS if store == "far" else _MOST_CHUNKS
+    most = _FAR_CHUNKS if store in _FAR_STORES else _MOST_CHUNKS
     count = max(1, min(most, wanted // max(1, math.prod(chunks))))
     grid = _sides(dice, rank, count)
     if array_format == "precomputed":  # its last dimension are channels, which chunks do not cut
@@ -103,7 +105,8 @@ def draw(seed: int) -> Cell:
             side * dice.randint(1, max(1, min(8, number))) for side, number in zip(chunks, grid, strict=False)
         )
     codec = dice.choice(_CODECS[array_format])
-    return Cell(seed, array_format, store, kind.name, shape, chunks, shards, codec, access)
+    synced = access in WRITES and store == "local" and dice.random() < 0.5
+    return Cell(seed, array_format, store, kind.name, shape, chunks, shards, codec, access, synced)
 
 
 def _between(dice: random.Random, low: int, high: int) -> int:

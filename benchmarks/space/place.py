@@ -12,14 +12,15 @@ import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from benchmarks.far_server import FarServer
 from benchmarks.harness import Contender, same
 from benchmarks.reference_peers import zarr_array
-from benchmarks.space.access import Access, access_of, sample
+from benchmarks.space.access import access_of, sample
+from benchmarks.space.bucket import bucket
 from benchmarks.space.cell import Cell
 
 __all__ = ["contenders"]
@@ -49,20 +50,35 @@ def contenders(cell: Cell, folder: Path) -> Mapping[str, Contender]:
     access = access_of(cell)
     made = folder / "made"
     _write(cell, made)
+    expected = access.numpy(sample(cell))
     found: dict[str, Contender] = {}
-    for library, open_array in _openers(cell, made, folder):
+    ground = Ground(cell, made, folder, [])
+    for library, open_array in _openers(ground):
         say = access.tensorstore if library in ("fsstore", "tensorstore") else None
         opened = open_array()
         run = partial(say, _module(library), opened) if say is not None else partial(access.zarr, opened)
-        found[library] = _checked_write(cell, access, run) if cell.writes else run
+        read = partial(np.asarray, opened) if cell.writes else None
+        found[library] = _Checked(run, read, expected, ground.servers)
     return found
 
 
-def _checked_write(cell: Cell, access: Access, run: Callable[[], Any]) -> Contender:
-    """Write once and look at what stands there; what is timed writes only."""
-    if not same(run(), access.values[0]):
-        raise AssertionError(f"what was written reads back otherwise: {cell}")
-    return run
+class _Checked:
+    """A contender whose first result is compared with NumPy's; of one that writes, all that stands there then."""
+
+    def __init__(
+        self, run: Callable[[], Any], read: Callable[[], Any] | None, expected: Any, servers: list[FarServer]
+    ) -> None:
+        self._run, self._read, self._servers = run, read, servers
+        self._expected: Any = expected
+
+    def __call__(self) -> Any:
+        """Do it."""
+        result = self._run()
+        if self._expected is not None:
+            expected, self._expected = self._expected, None
+            if not same(result if self._read is None else self._read(), expected):
+                raise AssertionError("the result is not NumPy's")
+        return result
 
 
 def _module(library: str) -> Any:
@@ -158,14 +174,28 @@ def _refer(made: Path) -> None:
 Opener = tuple[str, Callable[[], Any]]
 
 
-def _openers(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
+class Ground(NamedTuple):
+    """Where the array of a cell is: in files of the folder `made`, below the cell's own, and behind servers."""
+
+    cell: Cell
+    made: Path
+    folder: Path
+    servers: list[FarServer]
+
+    def served(self, delay: float) -> FarServer:
+        """Return a server of the files, which ends with the last who knows the list."""
+        self.servers.append(FarServer(self.made, delay))
+        return self.servers[-1]
+
+
+def _openers(ground: Ground) -> Iterator[Opener]:
     """Yield each library that opens the array, and how."""
-    if cell.format == "hdf5":
-        yield from _hdf5(cell, made)
-    elif cell.format == "references":
-        yield from _references(cell, made)
+    if ground.cell.format == "hdf5":
+        yield from _hdf5(ground)
+    elif ground.cell.format == "references":
+        yield from _references(ground)
     else:
-        yield from _STORES[cell.store](cell, made, folder)
+        yield from _STORES[ground.cell.store](ground)
 
 
 def _both(cell: Cell, ours: Callable[[str], dict[str, Any]]) -> Iterator[Opener]:
@@ -178,14 +208,16 @@ def _both(cell: Cell, ours: Callable[[str], dict[str, Any]]) -> Iterator[Opener]
         spec = {
             name: value for name, value in _spec(cell, ours(library)).items() if not name.endswith("metadata")
         }
+        if cell.writes and cell.store == "local":
+            spec["context"] = {"file_io_sync": cell.synced}
         yield library, lambda module=module, spec=spec: module.open(spec).result()
 
 
 def _zarrs(cell: Cell, store: Any) -> Iterator[Opener]:
-    """Yield zarr-python over a store, with its own pipeline and, for version 3, with that of zarrs."""
+    """Yield zarr-python over a store, with its own pipeline and, for version 3, with that of zarrs; it never syncs."""
     import zarr
 
-    if cell.format not in ("zarr2", "zarr3"):
+    if cell.format not in ("zarr2", "zarr3") or cell.synced:
         return
     mode = "r+" if cell.writes else "r"
     yield "zarr", lambda: zarr.open_array(store("zarr"), mode=mode)
@@ -200,7 +232,9 @@ def _with_zarrs(store: Any, mode: str) -> Any:
         return zarr.open_array(store, mode=mode)
 
 
-def _local(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
+def _local(ground: Ground) -> Iterator[Opener]:
+    cell, made, folder, _ = ground
+
     def place(library: str) -> Path:
         if not cell.writes:
             return made
@@ -213,7 +247,8 @@ def _local(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
     yield from _zarrs(cell, lambda library: str(place(library)))
 
 
-def _memory(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
+def _memory(ground: Ground) -> Iterator[Opener]:
+    cell, made, folder, _ = ground
     import tensorstore
     import zarr
     from zarr.core.buffer import default_buffer_prototype
@@ -237,7 +272,8 @@ def _memory(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
     yield from _zarrs(cell, lambda library: held)
 
 
-def _zip(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
+def _zip(ground: Ground) -> Iterator[Opener]:
+    cell, made, folder, _ = ground
     import zarr
 
     path = folder / "a.zip"
@@ -250,7 +286,8 @@ def _zip(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
     yield from _zarrs(cell, lambda library: zarr.storage.ZipStore(path, mode="r"))
 
 
-def _ocdbt(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
+def _ocdbt(ground: Ground) -> Iterator[Opener]:
+    cell, made, folder, _ = ground
     import tensorstore
 
     def place(library: str) -> dict[str, Any]:
@@ -268,30 +305,48 @@ def _ocdbt(cell: Cell, made: Path, folder: Path) -> Iterator[Opener]:
     yield from _both(cell, place)
 
 
-def _web(cell: Cell, made: Path, folder: Path, delay: float) -> Iterator[Opener]:
+def _web(ground: Ground, delay: float) -> Iterator[Opener]:
+    cell = ground.cell
     import zarr
 
-    server = FarServer(made, delay)
+    server = ground.served(delay)
     yield from _both(cell, lambda library: {"driver": "http", "base_url": f"{server.url}/"})
     yield from _zarrs(cell, lambda library: zarr.storage.FsspecStore.from_url(server.url, read_only=True))
 
 
-_STORES: dict[str, Callable[[Cell, Path, Path], Iterator[Opener]]] = {
+def _s3(ground: Ground) -> Iterator[Opener]:
+    cell, made, folder, _ = ground
+
+    def prefix(library: str) -> str:
+        own = f"{folder.name}-{library if cell.writes else 'all'}"
+        if own not in filled:
+            filled.add(own)
+            bucket().fill(made, own)
+        return own
+
+    filled: set[str] = set()
+    yield from _both(cell, lambda library: bucket().spec(prefix(library)))
+    yield from _zarrs(cell, lambda library: bucket().obstore(prefix(library)))
+
+
+_STORES: dict[str, Callable[[Ground], Iterator[Opener]]] = {
     "local": _local,
     "memory": _memory,
     "zip": _zip,
     "ocdbt": _ocdbt,
     "http": partial(_web, delay=0.0),
     "far": partial(_web, delay=0.03),
+    "s3": _s3,
 }
 
 
-def _references(cell: Cell, made: Path) -> Iterator[Opener]:
+def _references(ground: Ground) -> Iterator[Opener]:
     import fsstore
 
+    cell, made = ground.cell, ground.made
     protocol = "file"
     if cell.store != "local":
-        server = FarServer(made, 0.03 if cell.store == "far" else 0.0)
+        server = ground.served(0.03 if cell.store == "far" else 0.0)
         text = (made / "refs.json").read_text(encoding="utf-8").replace(f"file://{made}", server.url)
         (made / "refs.json").write_text(text, encoding="utf-8")
         protocol = "http"
@@ -306,11 +361,20 @@ def _set(made: Path, protocol: str) -> dict[str, Any]:
     return {"driver": "reference", "base": base, "path": "x/", "allow": [f"{protocol}://"]}
 
 
-def _hdf5(cell: Cell, made: Path) -> Iterator[Opener]:
+def _hdf5(ground: Ground) -> Iterator[Opener]:
+    import fsspec
     import h5py
 
     import fsstore
 
-    yield "fsstore", lambda: fsstore.open(f"file://{made}/a.h5|hdf5:x").result()
+    cell, made = ground.cell, ground.made
+    server = ground.served(0.0) if cell.store == "http" else None
+    place = f"file://{made}" if server is None else server.url
+
+    def opened() -> Any:
+        file = made / "a.h5" if server is None else fsspec.open(f"{place}/a.h5").open()
+        return h5py.File(file, rdcc_nbytes=0)["x"]
+
+    yield "fsstore", lambda: fsstore.open(f"{place}/a.h5|hdf5:x").result()
     if access_of(cell).plain:
-        yield "h5py", lambda: h5py.File(made / "a.h5", rdcc_nbytes=0)["x"]
+        yield "h5py", opened

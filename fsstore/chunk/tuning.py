@@ -14,6 +14,8 @@ WINDOW_BYTES = 40 * 1024 * 1024
 JOINT_BYTES = 64 * 1024 * 1024
 # boxes along a dimension that are looked at one by one; columns of them take longer for fewer
 SUMMED_BOXES = 256
+# that a box of a copy grows by one by one; trying all remainders finds better boxes, and takes longer for many
+CHUNKS_ADDED_ALONE = 16
 # of a sub-chunk that is worth a worker: waking one takes as long as copying this much
 SHARED_ENTRY_BYTES = 1 << 18
 SHARD_READ_ATTEMPTS = 20  # at a shard that is rewritten while it is read, before the read fails

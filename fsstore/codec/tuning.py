@@ -42,3 +42,5 @@ SHUFFLE_MANY = 2**15  # bytes from which on Blosc puts elements together sooner 
 SHUFFLE_BLOCK_BYTES = 2**16  # that Blosc puts together at once: they stay in the cache between two copies
 SHUFFLE_BLOCKS = 16  # of one call of Blosc: more would leave the cache, and fewer cost calls
 SEGMENTATION_AT_ONCE = 1 << 18  # voxels decoded together: what stays in the cache
+SEGMENTATION_BLOCKS = 256  # blocks encoded together: a megabyte of the usual ones
+SEGMENTATION_COMPARED = 16  # values of a block up to which comparing with each is faster than searching

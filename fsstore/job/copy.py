@@ -25,7 +25,7 @@ from fsstore.errors import (
 )
 from fsstore.format.node_words import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
-from fsstore.job.ends import array_like, format_of, opened_source, wishes_of
+from fsstore.job.ends import array_like, attributes_of, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
@@ -198,10 +198,7 @@ def _array_copy(source: TensorStore, store: OpenKv, scheme: str, options: _Optio
 
 
 def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Options, path: str) -> ArrayCopy:
-    try:
-        attributes = source.attrs.asdict()
-    except UnimplementedError:  # an image, a function: arrays without attributes
-        attributes = {}
+    attributes = attributes_of(source) or {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
     return ArrayCopy(source, store, words, wanted, fill_value, options.memory, options.context, path)
 
@@ -224,6 +221,9 @@ async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
 
 async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     """Return the copy of an array as what stands at the target lets it be; None if that is to be kept."""
+    stage = await job.scratch.ended()
+    if stage:
+        await Stage.named(job.store, stage).clear()
     await job.scratch.begin()
     found = await look(job.place, job.words)
     if found.kind is None:
@@ -286,9 +286,10 @@ async def _commit(
         below = {key.removeprefix(root): value for key, value in documents.items()}
         documents |= {f"{root}{key}": value for key, value in consolidated(below, words).items()}
     await stage.commit(documents, unchanged=unchanged, deleted=deleted)
-    for job in jobs:
-        await job.scratch.clear()
+    await jobs[0].scratch.end(stage.name)
     await stage.clear()
+    for job in reversed(jobs):
+        await job.scratch.clear()
     return combined(reports)
 
 

@@ -16,15 +16,16 @@ from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, new_array
 from fsstore.dataset.source import store_spec
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of, plain_mark
 from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
 from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.values.dtypes import dtype
 
-__all__ = ["array_like", "format_of", "opened_source", "wishes_of"]
+__all__ = ["array_like", "attributes_of", "format_of", "meaning_of", "opened_source", "wishes_of"]
 
+_MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 _WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
 
 
@@ -96,6 +97,24 @@ def array_like(
 def _sides(chunk: Any, source: TensorStore) -> tuple[int, ...]:
     sides = chunk or (None,) * source.rank
     return tuple(side or max(1, size) for side, size in zip(sides, source.shape, strict=True))
+
+
+def meaning_of(array: TensorStore) -> dict[str, Any]:
+    """Return the attributes that say what the values of an array mean, if it has any."""
+    attributes = attributes_of(array) or {}
+    found = {name: attributes[name] for name in _MEANING if name in attributes}
+    if found:
+        mark = _mark(array, attributes)
+        found[MARK] = None if mark is None else plain_mark(mark, array.dtype.numpy_dtype)
+    return found
+
+
+def attributes_of(array: TensorStore) -> dict[str, Any] | None:
+    """Return the attributes of an array, None for images, functions and values: they have none."""
+    try:
+        return dict(array.attrs)
+    except UnimplementedError:
+        return None
 
 
 def _mark(source: TensorStore, attributes: Mapping[str, Any]) -> Any:

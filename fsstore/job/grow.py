@@ -20,7 +20,7 @@ from fsstore.chunk.plan.regions import Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.job.array_copy import chunk_sides
-from fsstore.job.ends import opened_source
+from fsstore.job.ends import meaning_of, opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
@@ -35,6 +35,7 @@ from fsstore.runtime.future import Future
 from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import reporter_of
 from fsstore.task.runner import Task, width_of
+from fsstore.values.json_value import same, show
 
 __all__ = ["append"]
 
@@ -52,7 +53,7 @@ def append(
     """Begin to append values, an array, or the array at a place, to an array along a dimension given by number or name.
 
     Data are written first, and then the metadata, once.  Raises `FailedPreconditionError` if another append to the
-    array is under way.
+    array is under way, or if the attributes of an array give its values another meaning: units, scale, missing data.
 
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[2]).result()
@@ -128,6 +129,14 @@ async def _source(source: Any, found: TensorStore, context: Context) -> TensorSt
     opened = await opened_source(source, context)
     if not isinstance(opened, TensorStore):
         raise StoreError("What is appended is an array; open one of the arrays of the group")
+    meant, wanted = [await execution.offload(meaning_of, each) for each in (opened, found)]
+    for name in sorted(wanted | meant) if meant and wanted else ():
+        one, other = meant.get(name), wanted.get(name)
+        if not same(one, other):
+            raise FailedPreconditionError(
+                f"{name} of what is appended is {show(one)}, and of the array {show(other)}; convert the values, and"
+                " append these instead of the array"
+            )
     return opened if opened.dtype == found.dtype else opened.astype(found.dtype)
 
 

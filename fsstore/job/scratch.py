@@ -69,12 +69,21 @@ class Scratch:
         keys = await self.store.list()
         return any(not key.startswith(f"{name}/".encode()) for key in keys)
 
+    async def end(self, stage: str) -> None:
+        """Note that a job is done, and that only what it leaves in its stage and here is to be removed."""
+        await self.store.write(_OVER, stage)
+
+    async def ended(self) -> str | None:
+        """Return the stage of a run that was killed when its job was done, empty if it had none; None of all others."""
+        answer = await self.store.read(_OVER)
+        return bytes(answer.value).decode() if answer.state == "value" else None
+
     async def begin(self) -> None:
         """Finish removing what a run left that was killed while it did so.
 
         The rest of its journal would say that tasks are finished whose data may be gone since.
         """
-        if (await self.store.read(_OVER)).state == "value":
+        if await self.ended() is not None:
             await self.clear()
 
     async def clear(self) -> None:

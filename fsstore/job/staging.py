@@ -56,11 +56,16 @@ class Stage:
     @classmethod
     async def of(cls, store: OpenKv, notes: KvStore) -> Stage:
         """Return the stage of a job, named in its `notes`."""
-        outside = around(store)
-        assert outside is not None  # a target that takes stores lies in a directory
         name = uuid4().hex[:16]
         if not (await notes.write("stage", name, if_equal=NO_VALUE)).generation:
             name = bytes((await notes.read("stage")).value).decode()
+        return cls.named(store, name)
+
+    @classmethod
+    def named(cls, store: OpenKv, name: str) -> Stage:
+        """Return the stage of a name."""
+        outside = around(store)
+        assert outside is not None  # a target that takes stores lies in a directory
         return cls(store, outside.at(f"{outside.path}{_STAGED}/{name}/"), name)
 
     @property

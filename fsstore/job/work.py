@@ -29,7 +29,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept, shares_memory
 from fsstore.task.progress import Reporter
-from fsstore.task.runner import Ask, Finished, Task, run_tasks
+from fsstore.task.runner import Ask, Finished, Task, answered, run_tasks
 
 __all__ = ["do", "read_box", "run_task", "work_on"]
 
@@ -100,13 +100,13 @@ def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) ->
         if executor is None:
             return await do(order, task.work, *task.arguments)
         submit: Callable[..., Any] = partial(
-            executor.submit, run_task, order.name, task.work, *task.arguments
+            answered, executor, run_task, order.name, task.work, *task.arguments
         )
         if shares_memory(executor):
-            return await asyncio.wrap_future(submit(order, begun))
-        answer = await asyncio.wrap_future(submit(None))
+            return await submit(order, begun)
+        answer = await submit(None)
         if isinstance(answer, str) and answer == UNKNOWN_JOB:
-            answer = await asyncio.wrap_future(submit(_packed(order)))
+            answer = await submit(_packed(order))
         return answer
 
     return ask

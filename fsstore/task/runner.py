@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
+from uuid import uuid4
 
 from fsstore.errors import StoreError
 from fsstore.runtime import execution
@@ -27,7 +28,7 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Task", "run_tasks", "width_of"]
+__all__ = ["Ask", "Finished", "Task", "answered", "run_tasks", "width_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,9 +129,24 @@ def _asking(executor: Executor | None) -> Ask:
     async def ask(task: Task) -> Any:
         if executor is None:
             return await execution.offload(task.work, *task.arguments)
-        return await asyncio.wrap_future(executor.submit(task.work, *task.arguments))
+        return await answered(executor, task.work, *task.arguments)
 
     return ask
+
+
+async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what an executor answers to a call, which is handed to it as another one than all before.
+
+    Dask takes a call with equal arguments for one that it has made already: a second attempt would be answered with the
+    failure of the first, and a task of another run with what the first run did.
+    """
+    return await asyncio.wrap_future(executor.submit(attempt, uuid4().hex, work, *arguments))
+
+
+def attempt(token: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what work answers; the token is another one each time."""
+    del token
+    return work(*arguments)
 
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 
@@ -11,6 +12,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.task.progress import reporter_of
+from fsstore.task.runner import Task, run_tasks
 
 VALUES = np.random.default_rng(2).integers(1, 1000, (64, 40, 20)).astype("i4")
 SCHEMA = {"chunks": [64, 4, 4]}
@@ -149,3 +152,30 @@ def test_one_commit_from_many_workers(client, array, tmp_path):
         len([each for each in ts.ocdbt.versions(f"file://{tmp_path}/db/|ocdbt:").result() if each.num_keys])
         == 1
     )
+
+
+def _failing_once(mark):
+    """Answer the second time."""
+    if not os.path.exists(mark):  # noqa: PTH110  # a text that went to a worker
+        with open(mark, "w", encoding="utf-8"):  # noqa: PTH123
+            raise OSError("the first time")
+    return 5
+
+
+def test_a_second_attempt_is_another_call(client, tmp_path):
+    """Dask answers equal calls once; a task that failed is done again, and so is one of another run."""
+    answers = []
+
+    async def run():
+        with client.get_executor() as executor:
+            tasks = (Task(number, _failing_once, (str(tmp_path / str(number)),)) for number in range(3))
+            reporter = reporter_of(None, "tasks", 3, 0)
+            await run_tasks(tasks, executor, reporter, lambda _task, answer: answers.append(answer))
+
+    asyncio.run(run())
+    assert answers == [5, 5, 5]
+    for number in range(3):
+        (tmp_path / str(number)).unlink()
+    asyncio.run(run())
+    assert answers == [5] * 6
+    assert all((tmp_path / str(number)).exists() for number in range(3))

@@ -220,14 +220,15 @@ class _Recording(ThreadPoolExecutor):
         self.asked: list[str] = []
         self.fails = fails
 
-    def submit(self, work, /, *arguments, **options):
+    def submit(self, call, /, *arguments, **options):
         """Do a task, or fail."""
+        work = arguments[1]
         self.asked.append(work.__name__)
         if work is merged_bytes and self.fails is not None:
             failed: Future[object] = Future()
             failed.set_exception(self.fails("gone"))
             return failed
-        return super().submit(work, *arguments, **options)
+        return super().submit(call, *arguments, **options)
 
 
 @pytest.mark.parametrize("fails", [None, OSError, BrokenExecutor])
@@ -252,13 +253,13 @@ def test_few_batches_are_not_merged(made):
     assert executor.asked == ["packed_scan"] * 10
 
 
-def _merge_or_die(found, token):
+def _merge_or_die(found):
     """Merge parts, but the first time the process is killed."""
     mark = Path(unpacked(found[0])[1][0]).parent / "died"
     if not mark.exists():
         mark.touch()
         os.kill(os.getpid(), signal.SIGKILL)
-    return merged_bytes(found, token)
+    return merged_bytes(found)
 
 
 @pytest.mark.parametrize("dies", [False, True])

@@ -88,3 +88,23 @@ def test_a_version_of_zarr_becomes_the_other(tmp_path, version, other, seed):
     ts.copy(str(source), f"file://{tmp_path}/y.zarr|zarr{other}:").result()
     for place in (tmp_path / "y.zarr", f"zarr{other}::file://{source}"):
         xr.testing.assert_identical(xr.open_zarr(place, consolidated=False).load(), expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("units", "days since 2020-02-01"), ("scale_factor", 0.5), ("_FillValue", -2)]
+)
+def test_values_of_another_meaning_are_not_appended(tmp_path, name, value):
+    """An array whose attributes say that its values mean something else is refused; one that means the same is taken."""
+    target = tmp_path / "all.zarr"
+    usual = {"units": "days since 2020-01-01", "scale_factor": 0.25, "_FillValue": -1}
+    group = ts.open_group(str(target), mode="w").result()
+    options = {"shape": (3,), "dtype": "i4", "dimension_names": ["time"]}
+    group.create_array("t", attributes=usual, **options).result().write([0, 1, 2]).result()
+    group.create_array("other", attributes={**usual, name: value}, **options).result().write(0).result()
+    group.create_array("bare", **options).result().write([6, 7, 8]).result()
+    group.create_array("alike", attributes=usual, **options).result().write([3, 4, 5]).result()
+    with pytest.raises(ts.errors.FailedPreconditionError, match=f"{name} of what is appended"):
+        ts.append(f"{target}/t", f"{target}/other", "time").result()
+    for source in ("alike", "bare"):
+        ts.append(f"{target}/t", f"{target}/{source}", "time").result()
+    assert ts.open(f"{target}/t").result().read().result().tolist() == list(range(9))

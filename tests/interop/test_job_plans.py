@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import subprocess
 import sys
 import tracemalloc
@@ -283,3 +284,17 @@ def test_the_simulation_of_a_cluster():
     took, efficiency = simulate(400e9, 64)
     assert (took, efficiency) == simulate(400e9, 64)
     assert efficiency > 0.8
+
+
+@pytest.mark.parametrize("most", [8_000_000, 7_999_999, 1000])
+def test_boxes_of_tiny_chunks_are_found_in_a_few_steps(most):
+    """An array without boundaries is cut into boxes near the most that fits, after as many looks as the size has bits."""
+    looks = []
+
+    def held(regions):
+        looks.append(regions)
+        return math.prod(regions.step)
+
+    found = cut(Region((0,), (14_784_408,)), (1,), (2_464_068,), (0,), most, held)
+    assert most // 2 < found.step[0] <= most
+    assert len(looks) < 1000

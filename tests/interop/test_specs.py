@@ -203,6 +203,14 @@ def _random_spec(rng: random.Random) -> dict[str, Any]:
     return spec
 
 
+def _is_whole_structure(spec: dict[str, Any]) -> bool:
+    """Return whether a spec means a structure of zarr v2 with several fields and chooses none."""
+    spec = spec.get("base", spec)
+    kind = spec.get("metadata", {}).get("dtype")
+    chosen = spec.get("field") or spec.get("open_as_void")
+    return spec["driver"] in ("zarr", "zarr2") and isinstance(kind, list) and len(kind) > 1 and not chosen
+
+
 @pytest.mark.parametrize("seed", _seeds(20))
 def test_random_json_means_the_same(seed: int) -> None:
     """A random JSON spec is accepted by both or refused by both, with the same normal form, rank, domain and schema."""
@@ -210,6 +218,8 @@ def test_random_json_means_the_same(seed: int) -> None:
     for _ in range(100):
         given = _random_spec(rng)
         theirs = _outcome(tensorstore.Spec, given)
+        if _is_whole_structure(given) and theirs[0] == "refused":
+            continue  # it is opened whole here, as test_groups and test_structures show
         assert _outcome(fsstore.Spec, given) == theirs, given
         if theirs[0] == "accepted":
             spec, other = fsstore.Spec(given), tensorstore.Spec(given)

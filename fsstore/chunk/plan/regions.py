@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 
-from fsstore.chunk.tuning import SUMMED_BOXES
+from fsstore.chunk.tuning import CHUNKS_ADDED_ALONE, SUMMED_BOXES
 
 __all__ = ["Region", "Regions", "covered", "cut", "most_covered"]
 
@@ -184,14 +184,18 @@ def _end(size: int, side: int) -> int:
 
 
 def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
-    """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double."""
+    """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double.
+
+    The addition halves each time where it is many chunks, so that the longest length that fits is near after a few
+    steps; a few chunks are added one by one, where each leaves another remainder of the source's chunks.
+    """
     chunk = max(1, chunk)
     if side >= size:
         return
-    shortest = side + chunk
     longest = -(-source // chunk) * chunk if source > side else _end(size, chunk)
-    wanted = max(shortest, min(2 * side, longest))
-    while wanted > shortest:
-        yield wanted
-        wanted = (wanted // 2) // chunk * chunk
-    yield shortest
+    added = max(chunk, min(2 * side, longest) - side)
+    if added > chunk:
+        yield side + added
+    while (added := added // 2 // chunk * chunk) > CHUNKS_ADDED_ALONE * chunk:
+        yield side + added
+    yield side + chunk

@@ -16,7 +16,7 @@ from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.shard.shard_grid import ShardGrid
-from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES
+from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES, FEW_CELLS
 
 __all__ = ["shard_windows"]
 
@@ -35,7 +35,9 @@ def shard_windows(
     chain, source = chunks.model.chain, KvSource(chunks.store)
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
-    if entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
+    # many sub-chunks at once are decoded by what decodes a shard
+    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and _covers_some(outline)
+    if not apart and entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
         for cells, identities in entries.boxes(outline, chunks.model, together):
             yield Window(part, cells, identities)
         return
@@ -59,6 +61,11 @@ def shard_windows(
         yield from (
             _cut(window, here.grid, min(most, FAR_SHARD_PART_BYTES), complete=covers) if large else [window]
         )
+
+
+def _covers_some(outline: Plan) -> bool:
+    """Return whether a request wants all of some shard."""
+    return all(any(segment.covers for segment in component.segments) for component in outline.components)
 
 
 def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:

@@ -11,6 +11,7 @@ entries is a source of shards over another.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain, product
@@ -19,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.cell_run import CellRun
-from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.grid import Segment, SliceSegments
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, PlanComponent, plan
@@ -152,22 +153,39 @@ def _identity(key: str, number: int | tuple[int, ...]) -> Any:
     return identity
 
 
+class _SliceGroups(dict[tuple[int, ...], list[tuple[Any, Number]]]):
+    """The segments of a slice by the shard they fall into, made when a shard is asked for: there may be very many."""
+
+    def __init__(self, output: int, segments: SliceSegments, levels: Sequence[Numbering]) -> None:
+        super().__init__()
+        self._output, self._segments, self._levels = output, segments, levels
+
+    def __missing__(self, shard: tuple[int, ...]) -> list[tuple[Any, Number]]:
+        """Make the segments of a shard."""
+        output, levels, chunks = self._output, self._levels, self._segments.chunks
+        size = levels[0].shard[output]
+        low, high = [bisect_left(chunks, number * size) for number in (shard[0], shard[0] + 1)]
+        made = self._segments[low:high]
+        if len(levels) == 1:
+            stride = levels[0].stride[output]
+            found: list[tuple[Any, Number]] = [(each, each.chunk % size * stride) for each in made]
+        else:
+            found = [(each, tuple([level.add(output, each.chunk) for level in levels])) for each in made]
+        self[shard] = found
+        return found
+
+
 def _group(
     component: PlanComponent, levels: Sequence[Numbering]
 ) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
-    groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
     outputs, _, segments = component
+    if isinstance(segments, SliceSegments):
+        return _SliceGroups(outputs[0], segments, levels)
+    groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
     outer, single = levels[0], len(levels) == 1
-    if single and not component.is_joint:  # one dimension, as nearly always: half the time
-        size, stride = outer.shard[outputs[0]], outer.stride[outputs[0]]
-        for segment in segments:
-            shard, place = divmod(segment.chunk, size)
-            groups.setdefault((shard,), []).append((segment, place * stride))
-        return groups
     for segment in segments:
-        chunk = _chunk(segment)
-        pairs = list(zip(outputs, chunk, strict=True))
+        pairs = list(zip(outputs, _chunk(segment), strict=True))
         shard = tuple([number // outer.shard[output] for output, number in pairs])
         added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]
         groups.setdefault(shard, []).append((segment, added[0] if single else tuple(added)))

@@ -4,26 +4,33 @@ All is in little-endian words of 32 bits.  A chunk begins with the place of each
 words a block: where its table is and how many bits an index has, and where its indices are.  Blocks whose values are
 the same share one table.
 
-Blocks with indices of one width are decoded together.  Each offset is checked against the channel, and each index
-against what follows its table, so a damaged chunk is an error and nothing outside of it is ever read.
+Blocks are encoded many together, and those with indices of one width are decoded together.  Each offset is checked
+against the channel, and each index against what follows its table, so a damaged chunk is an error and nothing outside
+of it is ever read.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fsstore.codec.contract import Array, ByteSpec
-from fsstore.codec.tuning import SEGMENTATION_AT_ONCE
+from fsstore.codec.tuning import SEGMENTATION_AT_ONCE, SEGMENTATION_BLOCKS, SEGMENTATION_COMPARED
 from fsstore.errors import FailedPreconditionError, StoreError
 
 __all__ = ["BoundSegmentation"]
 
 _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
 _LARGEST = 1 << 24  # words of a channel: places of tables have 24 bits
+
+
+_MOST_VALUES = tuple(1 << width for width in _WIDTHS)
+_Block: TypeAlias = "tuple[bytes, int, Array | None]"
+"""The values of a block, the bits of an index into them, and the words of its indices, None where all are 0."""
 
 
 def _corrupted(why: str) -> FailedPreconditionError:
@@ -157,13 +164,11 @@ class BoundSegmentation:
         body: list[Array] = []
         known: dict[bytes, int] = {}
         end = 2 * math.prod(self.grid)
-        for table, indices in self._blocks(labels):
-            width = _width_of(len(table))
+        for key, width, words in self._blocks(labels):
             begin = end
-            if width:
-                body.append(_packed(indices, width))
-                end += len(body[-1])
-            key = table.tobytes()
+            if words is not None:
+                body.append(words)
+                end += len(words)
             place = known.get(key)
             if place is None:
                 place = known[key] = end
@@ -172,23 +177,67 @@ class BoundSegmentation:
             header += (place & 0xFFFFFF | width << 24, begin & 0xFFFFFFFF)
         return np.concatenate([np.array(header, "<u4"), *body])
 
-    def _blocks(self, labels: Array) -> Iterator[tuple[Array, Array]]:
-        """Yield the values of each block, sorted, and the index of each voxel among them, 0 where there is none."""
-        stored = self.dtype.newbyteorder("<")
+    def _blocks(self, labels: Array) -> Iterator[_Block]:
+        """Yield the blocks in their order: whole ones are encoded many at a time, those at the edges by themselves."""
+        counts = [size // side for size, side in zip(labels.shape, self.block, strict=True)]
+        whole = labels[tuple(slice(count * side) for count, side in zip(counts, self.block, strict=True))]
+        sides = [size for pair in zip(counts, self.block, strict=True) for size in pair]
+        rows = (
+            whole.reshape(sides).transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(counts), math.prod(self.block))
+        )
+        encoded = itertools.chain.from_iterable(
+            self._rows(rows[begin : begin + SEGMENTATION_BLOCKS])
+            for begin in range(0, len(rows), SEGMENTATION_BLOCKS)
+        )
         for corner in np.ndindex(*self.grid):
+            if all(at < count for at, count in zip(corner, counts, strict=True)):
+                yield next(encoded)
+                continue
             slices = tuple(slice(c * s, (c + 1) * s) for c, s in zip(corner, self.block, strict=True))
             block = np.ascontiguousarray(labels[slices])
-            first = block[0, 0, 0]
-            if (block == first).all():
-                yield np.array([first], stored), block
-                continue
-            table, indices = np.unique(block, return_inverse=True)
-            indices = indices.reshape(block.shape)
-            if block.shape != self.block:
-                whole = np.zeros(self.block, np.intp)
-                whole[tuple(map(slice, block.shape))] = indices
-                indices = whole
-            yield table.astype(stored), indices.reshape(-1)
+            [(key, width, words)] = self._rows(block.reshape(1, -1), block.shape)
+            yield key, width, words
+
+    def _rows(self, rows: Array, cut: tuple[int, ...] | None = None) -> list[_Block]:
+        """Return blocks, a row each, of `cut` voxels along each axis: their values, sorted, and the packed indices."""
+        ordered = np.sort(rows, axis=1)
+        begins = np.ones(rows.shape, bool)
+        np.not_equal(ordered[:, 1:], ordered[:, :-1], out=begins[:, 1:])
+        sizes = np.count_nonzero(begins, axis=1)
+        values = ordered[begins]
+        starts = np.cumsum(sizes) - sizes
+        tables = [
+            part.tobytes() for part in np.split(values.astype(self.dtype.newbyteorder("<")), starts[1:])
+        ]
+        widths = np.array(_WIDTHS)[np.searchsorted(_MOST_VALUES, sizes)]
+        words: list[Array | None] = [None] * len(rows)
+        for width in np.unique(widths[widths > 0]).tolist():
+            chosen = np.flatnonzero(widths == width)
+            indices = _places(rows[chosen], values, starts[chosen], sizes[chosen])
+            if cut is not None and cut != self.block:  # what lies beyond has the index 0
+                padded = np.zeros((1, *self.block), indices.dtype)
+                padded[0][tuple(map(slice, cut))] = indices.reshape(cut)
+                indices = padded.reshape(1, -1)
+            for row, packed in zip(chosen.tolist(), _packed(indices, width), strict=True):
+                words[row] = packed
+        return list(zip(tables, widths.tolist(), words, strict=True))
+
+
+def _places(rows: Array, values: Array, starts: Array, sizes: Array) -> Array:
+    """Return where each element of each row stands among the sorted values of its row."""
+    most = int(sizes.max())
+    if most > SEGMENTATION_COMPARED:
+        found = [
+            np.searchsorted(values[start : start + size], row)
+            for row, start, size in zip(rows, starts.tolist(), sizes.tolist(), strict=True)
+        ]
+        return np.stack(found)
+    places = np.zeros(rows.shape, np.uint8)
+    for place in range(1, most):
+        at_least = rows >= values[starts + np.minimum(place, sizes - 1)][:, np.newaxis]
+        at_least &= (place < sizes)[:, np.newaxis]
+        places += at_least
+    return places
 
 
 def _split(body: Array, shape: list[int]) -> Array:
@@ -197,11 +246,6 @@ def _split(body: Array, shape: list[int]) -> Array:
         stride for axis, outer in enumerate(body.strides) for stride in (outer * shape[2 * axis + 1], outer)
     ]
     return np.lib.stride_tricks.as_strided(body, shape, strides)
-
-
-def _width_of(count: int) -> int:
-    """Return the bits of an index into a table of `count` values."""
-    return next(width for width in _WIDTHS if 1 << width >= count)
 
 
 def _unpacked(packed: Array, width: int) -> Array:
@@ -220,10 +264,16 @@ def _unpacked(packed: Array, width: int) -> Array:
 
 
 def _packed(indices: Array, width: int) -> Array:
-    """Return words that hold the indices of a block."""
+    """Return words that hold the indices of blocks, a row each."""
     per_word = 32 // width
-    padded = np.zeros(-(-len(indices) // per_word) * per_word, np.uint32)
-    padded[: len(indices)] = indices
-    shifts = (np.arange(per_word) * width).astype(np.uint32)
-    words: Array = np.bitwise_or.reduce(padded.reshape(-1, per_word) << shifts, axis=1)
-    return words.astype("<u4", copy=False)
+    kind = np.dtype(f"<u{max(1, width // 8)}")
+    padded = np.zeros((len(indices), -(-indices.shape[1] // per_word) * per_word), kind)
+    padded[:, : indices.shape[1]] = indices
+    if width == 1:
+        return np.packbits(padded, axis=1, bitorder="little").view("<u4")
+    if width < 8:
+        octets = padded[:, :: 8 // width].copy()
+        for place in range(1, 8 // width):
+            octets |= padded[:, place :: 8 // width] << np.uint8(place * width)
+        padded = octets
+    return padded.view("<u4")

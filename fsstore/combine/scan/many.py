@@ -7,7 +7,6 @@ named.  On an executor other tasks make one batch of several, so that what was f
 
 from __future__ import annotations
 
-import asyncio
 import fnmatch
 import glob
 import re
@@ -18,7 +17,6 @@ from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
 from typing import Any, TypeAlias
-from uuid import uuid4
 
 import numpy as np
 
@@ -31,7 +29,7 @@ from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, 
 from fsstore.errors import NotFoundError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import width_of
+from fsstore.task.runner import answered, width_of
 from fsstore.values.json_value import quote
 
 __all__ = ["ScanMeans", "scan_many", "written_out"]
@@ -124,13 +122,8 @@ class _Answer:
     found: FileBatch | bytes
 
 
-def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted, token: str = "") -> _Answer:
-    """Scan files and pack what is found in them, as a worker does.
-
-    The token is another one for each attempt: dask takes a call with equal arguments for one that it has made already,
-    and answers with the failure of the first.
-    """
-    del token
+def packed_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answer:
+    """Scan files and pack what is found in them, as a worker does."""
     seconds, found = scan(urls, wanted)
     done = [url for url in urls if url not in found.failed]
     return _Answer(seconds, found.failed, packed(replace(found, failed={}), done))
@@ -196,8 +189,7 @@ class _Scan:
         """Have neighbours made one part; where a worker or the executor is lost they stay as they are."""
         assert self._executor is not None
         try:
-            found = self._executor.submit(merged_bytes, [part.packed for part in run], uuid4().hex)
-            answer = await asyncio.wrap_future(found)
+            answer = await answered(self._executor, merged_bytes, [part.packed for part in run])
         except (ArithmeticError, LookupError, TypeError):
             raise  # a mistake, which happens again
         except Exception:  # noqa: BLE001  # nothing is lost with it: the parts are here, and are joined here
@@ -226,10 +218,10 @@ class _Scan:
         """Return what a worker answers; this process scans where the executor takes no tasks any more."""
         if self._executor is not None:
             try:
-                token = uuid4().hex
-                found = self._executor.submit(packed_scan, timed_scan, urls, self._wanted, token)
-                return await asyncio.wrap_future(found)
+                answer: _Answer = await answered(self._executor, packed_scan, timed_scan, urls, self._wanted)
             except BrokenExecutor:
                 self._reporter.retried()
+            else:
+                return answer
         work = packed_scan if self._notes or self._executor else _plain_scan
         return await execution.offload(work, timed_scan, urls, self._wanted)

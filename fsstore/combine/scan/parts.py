@@ -105,8 +105,7 @@ def merged(run: Sequence[ScanPart], found: bytes) -> ScanPart:
     return ScanPart(np.concatenate([part.at for part in run]), found, (spans[0][0], spans[-1][1]), level)
 
 
-def merged_bytes(found: Sequence[bytes], token: str = "") -> bytes:
-    """Return packed batches as one; the token is another one for each attempt."""
-    del token
+def merged_bytes(found: Sequence[bytes]) -> bytes:
+    """Return packed batches as one."""
     batches, urls = zip(*map(unpacked, found), strict=True)
     return packed(joined(batches), [url for each in urls for url in each])
