@@ -143,6 +143,12 @@ docs: $(VENV)/.development
 bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.run
 	$(VENV)/bin/python -m benchmarks.space.run
+	@if python=$$(.ci/find-python $(NEWEST) 2>/dev/null); then \
+	    $(MAKE) $(NEWEST_VENV)/.test NEWEST_PYTHON="$$python" \
+	        && $(NEWEST_VENV)/bin/python -m benchmarks.space.run; \
+	else \
+	    echo "Python $(NEWEST) is missing on this machine: random cells were measured on one interpreter only"; \
+	fi
 
 clean:
 	rm -rf $(VENV) $(NEWEST_VENV) $(TRAINING_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
