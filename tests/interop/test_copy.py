@@ -274,7 +274,7 @@ def test_progress_is_told(tmp_path):
     array = source(tmp_path / "a")
     heard = []
     ts.copy(
-        array, tmp_path / "b", schema={"chunks": (5, 10, 10)}, max_memory="250kB", progress=heard.append
+        array, tmp_path / "b", schema={"chunks": (5, 10, 10)}, max_memory="400kB", progress=heard.append
     ).result()
     assert heard[-1].tasks == heard[-1].total > 1
     assert heard[-1].nbytes == heard[-1].total_bytes == VALUES.nbytes
