@@ -14,7 +14,7 @@ from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
-from fsstore.dataset.new_array import NewArray, new_array
+from fsstore.dataset.new_array import NewArray, dtype_name, new_array
 from fsstore.dataset.source import store_spec
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of, plain_mark
@@ -67,7 +67,7 @@ def array_like(
     own = {name: value for name, value in attributes.items() if name != ARRAY_DIMENSIONS}
     stored = source.fill_value if words.zarr_format else None  # N5 has none
     if _driver_of(source) != words.driver:
-        native = dtype(wishes.get("dtype", source.dtype)).numpy_dtype
+        native = dtype(dtype_name(wishes.get("dtype", source.dtype))).numpy_dtype
         mark = _mark(source, attributes)
         own.pop(MARK, None)
         if words.zarr_format == 2:
