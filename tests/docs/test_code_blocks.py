@@ -29,7 +29,7 @@ BLOCK = re.compile(
     r"^(?:<!-- no-run: (?P<reason>.*?) -->\n)?(?P<indent> *)```(?P<language>python|pycon|py)\b[^\n]*\n(?P<code>.*?)^(?P=indent)```",
     re.MULTILINE | re.DOTALL,
 )
-NEEDS = {"fsstore.interop.torch": "torch"}
+NEEDS = {"fsstore.interop.torch": "torch", "fsstore.interop.zarr_url": "zarr.abc.url_pipeline"}
 """Modules whose library the other tests do without."""
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -111,9 +111,8 @@ def test_docstring_examples_run(name, tmp_path, monkeypatch):
     """The examples in docstrings print what they say; `ts` and `np` are imported for them."""
     monkeypatch.chdir(tmp_path)
     if name in NEEDS:
-        pytest.importorskip(
-            NEEDS[name], reason=f"{NEEDS[name]} is not installed: `make test-training` has it"
-        )
+        where = "`make test-training` has it" if NEEDS[name] == "torch" else "no zarr-python has it yet"
+        pytest.importorskip(NEEDS[name], reason=f"{NEEDS[name]} is not installed: {where}")
     for session in Finder(exclude_empty=True).find(import_module(name)):
         if session.examples:
             session.globs.update({"ts": fsstore, "np": import_module("numpy")})
