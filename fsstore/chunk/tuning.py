@@ -56,6 +56,10 @@ WINDOW_COST_BYTES = 256 * 1024  # bytes that weigh as much as the tasks and requ
 # of the parts in which a large shard is fetched far away: overlap with decoding against requests
 FAR_SHARD_PART_BYTES = 8 * 1024 * 1024
 SPAN_SHARE = 0.8  # of a chunk: decoding more takes as long as all of it, by the ways there are for all
+# of zstd, to decode a chunk: less takes no longer than the Python around it, for which threads wait for each other
+SHARED_CHUNK_BYTES = 64 * 1024
+# bytes read from the page cache while zstd decodes one: how much reading counts beside decoding
+COPIED_PER_DECODED = 5
 
 # Writing (`chunk.write`)
 # of a shard that is made in one piece: all of it is touched, whatever is needed of it

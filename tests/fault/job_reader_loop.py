@@ -87,8 +87,10 @@ def taken(place: str, folder: Path) -> None:
 
 
 def grown(place: str, folder: Path) -> None:
-    if ts.open(place).result().shape == OLD.shape:
-        ts.append(place, str(folder / "in/more"), max_memory="200B").result()
+    more = ts.open(f"file://{folder}/in/more/").result()
+    # of nothing, if the run was killed when it had ended but not cleared away: the next append does that
+    is_old = ts.open(place).result().shape == OLD.shape
+    ts.append(place, more[0 if is_old else len(more) :], max_memory="200B").result()
 
 
 def joined(place: str, folder: Path) -> None:

@@ -18,7 +18,7 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
-from fsstore.chunk.read.reader import is_one_quick, plan_alone, read_here, read_spread
+from fsstore.chunk.read.reader import is_one_quick, is_python_mostly, plan_alone, read_here, read_spread
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
 from fsstore.chunk.tuning import (
     BOX_COLUMNS_FROM,
@@ -89,6 +89,10 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
         windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
         if touched_bytes <= INLINE_READ_BYTES or is_one_quick(windows):
             execution.drive(read_here(windows))
+            futures.resolve(future, out)
+        elif is_python_mostly(windows) and execution.must_not_wait():
+            for window in windows:
+                execution.drive(read_here([window]))
             futures.resolve(future, out)
         elif len(windows) > 1 and not execution.on_worker("compute"):
             chunks = windows[0].part.chunks

@@ -27,6 +27,7 @@ from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import (
     COPIED_IN_FLIGHT_BYTES,
+    COPIED_PER_DECODED,
     FAR_SHARD_BYTES,
     FAR_WINDOW_BYTES,
     FEW_LARGE_CELLS,
@@ -37,6 +38,7 @@ from fsstore.chunk.tuning import (
     NEAR_SHARDS_BYTES,
     NEAR_WINDOW_BYTES,
     READ_WINDOW_CELLS,
+    SHARED_CHUNK_BYTES,
     SLOW_WINDOW_BYTES,
     SLOW_WINDOWS,
     THREAD_WORTH_BYTES,
@@ -52,7 +54,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["Later", "is_one_quick", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = ["Later", "is_one_quick", "is_python_mostly", "plan_alone", "read", "read_here", "read_spread"]
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -75,6 +77,14 @@ def is_one_quick(windows: Sequence[Window]) -> bool:
     """Return whether a read is of one chunk that no other thread can help with, and that is decoded soon."""
     one = len(windows) == 1 and len(windows[0].cells) == 1
     return one and _chain_of(windows[0]).effort <= INLINE_READ_BYTES
+
+
+def is_python_mostly(windows: Sequence[Window]) -> bool:
+    """Return whether little is wanted of each chunk, and that is soon decoded: threads would wait for each other."""
+    if not windows or not isinstance(windows[0].part.placement, Gather):
+        return False
+    chain = _chain_of(windows[0])
+    return chain.effort + chain.decoded_size // COPIED_PER_DECODED < SHARED_CHUNK_BYTES
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
