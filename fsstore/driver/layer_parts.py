@@ -15,6 +15,7 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.compose import check_index
 from fsstore.schema.constraint import braced
 
 __all__ = ["LayerParts", "at_corner", "coordinates", "cuts", "within"]
@@ -64,10 +65,17 @@ class LayerParts:
 
 
 def coordinates(transform: IndexTransform, dimension: int) -> _Vector:
-    """Return the coordinates of an output dimension, of size 1 along the input dimensions that do not matter."""
+    """Return the coordinates of an output dimension, of size 1 along the input dimensions that do not matter.
+
+    Raises `OutOfRangeError` for listed positions outside the view that was indexed, which may be less than the array.
+    """
     output = transform.output[dimension]
     domain = transform.domain
     if output.index_array is not None:
+        allowed = output.index_range
+        assert allowed is not None
+        for index in (output.index_array.min(), output.index_array.max()) if output.index_array.size else ():
+            check_index(int(index), (allowed.inclusive_min, allowed.exclusive_max))
         return np.asarray(output.offset + (output.stride or 1) * output.index_array, np.int64)
     shape = [1] * domain.rank
     axis = output.input_dimension

@@ -407,3 +407,29 @@ def test_an_error_of_opening_names_the_chain(missing):
             ValueError, match=re.escape(f'Error opening "{outer["driver"]}" driver: {reason}')
         ):
             library.open(outer).result()
+
+
+@pytest.mark.parametrize("layer", ["downsample", "stack", "concat", "overlay", "cast", "virtual_chunked"])
+def test_positions_outside_a_view_are_errors_in_every_layer(layer):
+    """Positions that are listed lie within the view, though the layer below has values there."""
+
+    def fill(domain: Any, array: Any, *_: Any) -> None:
+        array[...] = np.arange(domain.inclusive_min[0], domain.exclusive_max[0])
+
+    for library in (fsstore, tensorstore):
+        base = library.array(np.arange(40.0))
+        made = {
+            "downsample": lambda library=library, base=base: library.downsample(base, [2], "mean"),
+            "stack": lambda library=library, base=base: library.stack([base, base])[0],
+            "concat": lambda library=library, base=base: library.concat([base, base], axis=0),
+            "overlay": lambda library=library, base=base: library.overlay([base, base[:9]]),
+            "cast": lambda library=library, base=base: library.cast(base, "float32"),
+            "virtual_chunked": lambda library=library: library.virtual_chunked(
+                fill, dtype=np.float64, shape=[40]
+            ),
+        }[layer]()
+        part = made[5:10]
+        for choice in (part.oindex, part.vindex, part):
+            assert choice[[7, 5]].read().result().shape == (2,)
+            with pytest.raises((ValueError, IndexError), match="OUT_OF_RANGE"):
+                choice[[7, 3]].read().result()
