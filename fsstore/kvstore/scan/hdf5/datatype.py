@@ -7,7 +7,7 @@ are read, records gaps.  Values that are not stored as shown are read by HDF5 it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import numpy as np
 from fsstore.errors import UnimplementedError
 from fsstore.values.json_value import Json
 
-__all__ = ["FLOATS", "Element", "dtype_json", "element_from", "element_of", "of_objects"]
+__all__ = ["FLOATS", "NAMED", "Element", "dtype_json", "element_from", "element_of", "of_objects"]
 
 FLOATS = {  # sign, exponent and mantissa: their places and sizes
     2: (15, 10, 5, 0, 10),
@@ -28,13 +28,18 @@ FLOATS = {  # sign, exponent and mantissa: their places and sizes
 class Element:
     """The elements of a dataset: their dtype in the array, the shape each adds to it, and how they are stored.
 
-    `text` are strings of any length, which chunks hold as `vlen-utf8`.
+    `text` are strings of any length, which chunks hold as `vlen-utf8`, and `named` those that stand for references:
+    the paths of the objects they are to.
     """
 
     dtype: np.dtype[Any]
     inner: tuple[int, ...] = ()
     as_stored: bool = True
     text: bool = False
+    named: bool = False
+
+
+NAMED = Element(np.dtype(object), as_stored=False, text=True, named=True)
 
 
 def element_of(kind: Any) -> Element:
@@ -44,7 +49,7 @@ def element_of(kind: Any) -> Element:
 
     if kind.get_class() == h5t.ARRAY:
         found = element_of(kind.get_super())
-        return Element(found.dtype, (*kind.get_array_dims(), *found.inner), found.as_stored, text=found.text)
+        return replace(found, inner=(*kind.get_array_dims(), *found.inner))
     try:
         dtype = kind.dtype
     except TypeError as error:
@@ -52,6 +57,8 @@ def element_of(kind: Any) -> Element:
     if dtype.kind == "O":
         if h5py.check_string_dtype(dtype) is not None:
             return Element(dtype, as_stored=False, text=True)
+        if h5py.check_ref_dtype(dtype) is h5py.Reference:
+            return NAMED
         raise of_objects(is_reference=h5py.check_ref_dtype(dtype) is not None)
     return element_from(dtype, exact=dtype.itemsize == kind.get_size() and _is_exact(kind))
 
@@ -71,7 +78,9 @@ def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
 
 def of_objects(*, is_reference: bool) -> UnimplementedError:
     """Return the error for elements that zarr cannot hold."""
-    return UnimplementedError(f"its elements are {'references' if is_reference else 'lists of any length'}")
+    return UnimplementedError(
+        f"its elements are {'references to parts of datasets' if is_reference else 'lists of any length'}"
+    )
 
 
 def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -97,7 +97,7 @@ def _fill(plist: Any, element: Element) -> Any:
     from h5py import h5d
 
     if element.text:
-        return _text_fill(plist)
+        return "" if element.named else _text_fill(plist)
     value = np.zeros((), element.dtype)
     if plist.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED and not element.inner:
         plist.get_fill_value(value)

@@ -39,7 +39,7 @@ def read_box(
 
     start, stop = box
     opened = h5o.open(identifier, dataset.path.encode("utf-8", "surrogateescape"))
-    if dataset.element.text and reader is not None:
+    if dataset.element.text and not dataset.element.named and reader is not None:
         check_lengths(reader, opened, dataset, box)
     space = opened.get_space()
     shape = tuple(low_high[1] - low_high[0] for low_high in zip(start, stop, strict=True))
@@ -53,7 +53,20 @@ def read_box(
         within = h5s.create(h5s.SCALAR)
     if values.size or not shape:
         opened.read(within, space, values, memory)
-    return values
+    return _names(opened, values) if dataset.element.named else values
+
+
+def _names(opened: Any, references: Any) -> Any:
+    """Return the path of the object that each reference is to; no text for what is to nothing."""
+    from h5py import h5r
+
+    names = np.empty(references.shape, object)
+    for number, each in enumerate(references.ravel().tolist()):
+        name = h5r.get_name(each, opened) if each else b""
+        if name is None:
+            raise DataLossError(f"a reference, number {number}, to an object that has no path")
+        names.flat[number] = name
+    return names
 
 
 def encoded(values: Any, dataset: Dataset, chunk: Sequence[int]) -> bytes:

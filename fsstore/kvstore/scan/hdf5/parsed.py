@@ -143,7 +143,7 @@ def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: 
     """Return what stands where nothing was written."""
     value = fill_of(reader, messages)
     if element.text:
-        if value is None or element.inner:
+        if value is None or element.inner or element.named:
             return ""
         if len(value) != kind.size:
             raise UnknownError

@@ -5,12 +5,13 @@ A type that h5py converts in a way of its own is unknown here.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from fsstore.kvstore.scan.hdf5.datatype import FLOATS, Element, element_from, of_objects
+from fsstore.kvstore.scan.hdf5.datatype import FLOATS, NAMED, Element, element_from, of_objects
 from fsstore.kvstore.scan.hdf5.format import datatype
 from fsstore.kvstore.scan.hdf5.format.datatype import Datatype
 from fsstore.kvstore.scan.hdf5.format.reader import UnknownError
@@ -20,6 +21,7 @@ __all__ = ["is_exact", "numpy_of", "parsed_element"]
 _BIASES = {2: 15, 4: 127, 8: 1023}
 _IMPLIED = 0x20  # the first bit of a mantissa is not stored
 _NULL_PADDED = 1
+_TO_OBJECTS = 0
 _TRUTH = {b"FALSE": 0, b"TRUE": 1}
 _PARTS = [b"r", b"i"]
 
@@ -29,9 +31,11 @@ def parsed_element(kind: Datatype) -> Element:
     """Return the elements of a type; raises `UnimplementedError` for those that zarr cannot hold."""
     if kind.kind == datatype.ARRAY and kind.base is not None:
         found = parsed_element(kind.base)
-        return Element(found.dtype, (*kind.shape, *found.inner), found.as_stored, text=found.text)
+        return replace(found, inner=(*kind.shape, *found.inner))
     if kind.is_text:
         return Element(np.dtype(object), as_stored=False, text=True)
+    if kind.kind == datatype.REFERENCE and kind.flags & 0xF == _TO_OBJECTS:
+        return NAMED
     if kind.kind in (datatype.VLEN, datatype.REFERENCE):
         raise of_objects(is_reference=kind.kind == datatype.REFERENCE)
     dtype = numpy_of(kind)
