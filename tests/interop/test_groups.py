@@ -320,7 +320,7 @@ def test_opening_reads_the_root_only():
 
 _OBJECTS = {"ustring": ["a", "bé", ""], "string": [b"a", b"\0b", b""]}
 _V2_LACKS = {"json"}  # TensorStore's zarr v2 driver lacks it too
-_V3_LACKS = {"json", "byte", "char"}
+_V3_LACKS = {"json"}
 _N5_HAS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
     "float32",
     "float64",

@@ -220,6 +220,7 @@ class TakesAllAtOnce:
 
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
         """Raise what `take_all` would raise of these as the store is now, before anything is prepared for it."""
+        raise NotImplementedError  # a driver that names the ability defines it
 
     async def take_all(
         self,

@@ -197,6 +197,10 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         if copies:
             await self._submit(Request(copies, values))
 
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Raise if the database was opened at a version of the past."""
+        self._refuse_fixed()
+
     async def take_all(
         self,
         others: Sequence[KvPrefix],
