@@ -172,7 +172,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range in one commit; none is made if there is no such key."""
-        self._refuse_fixed()
+        _refuse_fixed(self)
         if not keys.empty:
             await self._submit(Request(deleted=(keys,)))
 
@@ -188,7 +188,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
         Values outside the tree are not copied but referred to, through the directory of `other` if that is below.
         """
-        self._refuse_fixed()
+        _refuse_fixed(self)
         prefix = key_bytes(target)
         copies, values = [], []
         for key, value in await _located(self, other, keys):
@@ -199,7 +199,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
         """Raise if the database was opened at a version of the past."""
-        self._refuse_fixed()
+        _refuse_fixed(self)
 
     async def take_all(
         self,
@@ -213,7 +213,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
 
         Where two of the others have a key, the last one's value counts.
         """
-        self._refuse_fixed()
+        _refuse_fixed(self)
         taken: dict[bytes, bytes | bytearray | memoryview | Location] = {}
         for other in others:
             taken.update(await _located(self, other.driver, KeyRange()))
@@ -221,15 +221,10 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         await _submit_atomic(self, Request(list(taken), list(taken.values())), unchanged, deleted)
 
     async def _submit(self, request: Request) -> None:
-        self._refuse_fixed()
+        _refuse_fixed(self)
         _check_lengths(request.keys)
         self.begin_creating()
         await self._queue.submit(request)
-
-    def _refuse_fixed(self) -> None:
-        if self.choice is not None:
-            version = self._members.get("version")
-            raise StoreError(f"Writing is not supported with version={format_version(version)} specified")
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
         """Yield the keys of one version in the range, sorted, with the sizes of their values."""
@@ -330,3 +325,9 @@ def _check_lengths(keys: Sequence[bytes]) -> None:
         raise StoreError(
             f"Key {quote(longest[:64])}... of {len(longest)} bytes exceeds the limit of {KEY_LIMIT}"
         )
+
+
+def _refuse_fixed(driver: OcdbtDriver) -> None:
+    if driver.choice is not None:
+        version = driver._members.get("version")
+        raise StoreError(f"Writing is not supported with version={format_version(version)} specified")
