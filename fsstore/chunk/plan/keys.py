@@ -55,11 +55,11 @@ class WholeKeys:
 
     def key(self, chunk: Iterable[int]) -> str:
         """Return the key of a chunk."""
-        raise NotImplementedError
+        raise NotImplementedError  # every encoding has one
 
     def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
         """Return the numbers of the chunk whose key this is, or None if it is none."""
-        raise NotImplementedError
+        raise NotImplementedError  # every encoding has one
 
 
 class KeyEncoding(NamedTuple):

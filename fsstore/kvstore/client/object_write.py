@@ -154,10 +154,7 @@ class WritesObjects:
             found = persist_blocking(self.retry, look)
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        stamp = tracked.after_loss(found)
-        if stamp is None:
-            raise outcome_unknown(place)
-        return stamp
+        return tracked.settled(found)
 
 
 def generation_of(meta: Any) -> bytes:

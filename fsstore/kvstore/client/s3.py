@@ -129,10 +129,7 @@ class S3Engine(TakesValues, TellsModified):
             found = await persist(self.retry, lambda: _found(filesystem, write.key))
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
-        stamp = tracked.after_loss(found)
-        if stamp is None:
-            raise outcome_unknown(place)
-        return stamp
+        return tracked.settled(found)
 
     def takes_from(self, other: object) -> bool:
         """Return whether `other` reaches the same server with the same credentials."""

@@ -106,6 +106,13 @@ class TrackedWrite:
             raise outcome_unknown(self._place)
         return None if wanted == UNKNOWN else Stamp(UNKNOWN, now())
 
+    def settled(self, found: Standing | None) -> Stamp:
+        """Return the stamp of a write that is not sent again, or raise that nobody knows it."""
+        stamp = self.after_loss(found)
+        if stamp is None:
+            raise outcome_unknown(self._place)
+        return stamp
+
     def _older(self, found: Standing) -> bool:
         """Return whether an object was certainly written before this write began."""
         name, _, number = (found.mark or "").partition("-")
