@@ -56,6 +56,8 @@ WIRE_REST_S = 0.01
 CREDENTIAL_EARLY_S = 60.0  # before they expire, new credentials are asked for
 CREDENTIAL_PULSE_S = 1.0  # how long obstore is told that credentials are good, so that it asks again soon
 CREDENTIAL_KEPT_S = 0.15  # for a tenth of a second it does not ask again, whatever it was told
+# of what was refused as expired: on a busy machine obstore may have begun to ask before, and keep what it got then
+CREDENTIAL_REPEATS = 3
 LOGIN_SILENT_S = 30.0  # that a server of SFTP may be silent
 LOGIN_PART_BYTES = 1 << 16  # that are received at once: calls against memory
 MEMORY_FILE_ATTEMPTS = 100  # at a dictionary that others change

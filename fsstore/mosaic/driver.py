@@ -226,6 +226,9 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         kept = self._document
         return "files" if kept is not None and kept.driver.features.conditional_write else None
 
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Refuse nothing before it is taken: every array can be one of the dataset."""
+
     async def take_all(
         self,
         others: Sequence[KvPrefix],

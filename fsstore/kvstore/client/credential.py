@@ -24,7 +24,12 @@ from fsstore.kvstore.client.condition_check import EngineWrapper
 from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.engine.contract import Engine
-from fsstore.kvstore.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, CREDENTIAL_PULSE_S
+from fsstore.kvstore.tuning import (
+    CREDENTIAL_EARLY_S,
+    CREDENTIAL_KEPT_S,
+    CREDENTIAL_PULSE_S,
+    CREDENTIAL_REPEATS,
+)
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
 
@@ -247,13 +252,16 @@ class RenewedEngine(EngineWrapper):
 
     async def _renewed(self, call: Callable[[], Awaitable[T]]) -> T:
         used = await self._ready()
-        try:
-            return await call()
-        except StoreError as error:
-            if not _is_refusal(error):
-                raise
-        await self._other_than(used)
-        return await call()
+        for left in range(CREDENTIAL_REPEATS, -1, -1):
+            try:
+                return await call()
+            except StoreError as error:
+                if not left or not _is_refusal(error):
+                    raise
+                if isinstance(error, PermissionDeniedError) and left < CREDENTIAL_REPEATS:
+                    raise  # the new ones are good, and may not do this
+            await self._other_than(used)
+        raise AssertionError  # the last call returned or raised
 
     async def _other_than(self, used: Credentials) -> None:
         """See that the next request is signed with other credentials than those that were refused."""
