@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +16,7 @@ from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.node_words import is_document
+from fsstore.kvstore.contract.driver import Entry
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
@@ -62,20 +63,24 @@ async def exists(place: Place, at: str) -> bool:
     """Return whether there is an array or a group at a path, be it only by what is in it; chunks are neither."""
     if (await place.look(at)).kind is not None:
         return True
-    return await _array_above(place, at) is None and await _holds(place, at, is_document)
+    if await _array_above(place, at) is not None:
+        return False
+    return await _holds(place, place.below(at).documents(), is_document)
 
 
 async def _occupied(place: Place, at: str) -> bool:
     """Return whether anything stands at a path, chunks that an array left behind included."""
-    return (await place.look(at)).kind is not None or await _holds(place, at, lambda _: True)
+    if (await place.look(at)).kind is not None:
+        return True
+    return await _holds(place, place.below(at).scan(), lambda _: True)
 
 
-async def _holds(place: Place, at: str, counts: Callable[[str], bool]) -> bool:
-    """Return whether there is a key below a path that counts; there is none where keys cannot be listed."""
+async def _holds(place: Place, listed: AsyncIterator[list[Entry]], counts: Callable[[str], bool]) -> bool:
+    """Return whether a listing has a key that counts; it has none where keys cannot be listed."""
     if not place.store.driver.features.listable:
         return False
     try:
-        async for batch in place.below(at).documents():
+        async for batch in listed:
             if any(counts(entry.key) for entry in batch):
                 return True
     except NotFoundError:  # a file stands there, and nothing is below one

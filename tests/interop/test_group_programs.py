@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import numpy as np
@@ -243,3 +244,16 @@ def test_chunks_left_behind_are_not_taken_for_a_new_array(tmp_path):
         group.create_array("a", shape=(4,), dtype="i4").result()
     made = group.create_array("a", shape=(4,), dtype="i4", overwrite=True).result()
     assert (made.read().result() == 0).all()
+
+
+def test_chunks_left_behind_in_a_set_are_seen(tmp_path):
+    """Chunks of no array count in a reference set too, where an array is created or moved to."""
+    refs = {".zgroup": '{"zarr_format":2}', "a/0": "base64:AAAA"}
+    (tmp_path / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    group = ts.open_group(f"file://{tmp_path}/refs.json|reference:").result()
+    group.create_array("b", shape=(4,), dtype="i4").result()
+    with pytest.raises(ts.errors.AlreadyExistsError):
+        group.create_array("a", shape=(4,), dtype="i4").result()
+    again = ts.open_group(f"file://{tmp_path}/refs.json|reference:").result()
+    with pytest.raises(ts.errors.AlreadyExistsError):
+        again.move("b", "a").result()
