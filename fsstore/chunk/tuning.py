@@ -88,6 +88,8 @@ SMALL_WAITING_BYTES = 16 * 1024 * 1024
 SMALL_WRITE_BYTES = 4096  # that a small write is taken to hold beside its values
 # of a stored shard that are read at once while it is rewritten: reads against memory
 STORED_BLOCK_BYTES = 2 * 1024 * 1024
+# that zstd decodes as soon as a chunk is encoded that is worth a worker: of less, most is Python
+SHARED_WRITE_BYTES = 2 * 1024
 STORED_BLOCKS_KEPT = 4  # blocks of a stored shard: threads that encode are ahead of each other
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 LATE_CHUNKS = 16  # smaller ones that are encoded while others are written; 64 take 1.15 of the time so

@@ -60,14 +60,20 @@ def _same_bits(chunk: Array, value: Array) -> bool:
 def rows_equal_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
     """Return for each row of `rows` whether all its elements are bitwise the fill value."""
     count = len(rows)
+    if rows.nbytes > COMPARED_BYTES:
+        return np.array([equals_fill(rows[at, ...], fill) for at in range(count)], np.bool_)
     if rows.dtype.hasobject:
         return np.asarray((rows.reshape(count, -1) == fill).all(axis=1), np.bool_)
     one = np.asarray(fill, rows.dtype).reshape(1).view(np.uint8)
     octets = rows.reshape(count, -1).view(np.uint8)
     step = one.size
     width = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}.get(step)
-    if width is not None:
-        same: npt.NDArray[np.bool_] = (octets.view(width) == one.view(width)[0]).all(axis=1)
-        return same
-    same = (octets.reshape(count, -1, step) == one).all(axis=(1, 2))
-    return np.asarray(same, np.bool_)
+    if width is None:
+        return np.asarray((octets.reshape(count, -1, step) == one).all(axis=(1, 2)), np.bool_)
+    elements, value = octets.view(width), one.view(width)[0]
+    same: npt.NDArray[np.bool_] = (elements[:, :1] == value).all(axis=1)
+    if same.all():
+        return np.asarray((elements == value).all(axis=1), np.bool_)
+    if same.any():  # hardly ever: the first element tells
+        same[same] = (elements[same] == value).all(axis=1)
+    return same

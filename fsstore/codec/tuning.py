@@ -3,6 +3,7 @@
 # Chains and shards (`codec.chain`)
 # of a chunk that is encoded in pieces, which saves memory; that of zstd takes 1.08 of the time
 PIECES_FROM_BYTES = 8 << 20
+ENCODED_RUN_BYTES = 1 << 18  # of small chunks encoded together: what stays in the cache after it was copied
 RUN_PART_BYTES = 1 << 18  # decoding several at once gains nothing for chunks larger than this
 # nor does joining larger ones that are not encoded: 220 KB alone take 0.82 of the time
 RUN_COPIED_BYTES = 1 << 17

@@ -57,13 +57,14 @@ class MemoryStorage:
 
     def put(self, key: str, value: bytes | memoryview | None) -> bytes:
         """Store a value, or delete the key; return the new generation."""
-        if (key in self.values) == (value is None):
+        values = self.values
+        if (key in values) == (value is None):
             self._sorted = None  # first: Ctrl-C may come between any two steps
         if value is None:
-            self.values.pop(key, None)
+            values.pop(key, None)
             return _NO_VALUE
         generation = self._next_generation()
-        self.values[key] = (value, generation)
+        values[key] = (value, generation)
         return generation
 
     def keys_in(self, inclusive_min: bytes, exclusive_max: bytes) -> list[bytes]:

@@ -96,7 +96,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
             time = now()
             stamps = [
                 Stamp(storage.put(key, value), time)
-                if if_equal in (UNKNOWN, storage.generation(key))
+                if if_equal == UNKNOWN or if_equal == storage.generation(key)
                 else Stamp(UNKNOWN, time)
                 for key, value, if_equal in frozen
             ]

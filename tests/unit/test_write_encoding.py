@@ -11,7 +11,6 @@ import pytest
 
 import fsstore
 from fsstore.codec.chain import shard_layout
-from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.codec.zarr3.endian import BoundBytes
@@ -137,8 +136,8 @@ def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch):
     monkeypatch.setattr(execution, "core_count", lambda: 1)
     monkeypatch.setattr(shard_layout, "SHARD_PORTION_BYTES", 1)
     events = []
-    encode, writev = BoundChain.encode, os.writev
-    monkeypatch.setattr(BoundChain, "encode", lambda *a: events.append("encode") or encode(*a))
+    encode, writev = BoundZstd.encode, os.writev
+    monkeypatch.setattr(BoundZstd, "encode", lambda *a: events.append("encode") or encode(*a))
     monkeypatch.setattr(os, "writev", lambda *a: events.append("write") or writev(*a))
     codecs = {"chunk_shape": [32, 1024], "codecs": [BYTES, ZSTD], "index_codecs": [BYTES]}
     array = created(tmp_path, [1024, 1024], [1024, 1024], [sharding(codecs)])

@@ -19,7 +19,7 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, Plan, chunk_numbers, even
 from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
 
-__all__ = ["CellRun", "batches"]
+__all__ = ["CellRun", "batches", "chunks_along"]
 
 
 def batches(
@@ -127,12 +127,12 @@ class CellRun(Sequence[Cell]):
         if not model.keys.is_joined:
             pairs = zip(self._segments, self._places(), strict=True)
             return model.keys.of_columns(
-                [np.array(_chunks(segments))[np.array(places)] for segments, places in pairs]
+                [np.array(chunks_along(segments))[np.array(places)] for segments, places in pairs]
             )
         texts: list[list[str]] = []
         for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
             low = min(places)
-            chunks = _chunks(segments)[low : max(places) + 1]
+            chunks = chunks_along(segments)[low : max(places) + 1]
             parts = model.keys.parts(chunks, len(texts))
             texts.append([parts[place - low] for place in places])
         if len(texts) == 1:
@@ -140,7 +140,7 @@ class CellRun(Sequence[Cell]):
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
 
 
-def _chunks(segments: Sequence[Any]) -> Sequence[int]:
+def chunks_along(segments: Sequence[Any]) -> Sequence[int]:
     """Return the numbers of the chunks of segments along one dimension."""
     if isinstance(segments, SliceSegments):
         return segments.chunks

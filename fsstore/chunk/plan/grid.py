@@ -218,6 +218,10 @@ class SliceSegments(Sequence[Segment]):
 
     def _made(self, chunk: int) -> Segment:
         start, size, count, low = self._axis.start(chunk), self._axis.size(chunk), self._count, self._low
+        if self._step == 1:
+            begin, end = max(0, start - low), min(count, start + size - low)
+            inside, length = low + begin - start, end - begin
+            return Segment(chunk, slice(inside, inside + length), slice(begin, end), length == size, length)
         pace = abs(self._step)
         begin = -((low - start) // pace) if start > low else 0
         end = min(count, -((low - start - size) // pace))

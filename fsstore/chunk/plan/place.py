@@ -57,6 +57,10 @@ class Placing(Protocol):
 class Sending(Placing, Protocol):
     """A placement whose array is written from too."""
 
+    def has_target(self, cell: Any) -> bool:
+        """Return whether a part of the array is exactly the cell's chunk."""
+        ...
+
     def copy_in(self, cell: Any, chunk: Array) -> None:
         """Copy the elements of the array to their places in the chunk."""
         ...
@@ -69,25 +73,27 @@ class Sending(Placing, Protocol):
 class Placement:
     """The array of a request, seen from its chunks.  Workers may use it at once: cells are disjoint."""
 
-    __slots__ = ("_array", "_lead", "_pointwise", "_view", "plan")
+    __slots__ = ("_array", "_has_targets", "_lead", "_pointwise", "_view", "plan")
 
     def __init__(self, plan: Plan, array: Array) -> None:
         self.plan = plan
         self._array = array
         self._view = array.transpose(plan.axes) if plan.separable else array
         self._lead = (slice(None),) * plan.unused
+        self._has_targets = not plan.unused and all(component.inputs for component in plan.components)
         # One list of points for all dimensions: its index arrays are the index on both sides.
         self._pointwise = len(plan.components) == 1 and not plan.separable and not plan.unused
 
     def target(self, cell: Cell) -> Array | None:
         """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
-        if not cell.covers or self._lead:
+        if not self.has_target(cell):
             return None
-        outside = [segment.outside for segment in cell.segments]
-        if None in outside:
-            return None
-        target: Array = self._view[(*outside, ...)]
+        target: Array = self._view[(*[segment.outside for segment in cell.segments], ...)]
         return target
+
+    def has_target(self, cell: Cell) -> bool:
+        """Return whether a part of the array is exactly the cell's chunk."""
+        return cell.covers and self._has_targets
 
     def blocks(self, cells: Sequence[Cell], shape: tuple[int, ...]) -> Array | None:
         """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part.
@@ -96,13 +102,12 @@ class Placement:
         those between cover theirs.
         """
         low, high = cells[0], cells[-1]
-        if self._lead or len(shape) != len(low.segments) or not (low.covers and high.covers):
+        if len(shape) != len(low.segments) or not (self.has_target(low) and self.has_target(high)):
             return None
-        spans = []
-        for first, last in zip(low.segments, high.segments, strict=True):
-            if first.outside is None:
-                return None
-            spans.append(slice(first.outside.start, last.outside.stop))
+        spans = [
+            slice(first.outside.start, last.outside.stop)
+            for first, last in zip(low.segments, high.segments, strict=True)
+        ]
         part = self._view[tuple(spans)]
         if part.size != len(cells) * math.prod(shape):  # the box around the cells has others in it
             return None
@@ -216,6 +221,10 @@ class BoxPlacement:
     def target(self, box: ChunkBox) -> Array | None:
         """Return where the box goes if it is its chunk."""
         return box.target if box.covers else None
+
+    def has_target(self, box: ChunkBox) -> bool:
+        """Return whether the box is its chunk."""
+        return box.covers
 
     def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> None:
         """Return None: boxes go to arrays of their own."""

@@ -89,6 +89,11 @@ class ShardGrid(NamedTuple):
         order = self.orders[-1]
         return chunk.transpose(*np.argsort(order).tolist(), *range(len(order), chunk.ndim))
 
+    def in_stored_order(self, part: Array) -> Array:
+        """Return a view of a part of the array with the dimensions in the order of sub-chunks."""
+        order = self.orders[-1]
+        return part if self.in_order else part.transpose(*order, *range(len(order), part.ndim))
+
 
 @lru_cache(maxsize=64)
 def shard_grid(chain: BoundChain, depth: int | None = None) -> ShardGrid:

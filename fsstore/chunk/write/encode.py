@@ -13,6 +13,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,7 +29,7 @@ from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.contract import Array, Buffer
-from fsstore.codec.fill import equals_fill, missing_element
+from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ChunkEncoder", "Portions", "Stored", "WriteRequest", "joined"]
@@ -61,10 +62,17 @@ class ChunkEncoder:
     def __init__(self, request: WriteRequest, placement: Sending, *, keeps: bool) -> None:
         self._model, self._placement = request.chunks.model, placement
         self._elide, self._keeps = request.elide, keeps
-        self._entries: ShardEntries | None = None
-        if self._model.shard is not None:
-            self._entries = ShardEntries(request.maps, request.values.shape, self._model)
-            self._entry_placement = Placement(self._entries.plan, request.values)
+        self._request = request
+        self._has_entries = self._model.shard is not None
+
+    @cached_property
+    def _entries(self) -> ShardEntries:
+        """The sub-chunks that are touched; whole shards do not ask for them, and making them twice does no harm."""
+        return ShardEntries(self._request.maps, self._request.values.shape, self._model)
+
+    @cached_property
+    def _entry_placement(self) -> Placement:
+        return Placement(self._entries.plan, self._request.values)
 
     def portions(self, cell: AnyCell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
@@ -75,13 +83,28 @@ class ChunkEncoder:
                 raise ValueError("a covered cell has a target")
             return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
         may_vanish = self._may_vanish(cell, old, chain)
-        if self._entries is not None:
-            return self._shard_portions(self._entries, cell, old, may_vanish=may_vanish)
+        if self._has_entries:
+            return self._shard_portions(cell, old, may_vanish=may_vanish)
         assert isinstance(old, ReadResult), "only shards are read little by little"
         if not may_vanish:
             return self._portions_of_changed(cell, old, chain)
         chunk = self._changed(cell, old, chain)
         return None if self._elides(chunk, chain) else _portions(chunk, chain, elide=self._elide)
+
+    def run(self, cells: Sequence[AnyCell]) -> list[Buffer | None] | None:
+        """Return the encodings of covered chunks that follow each other; None if they must be made one by one."""
+        model, chain = self._model, self._model.chain
+        fill = chain.chunk.fill_value
+        if model.bind is not None or chain.shard is not None or np.ndim(fill):
+            return None
+        blocks = self._placement.blocks(cells, chain.chunk.shape)
+        if blocks is None:
+            return None
+        rows = chain.in_rows(blocks)
+        if not self._elide or fill is None or not (filled := rows_equal_fill(rows, fill)).any():
+            return list(chain.encode_rows(rows))
+        encoded = chain.encode_rows(rows[~filled])
+        return [None if is_filled else next(encoded) for is_filled in filled.tolist()]
 
     def _may_vanish(self, cell: AnyCell, old: Stored, chain: BoundChain) -> bool:
         """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
@@ -114,9 +137,8 @@ class ChunkEncoder:
         self._placement.copy_in(cell, self._model.view(chunk))
         return chunk
 
-    def _shard_portions(
-        self, entries: ShardEntries, cell: AnyCell, old: Stored, *, may_vanish: bool
-    ) -> Portions | None:
+    def _shard_portions(self, cell: AnyCell, old: Stored, *, may_vanish: bool) -> Portions | None:
+        entries = self._entries
         touched = [
             (sub_cell, number if isinstance(number, tuple) else (number,))
             for sub_cell, number in zip(*entries.of(cell), strict=True)
@@ -126,41 +148,54 @@ class ChunkEncoder:
             before = old
         else:
             before = _split(None if old.state == "missing" else old.value, entries.grid.layouts[0])
-        parts: Iterable[Buffer | None] = self._changed_parts(entries, touched, before)
+        parts: Iterable[Buffer | None] = self._changed_parts(touched, before)
         if may_vanish:
             parts = list(parts)
             if all(part is None for part in parts):
                 return None
         return entries.grid.layouts[0].portions(parts)
 
-    def _changed_parts(
-        self, entries: ShardEntries, touched: _Touched, before: _Parts, level: int = 0
-    ) -> Iterator[Buffer | None]:
+    def _changed_parts(self, touched: _Touched, before: _Parts, level: int = 0) -> Iterator[Buffer | None]:
         """Yield the parts of a shard, whatever the level it is on: changed where they are touched."""
-        layout = entries.grid.layouts[level]
+        layouts = self._entries.grid.layouts
+        layout = layouts[level]
         by_part: dict[int, _Touched] = {}
         for pair in touched:
             by_part.setdefault(pair[1][level], []).append(pair)
 
         def change(number: int) -> Buffer | None:
-            if level + 1 == len(entries.grid.layouts):
+            if level + 1 == len(layouts):
                 cell = by_part[number][0][0]
-                return self._changed_part(entries, cell, None if self._is_whole(cell) else before[number])
-            inner = entries.grid.layouts[level + 1]
+                return (
+                    self._written_part(cell)
+                    if self._is_whole(cell)
+                    else self._changed_part(cell, before[number])
+                )
+            inner = layouts[level + 1]
             old = _split(before[number], inner)
-            parts = list(self._changed_parts(entries, by_part[number], old, level + 1))
+            parts = list(self._changed_parts(by_part[number], old, level + 1))
             return None if all(part is None for part in parts) else inner.assemble(parts)
 
         numbers = sorted(by_part)
-        changed = layout.map_parts(change, numbers)
+        changed = layout.map_parts(change, numbers, layout.inner.decoded_size)
         for number in range(layout.count):
             yield next(changed) if number in by_part else before[number]
 
     def _is_whole(self, cell: Cell) -> bool:
         """Return whether nothing of what is stored of a sub-chunk is left."""
-        return cell.covers and not self._model.is_partial
+        return not self._model.is_partial and self._entry_placement.has_target(cell)
 
-    def _changed_part(self, entries: ShardEntries, cell: Cell, before: Buffer | None) -> Buffer | None:
+    def _written_part(self, cell: Cell) -> Buffer | None:
+        """Return the encoding of a sub-chunk that is covered."""
+        grid, chunk = self._entries.grid, self._entry_placement.target(cell)
+        assert chunk is not None, "a covered cell has a target"
+        chain, chunk = grid.layout.inner, np.ascontiguousarray(grid.in_stored_order(chunk))
+        if self._elides(chunk, chain):
+            return None
+        return chain.encode(chunk) if self._elide else chain.encode_all(chunk)
+
+    def _changed_part(self, cell: Cell, before: Buffer | None) -> Buffer | None:
+        entries = self._entries
         chain = entries.grid.layout.inner
         chunk = _decoded(before, chain)
         self._entry_placement.copy_in(cell, self._model.view(entries.grid.in_array_order(chunk)))

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from fsstore.chunk.plan.cell_run import chunks_along
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import ChunkBox, Outline, chunk_numbers
 from fsstore.chunk.tuning import LISTED_CHUNKS
@@ -84,10 +85,7 @@ def touched(outline: Outline, model: ChunkModel) -> _Chunks:
         return None
     if not outline.separable:
         return [tuple(chunk_numbers(outline, cell)[:rank]) for cell in outline.cells()]
-    numbers: list[list[Any]] = [
-        [segment.chunk for segment in component.segments] for component in outline.components[:rank]
-    ]
-    return list(itertools.product(*numbers))
+    return list(itertools.product(*[chunks_along(each.segments) for each in outline.components[:rank]]))
 
 
 def _places_of(store: KvPrefix) -> list[_Place]:

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from itertools import islice
 from typing import Any, NamedTuple
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import Outline, outline
 from fsstore.chunk.tuning import (
+    COPIED_PER_DECODED,
     DISK_WORKERS,
     FAR_WRITE_BYTES,
     INLINE_WRITE_BYTES,
     LATE_BYTES,
     ONE_WINDOW_BYTES,
+    SHARED_WRITE_BYTES,
     STORED_SHARD_BYTES,
     WINDOW_BYTES,
     WRITE_WINDOW_CELLS,
@@ -84,7 +85,7 @@ def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
         request = _kept(request)
     return execution.start(
         Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
-            list(RequestChanges(request, cut).window())
+            RequestChanges(request, cut).window()
         ),
         waits=False,
     )
@@ -104,7 +105,7 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[
         request = _kept(request)
     late = _is_late(driver, chain.decoded_size)
     each = _memory_of_chunk(chain, late=late)
-    apart = _Apart(chunks, cells, RequestChanges(request, cut).window(), each, ended)
+    apart = _Apart(chunks, cells, RequestChanges(request, cut), each, ended)
     if driver.features.waits:
         return apart.by_tasks()
     return (
@@ -117,7 +118,7 @@ class _Apart(NamedTuple):
 
     chunks: OpenChunks
     cells: int
-    changed: Iterator[Changed]
+    changes: RequestChanges
     each: int
     ended: WorkEnd
 
@@ -132,7 +133,7 @@ class _Apart(NamedTuple):
         chunks, chain = self.chunks, self.chunks.model.chain
         # a view, which is copied to be sent
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
-        windows = _batches(self.changed, _window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
+        windows = self.changes.windows(_window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
@@ -140,14 +141,23 @@ class _Apart(NamedTuple):
     def ahead_of_the_disk(self) -> Future[None]:
         """Encode on every core; each thread hands a chunk to the disk and goes on, without waiting for it."""
         writer = Writer(self.chunks.store.driver, threads=self._encoders, late=True)
-        windows = _batches(self.changed, WRITE_WINDOW_CELLS)
+        windows = self.changes.windows(WRITE_WINDOW_CELLS)
         return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
 
     def in_turns(self) -> Future[None]:
         """Read, encode and write windows of small chunks, one after the other on each of several threads."""
-        chunks, each = self.chunks, self.each
-        workers = self._encoders if chunks.threads else chunks.workers(each, DISK_WORKERS)
-        windows = _batches(self.changed, _window_size(self.cells, WINDOW_BYTES // (workers * each)))
+        chunks, each, chain = self.chunks, self.each, self.chunks.model.chain
+        if chunks.threads:
+            workers = self._encoders
+        elif chunks.store.driver.features.slow_writes:
+            workers = chunks.workers(each, DISK_WORKERS)
+        else:  # of what is hardly more than Python, threads would wait for each other
+            workers = (
+                self._encoders
+                if chain.effort + chain.decoded_size / COPIED_PER_DECODED >= SHARED_WRITE_BYTES
+                else 1
+            )
+        windows = self.changes.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each)))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
 
@@ -185,11 +195,6 @@ def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     return (
         cells <= WRITE_WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= ONE_WINDOW_BYTES
     )
-
-
-def _batches(changed: Iterator[Changed], size: int) -> Iterator[list[Changed]]:
-    while batch := list(islice(changed, size)):
-        yield batch
 
 
 def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Future[None]:

@@ -228,7 +228,7 @@ def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
     own.future = future
     if is_alone:
         settle(request.chunks.store)
-        writer, window = Writer(driver), list(RequestChanges(request, cut).window())
+        writer, window = Writer(driver), RequestChanges(request, cut).window()
         with _busy():
             done = execution.start(writer.store(window), waits=False)
         tell([future], [futures.error_of(done)])

@@ -9,11 +9,13 @@ one read and one write.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
@@ -21,6 +23,7 @@ from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequ
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
+from fsstore.codec.tuning import ENCODED_RUN_BYTES
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (
@@ -44,55 +47,64 @@ _MISSING = ReadResult("missing")
 class RequestChanges:
     """The changes of one request: the keys of its cells, and how each is encoded."""
 
-    __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
+    __slots__ = ("_outline", "_placement", "cache", "chunk_bytes", "encoder", "request")
 
     def __init__(self, request: WriteRequest, outline: Outline) -> None:
         if isinstance(
             outline, ChunkBox
         ):  # which may have been made of other values than their copy, that is kept
             outline = outline._replace(target=request.values)
-        self.request, self._outline = request, outline
+        self.request, self._outline, self.cache = request, outline, request.chunks.cache
         self.chunk_bytes = request.chunks.model.chain.decoded_size
         self._placement = placement_of(outline, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
         keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
 
-    def window(self) -> Iterator[Changed]:
-        """Yield every change with its key, in the order of the chunks."""
-        for cell in self._outline.cells():
-            yield self.key(cell), (Change(self, cell),)
+    def window(self) -> list[Changed]:
+        """Return all changes, which are few."""
+        return [pair for window in self.windows(self._outline.cell_count) for pair in window]
 
-    def key(self, cell: AnyCell) -> str:
-        """Return the key of a cell's chunk."""
-        chunks = self.request.chunks
-        return chunks.store.path + chunks.model.key(self._placement.numbers(cell))
+    def windows(self, size: int) -> Iterator[list[Changed]]:
+        """Yield the changes with the keys of their chunks, in the order of these, about `size` at a time."""
+        (_, path), model, outline = self.request.chunks.store, self.request.chunks.model, self._outline
+        if isinstance(outline, ChunkBox):
+            whole = outline.covers and not model.is_partial
+            yield [(path + model.key(outline.numbers), (Change(self, outline, whole),))]
+            return
+        has_target = self._placement.has_target
+        for cells, keys in batches(outline, model, outline.even(size)):
+            yield [
+                (path + key, (Change(self, cell, not model.is_partial and has_target(cell)),))
+                for cell, key in zip(cells, keys, strict=True)
+            ]
 
-    def is_whole(self, cell: AnyCell) -> bool:
-        """Return whether nothing of what is stored of a cell's chunk is left."""
-        return (
-            cell.covers
-            and not self.request.chunks.model.is_partial
-            and self._placement.target(cell) is not None
-        )
+    def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
+        """Yield parts of a window: runs of whole small chunks that follow each other, and other chunks one by one."""
+        most = ENCODED_RUN_BYTES // self.chunk_bytes
+        most = 1 if isinstance(self._outline, ChunkBox) or most < 2 else self._outline.even(most)
+        begin = 0
+        for at, (_, changes) in enumerate(window):
+            if not changes[0].is_whole:
+                yield from filter(None, (window[begin:at], window[at : at + 1]))
+                begin = at + 1
+            elif at + 1 - begin == most:
+                yield window[begin : at + 1]
+                begin = at + 1
+        yield from filter(None, (window[begin:],))
 
     def forget(self, key: str) -> None:
         """Drop what is cached of a chunk."""
-        chunks = self.request.chunks
-        if chunks.cache is not None:
-            chunks.cache.forget(key[len(chunks.store.path) :])
+        if self.cache is not None:
+            self.cache.forget(key[len(self.request.chunks.store.path) :])
 
 
 class Change(NamedTuple):
-    """The change of one chunk by one request."""
+    """The change of one chunk by one request; `is_whole` if nothing of what is stored of the chunk is left."""
 
     of: RequestChanges
     cell: AnyCell
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether nothing of what is stored of the chunk is left."""
-        return self.of.is_whole(self.cell)
+    is_whole: bool
 
 
 Changed: TypeAlias = tuple[str, Sequence[Change]]
@@ -140,7 +152,8 @@ class Writer:
         finally:  # also after a failure: some may be written
             for key, changes in window:
                 for change in changes:
-                    change.of.forget(key)
+                    if change.of.cache is not None:
+                        change.of.forget(key)
         return [
             pair
             for pair, stamp in zip(window, stamps, strict=True)
@@ -215,15 +228,32 @@ class Writer:
         return change
 
     def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
-        return execution.map_blocking(
-            lambda pair: self._encode_chunk(pair, found.pop(pair[0], None)), window, limit=self._threads
-        )
+        """Return the writes of a window: of whole small chunks that follow each other many are encoded at a time."""
+
+        def writes(run: Sequence[Changed]) -> list[Write]:
+            encoded = self._encode_run(run) if len(run) > 1 else None
+            return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
+
+        of = window[0][1][0].of
+        alone = all(len(changes) == 1 and changes[0].of is of for _, changes in window)
+        runs = list(of.runs(window)) if alone else [[pair] for pair in window]
+        made = execution.map_blocking(writes, runs, limit=self._threads)
+        return list(itertools.chain.from_iterable(made))
+
+    def _encode_run(self, run: Sequence[Changed]) -> list[Write] | None:
+        try:
+            values = run[0][1][0].of.encoder.run([change.cell for _, (change,) in run])
+        except StoreError:  # one by one it is seen which chunk it is
+            return None
+        if values is None:
+            return None
+        return [Write(key, value, UNKNOWN) for (key, _), value in zip(run, values, strict=True)]
 
     def _encode_chunk(self, changed: Changed, old: ReadResult | None) -> Write:
         (key, changes), condition = changed, _condition(old)
         value: Buffer | None = None
         try:
-            for of, cell in changes:
+            for of, cell, _ in changes:
                 portions = of.encoder.portions(cell, old)
                 old = None  # which may be large, and is decoded before the first portion
                 value = None if portions is None else joined(portions, of.chunk_bytes)

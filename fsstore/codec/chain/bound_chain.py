@@ -80,7 +80,9 @@ class BoundChain:
         "_from_array",
         "_in_pieces",
         "_names",
+        "_packed",
         "_size",
+        "_stages",
         "_steps",
         "_stored",
         "_undo_arrays",
@@ -113,6 +115,7 @@ class BoundChain:
         self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
+        self._stages = tuple(stage.encode for stage in stages)
         self._in_pieces = in_pieces(steps)
         self._undo_arrays = decoders(arrays)
         self._undo_bytes = decoders(stages)
@@ -130,6 +133,7 @@ class BoundChain:
         natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
         self.flat_dtype: np.dtype[Any] | None = flat if natural else None
         self._stored = flat if plain and not chunk.dtype.hasobject else None
+        self._packed = self._stored if packs.mask is None and self.shard is None else None
         self.is_exact: bool = (
             self._stored is not None
             and self._verify is None
@@ -306,6 +310,31 @@ class BoundChain:
         `array`: to be kept for longer than the array stays unchanged, it has to be copied.
         """
         return through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
+
+    def in_rows(self, blocks: Array) -> Array:
+        """Return several chunks, which are the last dimensions of `blocks`, along one first dimension.
+
+        They lie one behind the other in memory as `encode_rows` takes them.
+        """
+        shape, lead = self.chunk.shape, blocks.ndim - len(self.chunk.shape)
+        if self._packed is not None and self.order is not None:
+            blocks = blocks.transpose([*range(lead), *[lead + axis for axis in self.order]])
+            shape = tuple([shape[axis] for axis in self.order])
+        return np.ascontiguousarray(blocks, self.chunk.dtype).reshape((-1, *shape))
+
+    def encode_rows(self, rows: Array, *, elide: bool = True) -> Iterator[Buffer]:
+        """Return the encodings of several chunks one after the other; they may be views of `rows`.
+
+        Parts of shards that equal the fill value are stored unless `elide`.
+        """
+        if self._packed is None:
+            encode = self.encode if elide else self.encode_all
+            return (encode(rows[at, ...]) for at in range(len(rows)))
+        octets, size = rows.astype(self._packed, copy=False).reshape(-1).view(np.uint8).data, self._size
+        encoded: Iterator[Any] = (octets[begin : begin + size] for begin in range(0, len(octets), size))
+        for stage in self._stages:
+            encoded = map(stage, encoded)
+        return encoded
 
     def encode_all(self, array: Array) -> Buffer:
         """Return the encoding with every part of a shard stored, also those that equal the fill value."""

@@ -19,8 +19,9 @@ import numpy.typing as npt
 
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer, ChunkSpec
-from fsstore.codec.fill import equals_fill, missing_element, rows_equal_fill
+from fsstore.codec.fill import missing_element, rows_equal_fill
 from fsstore.codec.tuning import (
+    ENCODED_RUN_BYTES,
     SHARD_AHEAD_BYTES,
     SHARD_PORTION_BYTES,
     SHARD_PORTION_PARTS,
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 S = TypeVar("S")
+T = TypeVar("T")
 Entries = npt.NDArray[np.uint64]
 MISSING = 2**64 - 1
 """The offset and the length of a sub-chunk that is not in the shard."""
@@ -230,39 +232,39 @@ class ShardLayout:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
         return self.inner.encoded_size is None and self.count >= SHARED_SHARD_ENTRIES
 
-    def map_parts(self, encode: Callable[[S], Buffer | None], parts: Sequence[S]) -> Iterator[Buffer | None]:
-        """Yield what `encode` makes of sub-chunks, on every core if that is worth it; not far ahead of a slow taker."""
+    def map_parts(self, encode: Callable[[S], T], parts: Sequence[S], size: int) -> Iterator[T]:
+        """Yield what `encode` makes of parts of about `size` bytes, on every core if that is worth it.
+
+        They are not made far ahead of a slow taker.
+        """
         if not self.shares_cores:
             return map(encode, parts)
-        return execution.map_in_order(
-            encode, parts, ahead=max(2, SHARD_AHEAD_BYTES // self.inner.decoded_size)
-        )
+        return execution.map_in_order(encode, parts, ahead=max(2, SHARD_AHEAD_BYTES // size))
 
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
         """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
 
-        Those that are only copied are copied and compared many at a time, but not all: a shard may be large.
+        They are copied and compared many at a time, which stay in the cache until they are encoded.
         """
-        blocks = self.blocks(array.astype(self.chunk.dtype, copy=False))
-        if self.shares_cores:  # each sub-chunk is copied and compared while it is in the cache
-            positions = list(self.positions())
-            yield from self.map_parts(lambda at: self._encode_part(blocks[at], elide=elide), positions)
-            return
-        for index in grid_boxes(self.grid, max(1, SHARD_PORTION_BYTES // self.inner.decoded_size)):
-            run = np.ascontiguousarray(blocks[(*index, ...)]).reshape((-1, *self.sub_shape))
-            # rows of a shard of rank 0 would be scalars, whose bytes ml_dtypes does not swap
-            parts = run if self.sub_shape else [run.reshape(())]
-            if not elide:
-                yield from map(self.inner.encode_all, parts)
-                continue
-            for part, fill in zip(parts, rows_equal_fill(run, self._fill).tolist(), strict=True):
-                yield None if fill else self.inner.encode(part)
+        blocks, size = self.blocks(array.astype(self.chunk.dtype, copy=False)), self.inner.decoded_size
+        most = SHARD_PORTION_BYTES // size
+        if self.shares_cores:
+            most = min(ENCODED_RUN_BYTES // size, self.count // SHARED_SHARD_ENTRIES)
+        boxes = list(grid_boxes(self.grid, max(1, most)))
+        encoded = self.map_parts(
+            lambda at: self._encode_box(blocks[(*at, ...)], elide=elide), boxes, max(1, most) * size
+        )
+        return itertools.chain.from_iterable(encoded)
 
-    def _encode_part(self, part: Array, *, elide: bool) -> Buffer | None:
-        part = np.ascontiguousarray(part)
+    def _encode_box(self, box: Array, *, elide: bool) -> Iterable[Buffer | None]:
+        rows = self.inner.in_rows(box)
         if not elide:
-            return self.inner.encode_all(part)
-        return None if equals_fill(part, self._fill) else self.inner.encode(part)
+            return self.inner.encode_rows(rows, elide=False)
+        filled = rows_equal_fill(rows, self._fill)
+        if not filled.any():
+            return list(self.inner.encode_rows(rows))
+        encoded = self.inner.encode_rows(rows[~filled])
+        return [None if is_filled else next(encoded) for is_filled in filled.tolist()]
 
     def decode_into(self, shard: Buffer, out: Array) -> None:
         """Decode a whole shard into `out`, a chunk-shaped array; missing sub-chunks become the fill value."""

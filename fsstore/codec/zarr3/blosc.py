@@ -55,7 +55,9 @@ class BoundBlosc:
 
     is_exact: ClassVar[bool] = True
 
-    __slots__ = ("_compress", "_decompress", "_size", "decoded", "effort", "encoded")
+    __slots__ = (
+        "_compress", "_decompress", "_element", "_is_known", "_size", "decoded", "effort", "encoded"
+    )  # fmt: skip
 
     def __init__(
         self, decoded: ByteSpec, cname: str, clevel: int, *, shuffle: int, layout: tuple[int, int]
@@ -65,21 +67,21 @@ class BoundBlosc:
         self._decompress: Callable[..., Any] = _library().decompress
         self.effort = _EFFORT.get(cname, 0.2)
         typesize, blocksize = layout
-        self._compress = (cname.encode(), clevel, shuffle, blocksize, typesize)
+        self._compress = (cname.encode(), clevel, shuffle, blocksize)
+        self._element = np.dtype(f"V{typesize}")
+        self._is_known = cname in _library().list_compressors()
 
     def encode(self, data: Any) -> bytes:
         """Return `data` compressed."""
-        cname, clevel, shuffle, blocksize, typesize = self._compress
-        library = _library()
-        octets = np.frombuffer(data, np.uint8)
-        if octets.size > _MAX_BYTES:
-            raise StoreError(f"Blosc holds at most {_MAX_BYTES} bytes, but the chunk has {octets.size}")
-        if cname.decode() not in library.list_compressors():
-            return blosc_snappy.compress(octets, clevel, shuffle, blocksize, typesize)
-        if octets.size % typesize == 0:
-            # the library takes the element size from the buffer
-            return bytes(library.compress(octets.view(f"V{typesize}"), cname, clevel, shuffle, blocksize))
-        return bytes(library.compress(octets, cname, clevel, shuffle, blocksize, typesize))
+        size, typesize = memoryview(data).nbytes, self._element.itemsize
+        if size > _MAX_BYTES:
+            raise StoreError(f"Blosc holds at most {_MAX_BYTES} bytes, but the chunk has {size}")
+        if not self._is_known:
+            _, *how = self._compress
+            return blosc_snappy.compress(np.frombuffer(data, np.uint8), *how, typesize)
+        if size % typesize == 0:  # the library takes the element size from the buffer
+            return bytes(_library().compress(np.frombuffer(data, self._element), *self._compress))
+        return bytes(_library().compress(np.frombuffer(data, np.uint8), *self._compress, typesize))
 
     def _size_of(self, data: Any) -> int:
         """Return the decoded size that the header states, after checking the header."""
