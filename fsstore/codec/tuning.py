@@ -10,6 +10,8 @@ RUN_COPIED_BYTES = 1 << 17
 RUN_BYTES = 1 << 20  # decoded together: what stays in a processor's cache until it is copied
 # sub-chunks of a shard that is worth every core; fewer are encoded sooner than threads wake
 SHARED_SHARD_ENTRIES = 16
+# that zstd decodes as soon as such a shard: of smaller ones each core takes one, and they are encoded in fewer steps
+SHARED_SHARD_BYTES = 1 << 18
 # encoded while what came before is written, by threads that share a shard: overlap against memory
 SHARD_AHEAD_BYTES = 16 << 20
 SHARD_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded: system calls against overlap

@@ -25,6 +25,7 @@ from fsstore.codec.tuning import (
     SHARD_AHEAD_BYTES,
     SHARD_PORTION_BYTES,
     SHARD_PORTION_PARTS,
+    SHARED_SHARD_BYTES,
     SHARED_SHARD_ENTRIES,
 )
 from fsstore.errors import DataLossError, StoreError
@@ -230,7 +231,8 @@ class ShardLayout:
     @property
     def shares_cores(self) -> bool:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
-        return self.inner.encoded_size is None and self.count >= SHARED_SHARD_ENTRIES
+        enough = self.count >= SHARED_SHARD_ENTRIES and self.count * self.inner.effort >= SHARED_SHARD_BYTES
+        return self.inner.encoded_size is None and enough
 
     def map_parts(self, encode: Callable[[S], T], parts: Sequence[S], size: int) -> Iterator[T]:
         """Yield what `encode` makes of parts of about `size` bytes, on every core if that is worth it.
@@ -249,7 +251,9 @@ class ShardLayout:
         blocks, size = self.blocks(array.astype(self.chunk.dtype, copy=False)), self.inner.decoded_size
         most = SHARD_PORTION_BYTES // size
         if self.shares_cores:
-            most = min(ENCODED_RUN_BYTES // size, self.count // SHARED_SHARD_ENTRIES)
+            most = min(
+                ENCODED_RUN_BYTES // size, max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
+            )
         boxes = list(grid_boxes(self.grid, max(1, most)))
         encoded = self.map_parts(
             lambda at: self._encode_box(blocks[(*at, ...)], elide=elide), boxes, max(1, most) * size
