@@ -74,6 +74,8 @@ RECENT_TAIL_BYTES = 16  # by which an encoding is looked for: they are compresse
 # whose files a worker has synced together: syncs against how long the first waits for the last
 WRITE_WINDOW_CELLS = 64
 INLINE_WRITE_BYTES = 256 * 1024  # of a request that is encoded sooner than a thread is woken
+# of a request to memory, as bytes that zstd decodes meanwhile: two cores would encode it sooner, and wake later
+INLINE_EFFORT_BYTES = 512 * 1024
 FAR_WRITE_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
 # blocks of a stored shard, and what is written at once: what a write in part weighs in memory
 STORED_SHARD_BYTES = 12 * 1024 * 1024
@@ -81,7 +83,7 @@ DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers tha
 WRITE_WINDOWS = 32  # of a request that can be cut into so many: even shares against what each window costs
 # of a request that is one window: cutting it would cost more than a second worker gains
 ONE_WINDOW_BYTES = 8 * 1024 * 1024
-SMALL_BATCH_CHUNKS = 128  # of a batch of small writes, whose first waits for its last
+SMALL_BATCH_CHUNKS = 512  # of a batch of small writes, whose first waits for its last
 SMALL_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch of small writes, which are in memory together
 # of small writes that wait; a caller that begins more helps to make them
 SMALL_WAITING_BYTES = 16 * 1024 * 1024

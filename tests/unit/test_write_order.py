@@ -17,6 +17,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import fsstore
 from fsstore import KvStore
 from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import request as write_request
 from fsstore.errors import StoreError
 from fsstore.kvstore.client.object_store import ObstoreEngine
 from fsstore.kvstore.contract.driver import Features, Write
@@ -27,7 +28,13 @@ from fsstore.runtime.fan_out import WorkEnd
 SHAPE, CHUNK = (
     (512, 512),
     (256, 256),
-)  # of uint64: half a megabyte a chunk, so that two are not written at once
+)  # of uint64: half a megabyte a chunk
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """Have two chunks written by threads, as if encoding them took long."""
+    monkeypatch.setattr(write_request, "INLINE_EFFORT_BYTES", 1 << 17)
 
 
 def created(place):

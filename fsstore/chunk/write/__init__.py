@@ -1,5 +1,8 @@
 """Writing: chunks are encoded, or read and changed, and stored under conditions.
 
+* `changed_chunk`: what stored chunks are decoded to, to be changed, and the encodings of what became of them
+* `changed_shard`: the sub-chunks of a shard that requests change, each decoded and encoded once; the others keep
+  their bytes
 * `encode`: what is stored of a chunk that a request writes
 * `order`: writes that touch the same chunks are made in the order in which they were begun
 * `recent_chunks`: what chunks decode to that were changed and encoded a moment ago

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
@@ -18,10 +19,12 @@ from fsstore.chunk.tuning import (
     COPIED_PER_DECODED,
     DISK_WORKERS,
     FAR_WRITE_BYTES,
+    INLINE_EFFORT_BYTES,
     INLINE_WRITE_BYTES,
     LATE_BYTES,
     ONE_WINDOW_BYTES,
     SHARED_WRITE_BYTES,
+    SMALL_BATCH_BYTES,
     STORED_SHARD_BYTES,
     WINDOW_BYTES,
     WRITE_WINDOW_CELLS,
@@ -52,14 +55,18 @@ def write(request: WriteRequest) -> Future[Any]:
     cells = cut.cell_count
     if not cells:
         return ready(None)
-    here = not store.driver.features.waits and (
-        cells == 1 or cells * model.chain.decoded_size <= INLINE_WRITE_BYTES
-    )
-    if not here:
+    is_soon_made = cells == 1 or _is_soon_made(request, cells)
+    if _is_small(request, cells):
+        begin = partial(
+            write_small, request, cut, late=_is_late(store.driver, model.chain), here=is_soon_made
+        )
+    elif is_soon_made and not store.driver.features.waits:
+        begin = partial(_write_here, request, cut)
+    else:
         return in_order(store, touched(cut, model), lambda ended: _write_apart(request, cut, ended))
     if not before(store, lambda: touched(cut, model)):
-        return _write_here(request, cut)
-    return in_order(store, touched(cut, model), lambda ended: _ending(_write_here(request, cut), ended))
+        return begin()
+    return in_order(store, touched(cut, model), lambda ended: _ending(begin(), ended))
 
 
 def _ending(future: Future[Any], ended: WorkEnd) -> Future[Any]:
@@ -74,21 +81,13 @@ async def finish(store: KvPrefix) -> None:
 
 
 def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
-    """Write on this thread, or have a small write wait for others."""
+    """Write on this thread."""
     store = request.chunks.store
-    driver = store.driver
-    is_bound = able(driver, Modifies) is not None
-    if driver.features.slow_writes and not is_bound and _is_small(request):
-        return write_small(request, cut)
     settle(store)
-    if is_bound:
+    if able(store.driver, Modifies) is not None:
         request = _kept(request)
-    return execution.start(
-        Writer(driver, late=_is_late(driver, request.chunks.model.chain.decoded_size)).store(
-            RequestChanges(request, cut).window()
-        ),
-        waits=False,
-    )
+    writer = Writer(store.driver, late=_is_late(store.driver, request.chunks.model.chain))
+    return execution.start(writer.store(RequestChanges(request, cut).window()), waits=False)
 
 
 def _kept(request: WriteRequest) -> WriteRequest:
@@ -103,7 +102,7 @@ def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[
     settle(chunks.store)
     if able(driver, Modifies) is not None:
         request = _kept(request)
-    late = _is_late(driver, chain.decoded_size)
+    late = _is_late(driver, chain)
     each = _memory_of_chunk(chain, late=late)
     apart = _Apart(chunks, cells, RequestChanges(request, cut), each, ended)
     if driver.features.waits:
@@ -152,11 +151,7 @@ class _Apart(NamedTuple):
         elif chunks.store.driver.features.slow_writes:
             workers = chunks.workers(each, DISK_WORKERS)
         else:  # of what is hardly more than Python, threads would wait for each other
-            workers = (
-                self._encoders
-                if chain.effort + chain.decoded_size / COPIED_PER_DECODED >= SHARED_WRITE_BYTES
-                else 1
-            )
+            workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
         windows = self.changes.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each)))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
@@ -175,15 +170,31 @@ def _window_size(cells: int, affordable: int) -> int:
     return max(1, min(math.ceil(cells / WRITE_WINDOWS), WRITE_WINDOW_CELLS, affordable))
 
 
-def _is_late(driver: KvDriver, chunk_bytes: int) -> bool:
+def _is_late(driver: KvDriver, chain: BoundChain) -> bool:
     """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
-    return chunk_bytes >= LATE_BYTES and able(driver, WritesLate) is not None
+    return chain.decoded_size >= LATE_BYTES and able(driver, WritesLate) is not None
 
 
-def _is_small(request: WriteRequest) -> bool:
-    """Return whether the values may be copied, to be written later; the copy of an object shares what it holds."""
-    largest = max(request.chunks.model.chain.decoded_size, request.values.nbytes)
-    return largest < LATE_BYTES and not request.values.dtype.hasobject
+def _is_soon_made(request: WriteRequest, cells: int) -> bool:
+    """Return whether encoding all chunks of a request takes hardly longer than waking a thread for it."""
+    chain = request.chunks.model.chain
+    if request.chunks.store.driver.features.slow_writes:
+        return cells * chain.decoded_size <= INLINE_WRITE_BYTES
+    return cells * _effort(chain) <= INLINE_EFFORT_BYTES
+
+
+def _effort(chain: BoundChain) -> float:
+    """Return how long a chunk takes to be encoded and copied, as bytes that zstd decodes meanwhile."""
+    return chain.effort + chain.decoded_size / COPIED_PER_DECODED
+
+
+def _is_small(request: WriteRequest, cells: int) -> bool:
+    """Return whether a write may wait for others with a copy of its values; that of an object shares what it holds."""
+    values, chunks = request.values, request.chunks
+    if values.nbytes >= LATE_BYTES or cells * chunks.model.chain.decoded_size > SMALL_BATCH_BYTES:
+        return False
+    driver = chunks.store.driver
+    return not (driver.features.waits or values.dtype.hasobject or able(driver, Modifies) is not None)
 
 
 def _is_one_window(cells: int, chunk_bytes: int) -> bool:

@@ -219,16 +219,16 @@ def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
 _queues: OfProcess[dict[KvDriver, _StoreQueue]] = OfProcess(dict, finish=_finish)
 
 
-def write_small(request: WriteRequest, cut: Outline) -> Future[None]:
-    """Begin to write a few small chunks: here and at once, or later with a copy of the values."""
+def write_small(request: WriteRequest, cut: Outline, *, late: bool, here: bool) -> Future[None]:
+    """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
     own = _own.now
     is_alone = own.future is None and not own.is_busy
     own.future = future
-    if is_alone:
+    if is_alone and here:
         settle(request.chunks.store)
-        writer, window = Writer(driver), RequestChanges(request, cut).window()
+        writer, window = Writer(driver, late=late), RequestChanges(request, cut).window()
         with _busy():
             done = execution.start(writer.store(window), waits=False)
         tell([future], [futures.error_of(done)])

@@ -19,7 +19,9 @@ from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.place import placement_of
 from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
-from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
+from fsstore.chunk.write.changed_chunk import Portions, joined
+from fsstore.chunk.write.changed_shard import Stored
+from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
@@ -41,8 +43,6 @@ from fsstore.runtime.wake import Flag
 
 __all__ = ["Change", "Changed", "RequestChanges", "Writer"]
 
-_MISSING = ReadResult("missing")
-
 
 class RequestChanges:
     """The changes of one request: the keys of its cells, and how each is encoded."""
@@ -63,6 +63,8 @@ class RequestChanges:
 
     def window(self) -> list[Changed]:
         """Return all changes, which are few."""
+        if isinstance(self._outline, ChunkBox):
+            return next(self.windows(1))
         return [pair for window in self.windows(self._outline.cell_count) for pair in window]
 
     def windows(self, size: int) -> Iterator[list[Changed]]:
@@ -179,7 +181,10 @@ class Writer:
             answers = await self._driver.read_many([Read(key) for key in in_part])
             found = dict(zip(in_part, answers, strict=True))
             del answers  # what is stored is let go as soon as it is decoded
-        writes = await execution.offload(self._encode, window, found, kind="compute", limit=self._threads)
+        if self._driver.features.waits:
+            writes = await execution.offload(self._encode, window, found, kind="compute", limit=self._threads)
+        else:
+            writes = self._encode(window, found)
         return await self._driver.write_many(writes)
 
     def _made(self, changed: Changed) -> LateWrite:
@@ -231,13 +236,24 @@ class Writer:
         """Return the writes of a window: of whole small chunks that follow each other many are encoded at a time."""
 
         def writes(run: Sequence[Changed]) -> list[Write]:
-            encoded = self._encode_run(run) if len(run) > 1 else None
+            encoded = self._encode_run(run) if alone and len(run) > 1 else None
             return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
 
         of = window[0][1][0].of
         alone = all(len(changes) == 1 and changes[0].of is of for _, changes in window)
-        runs = list(of.runs(window)) if alone else [[pair] for pair in window]
-        made = execution.map_blocking(writes, runs, limit=self._threads)
+        runs: Sequence[Sequence[Changed]]
+        if len(window) == 1:
+            runs = [window]
+        elif alone:
+            runs = list(of.runs(window))
+        else:
+            step = max(1, ENCODED_RUN_BYTES // of.chunk_bytes)
+            runs = [window[at : at + step] for at in range(0, len(window), step)]
+        made = (
+            map(writes, runs)
+            if self._threads == 1
+            else execution.map_blocking(writes, runs, limit=self._threads)
+        )
         return list(itertools.chain.from_iterable(made))
 
     def _encode_run(self, run: Sequence[Changed]) -> list[Write] | None:
@@ -253,11 +269,22 @@ class Writer:
         (key, changes), condition = changed, _condition(old)
         value: Buffer | None = None
         try:
-            for of, cell, _ in changes:
-                portions = of.encoder.portions(cell, old)
-                old = None  # which may be large, and is decoded before the first portion
-                value = None if portions is None else joined(portions, of.chunk_bytes)
-                old = _MISSING if value is None else ReadResult("value", value)
+            last, is_alone = changes[-1], len(changes) == 1
+            if is_alone and last.is_whole:
+                portions = last.of.encoder.portions(last.cell, None)
+                value = None if portions is None else joined(portions, last.of.chunk_bytes)
+            elif last.of.encoder.is_sharded:
+                parts = [of.encoder.shard_change(cell) for of, cell, _ in changes]
+                value = last.of.encoder.changed_shard(last.cell, parts, old)
+            else:
+                state, chunk = (
+                    None if old is None else old.state,
+                    changes[0].of.encoder.changed(changes[0].cell, old),
+                )
+                old = None  # which may be large
+                for of, cell, _ in changes[1:]:
+                    of.encoder.change(cell, chunk)
+                value = last.of.encoder.encoded(last.cell, chunk, was_stored=state not in (None, "missing"))
         except StoreError as error:
             raise self._located(key, error) from error
         return Write(key, value, condition)

@@ -1,0 +1,86 @@
+"""What stored chunks are decoded to, to be changed, and the encodings of what became of them."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
+from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array, Buffer
+from fsstore.codec.fill import missing_element
+
+__all__ = ["Portions", "decoded", "encoded", "joined", "portions_of"]
+
+Portions: TypeAlias = Iterator[Sequence[Buffer]]
+
+
+def joined(portions: Portions, usual: int) -> Buffer:
+    """Return an encoding in one piece, of about `usual` bytes at most.
+
+    Joined parts may be large, so each is released.  The memory for all of a chunk is had at once: growing
+    would leave behind what was outgrown.  Shards may be far larger than their encoding.
+    """
+    first = next(portions)
+    second = next(portions, None)
+    if second is None:
+        return first[0] if len(first) == 1 else b"".join(first)
+    whole = io.BytesIO()
+    whole.seek(min(usual + usual // 64, SHARD_AT_ONCE_BYTES))
+    whole.write(b"\0")
+    whole.seek(0)
+    whole.writelines(itertools.chain(first, second))
+    del first, second
+    whole.writelines(itertools.chain.from_iterable(portions))
+    whole.truncate()
+    return whole.getvalue()
+
+
+def decoded(data: Buffer | None, chain: BoundChain) -> Array:
+    """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
+    known = None if data is None else taken(chain, data)
+    if known is not None:
+        return known
+    if data is not None and not chain.decodes_in_place:
+        borrowed = chain.decode_to_scratch(data)  # before there is memory for the chunk, which may be large
+        chunk = _as_encoded(chain)
+        np.copyto(chunk, borrowed, casting="equiv")
+        return chunk
+    chunk = _as_encoded(chain)
+    if data is None:
+        chunk[...] = missing_element(chain.chunk.dtype, chain.chunk.fill_value)
+    else:
+        chain.decode(data, chunk)
+    return chunk
+
+
+def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
+    """Return the encoding of a chunk that nobody changes any more, in portions."""
+    if is_kept(chain):
+        yield [encoded(chunk, chain)]
+        return
+    portions = chain.portions(chunk, elide=elide)
+    del chunk  # which may be large
+    yield from portions
+
+
+def encoded(chunk: Array, chain: BoundChain) -> Buffer:
+    """Return the encoding of a chunk that nobody changes any more."""
+    data = chain.encode(chunk)
+    keep(chain, data, chunk)
+    return data
+
+
+def _as_encoded(chain: BoundChain) -> Array:
+    """Return a chunk, whose elements are not set, with the memory order that it will be encoded in."""
+    spec, order = chain.chunk, chain.order
+    if order is None or sorted(order) == [*order]:
+        return new_array(spec.shape, spec.dtype, passing=True)
+    laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype, passing=True)
+    return laid_out.transpose([order.index(axis) for axis in range(len(order))])

@@ -1,0 +1,123 @@
+"""The sub-chunks of a shard that requests change, each decoded and encoded once; the others keep their bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+
+from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.place import Placement
+from fsstore.chunk.plan.planner import AnyCell, Cell
+from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
+from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.shard_layout import ShardLayout
+from fsstore.codec.contract import Array, Buffer
+from fsstore.codec.fill import equals_fill
+from fsstore.kvstore.contract.driver import ReadResult
+
+__all__ = ["ShardChange", "Stored", "changed_shard"]
+
+Stored: TypeAlias = ReadResult | StoredShard
+_Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
+
+
+class ShardChange(NamedTuple):
+    """The change of one shard by one request, of which `entries` are the sub-chunks, and their placement."""
+
+    entries: ShardEntries
+    placement: Placement
+    model: ChunkModel
+    elide: bool
+    shard: AnyCell
+
+    def is_whole(self, cell: Cell) -> bool:
+        """Return whether nothing of what is stored of a sub-chunk is left."""
+        return not self.model.is_partial and self.placement.has_target(cell)
+
+    def covering(self, cell: Cell) -> Array:
+        """Return a sub-chunk that is covered: the values themselves."""
+        chunk = self.placement.target(cell)
+        assert chunk is not None, "a covered cell has a target"
+        return np.ascontiguousarray(self.entries.grid.in_stored_order(chunk))
+
+    def copy_in(self, cell: Cell, chunk: Array) -> None:
+        """Change a part of a sub-chunk."""
+        self.placement.copy_in(cell, self.model.view(self.entries.grid.in_array_order(chunk)))
+
+    def encoded(self, chunk: Array, chain: BoundChain, *, is_own: bool) -> Buffer | None:
+        """Return the encoding of a sub-chunk after its last change; if it `is_own` nobody changes it any more."""
+        fill = chain.chunk.fill_value
+        if not self.elide:
+            return chain.encode_all(chunk)
+        if fill is not None and equals_fill(chunk, fill):
+            return None
+        return encoded(chunk, chain) if is_own else chain.encode(chunk)
+
+
+_Touched: TypeAlias = list[tuple[ShardChange, Cell, tuple[int, ...]]]
+
+
+def changed_shard(changes: Sequence[ShardChange], old: Stored | None, *, may_vanish: bool) -> Portions | None:
+    """Return the encoding of a shard after changes in their order; None if nothing is left of one that `may_vanish`."""
+    touched: _Touched = []
+    for change in changes:
+        for cell, number in zip(*change.entries.of(change.shard), strict=True):
+            touched.append((change, cell, number if isinstance(number, tuple) else (number,)))
+    layouts = changes[0].entries.grid.layouts
+    before: _Parts
+    if isinstance(old, StoredShard):
+        before = old
+    else:
+        before = _split(None if old is None or old.state == "missing" else old.value, layouts[0])
+    parts: Iterable[Buffer | None] = _changed_parts(layouts, touched, before)
+    if may_vanish:
+        parts = list(parts)
+        if all(part is None for part in parts):
+            return None
+    return layouts[0].portions(parts)
+
+
+def _changed_parts(
+    layouts: Sequence[ShardLayout], touched: _Touched, before: _Parts
+) -> Iterator[Buffer | None]:
+    """Yield the parts of a shard, which may be shards: changed where they are touched."""
+    layout, *inside = layouts
+    by_part: dict[int, _Touched] = {}
+    for one in touched:
+        by_part.setdefault(one[2][-len(layouts)], []).append(one)
+
+    def change(number: int) -> Buffer | None:
+        if not inside:
+            return _changed_part(by_part[number], before, number, layout.inner)
+        parts = list(_changed_parts(inside, by_part[number], _split(before[number], inside[0])))
+        return None if all(part is None for part in parts) else inside[0].assemble(parts)
+
+    numbers = sorted(by_part)
+    changed = layout.map_parts(change, numbers, layout.inner.decoded_size)
+    for number in range(layout.count):
+        yield next(changed) if number in by_part else before[number]
+
+
+def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:
+    """Return the encoding of a sub-chunk after its changes; what a whole one replaces is not looked at."""
+    whole = [at for at, (change, cell, _) in enumerate(touched) if change.is_whole(cell)]
+    if not whole:
+        chunk = decoded(before[number], chain)
+    else:
+        first, cell, _ = touched[whole[-1]]
+        touched = touched[whole[-1] + 1 :]
+        if not touched:
+            return first.encoded(first.covering(cell), chain, is_own=False)
+        chunk = first.covering(cell).copy()
+    for change, cell, _ in touched:
+        change.copy_in(cell, chunk)
+    return touched[-1][0].encoded(chunk, chain, is_own=True)
+
+
+def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]:
+    """Return the encoded sub-chunks of a shard, none if there is no shard."""
+    return [None] * layout.count if shard is None else layout.split(shard)
