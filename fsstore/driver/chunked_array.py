@@ -50,6 +50,8 @@ T = TypeVar("T")
 class ChunkedDriver(ArrayDriver):
     """An open chunked array.  `array` is what was stored when it was opened or resolved."""
 
+    reads_directly = True
+
     def __init__(
         self,
         kind: DriverKind,
