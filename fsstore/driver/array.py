@@ -189,7 +189,7 @@ class InMemoryDriver(ArrayDriver):
             return None
         chosen = [_selection(output, shape) for output in maps]
         view = self._array[(*chosen, ...)]  # the ellipsis makes an array even of one Python object
-        spread = [slice(None) if axis in axes else None for axis in range(len(shape))]
+        spread: list[Any] = [slice(None) if axis in axes else None for axis in range(len(shape))]
         return view.transpose(np.argsort(axes))[(*spread, ...)]
 
     def _index(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[Any]]:
