@@ -207,8 +207,8 @@ class InMemoryDriver(ArrayDriver):
         try:
             shape, maps = self._located(transform)
             view = self._view(shape, maps)
-            index = [] if view is not None else [_positions(output, shape) for output in maps]
-            values = broadcast(self._array[(*index, ...)] if view is None else view, shape)
+            index: list[Any] = [] if view is not None else [_positions(output, shape) for output in maps]
+            values = broadcast(view if view is not None else self._array[(*index, ...)], shape)
             out = new_array(shape, self._array.dtype, order)
         except StoreError as error:
             return futures.failed(error)
