@@ -68,7 +68,9 @@ class ReadQueue:
             return
         waiting: list[Waiting] = []
         try:
-            waiting = self._taken()
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            waiting = [each for each in waiting if not each[0].cancelled()]
             if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
                 Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
         except BaseException as error:  # Ctrl-C: nobody waits for ever
@@ -76,26 +78,22 @@ class ReadQueue:
                 futures.fail(future, error)
             raise
 
-    def _taken(self) -> list[Waiting]:
-        """Return the reads that wait, which then do so no more."""
-        with self._lock:
-            waiting, self._waiting, self._process = self._waiting, [], -1
-        return [each for each in waiting if not each[0].cancelled()]
-
     def _ask_loop(self) -> None:
         """See that the event loop of this process starts what waits."""
         with self._lock:
-            if self._waiting and self._process != fork.process.forks:
-                self._process = fork.process.forks
-                self._job = execution.start(self._make_on_loop())
-                error = futures.error_of(self._job)
-                if error is not None:  # no thread can be had
-                    waiting = [future for future, _ in self._taken()]
-                    tell(waiting, [error] * len(waiting))
+            if not self._waiting or self._process == fork.process.forks:
+                return
+            self._job = execution.start(self._make_on_loop())  # waits for the lock
+            self._process = fork.process.forks
+            error = futures.error_of(self._job)
+            if error is not None:  # no thread can be had
+                waiting, self._waiting, self._process = self._waiting, [], -1
+                tell([future for future, _ in waiting], [error] * len(waiting))
 
     async def _make_on_loop(self) -> None:
         with self._lock:
-            job, waiting = self._job, self._taken()
+            job, waiting, self._waiting, self._process = self._job, self._waiting, [], -1
+        waiting = [each for each in waiting if not each[0].cancelled()]
         begun = [future for future, _ in waiting]
 
         def stop() -> None:
