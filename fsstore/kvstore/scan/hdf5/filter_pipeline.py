@@ -58,7 +58,7 @@ def codecs_of(filters: Sequence[Filter], itemsize: int, nbytes: int) -> list[dic
     for step in filters:
         if size is None and step.id in _KNOW_SIZE:
             return None
-        if step.id == SHUFFLE:
+        if step.id == SHUFFLE and size is not None:
             out.append(_shuffle(step.values[0] if step.values else itemsize, size))
             continue
         found = None if step.id in absent else _codec(step)
