@@ -10,8 +10,8 @@ import math
 from collections.abc import Iterator
 
 from fsstore.chunk.plan.cell_run import CellRun
-from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import Plan, chunk_numbers
+from fsstore.chunk.plan.place import Placement, placement_of
+from fsstore.chunk.plan.planner import Plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
 from fsstore.chunk.shard.shard_entries import ShardEntries
@@ -36,12 +36,12 @@ def shard_windows(
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
     # many sub-chunks at once are decoded by what decodes a shard
-    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and _covers_some(outline)
+    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and outline.covers_some
     if not apart and entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
         for cells, identities in entries.boxes(outline, chunks.model, together):
             yield Window(part, cells, identities)
         return
-    whole = ChunkReader(chunks, Placement(outline, out), source)
+    whole = ChunkReader(chunks, placement_of(outline, out), source)
     large = chain.decoded_size > most
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
@@ -50,7 +50,7 @@ def shard_windows(
             chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
         )
     for cell in outline.cells():
-        key = chunks.model.key(chunk_numbers(outline, cell))
+        key = chunks.model.key(outline.chunk_numbers(cell))
         covers = cell.covers and as_chunks
         if covers and not large:
             yield Window(whole, [cell], [key])
@@ -61,11 +61,6 @@ def shard_windows(
         yield from (
             _cut(window, here.grid, min(most, FAR_SHARD_PART_BYTES), complete=covers) if large else [window]
         )
-
-
-def _covers_some(outline: Plan) -> bool:
-    """Return whether a request wants all of some shard."""
-    return all(any(segment.covers for segment in component.segments) for component in outline.components)
 
 
 def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:

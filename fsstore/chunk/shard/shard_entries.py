@@ -23,7 +23,16 @@ from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import Segment, SliceSegments
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, ChunkBox, OutputMap, Plan, PlanComponent, plan
+from fsstore.chunk.plan.planner import (
+    AnyCell,
+    Cell,
+    CellPlan,
+    ChunkBox,
+    OutputMap,
+    Plan,
+    PlanComponent,
+    plan_cells,
+)
 from fsstore.chunk.shard.entry_run import EntryRun
 from fsstore.chunk.shard.shard_grid import Numbering, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
@@ -49,7 +58,7 @@ class ShardEntries:
         rank = len(model.chain.chunk.shape)
         inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
         self.grid = shard_grid(model.chain, depth)
-        self.plan = plan(maps, shape, [*self.grid.axes, *inside])
+        self.plan = plan_cells(maps, shape, [*self.grid.axes, *inside])
         levels = self.grid.numbering(len(inside))
         self._groups = [_group(component, levels) for component in self.plan.components]
 
@@ -70,6 +79,10 @@ class ShardEntries:
 
         `outline` is the plan over the grid of shards.
         """
+        if isinstance(outline, ChunkBox):
+            cells, numbers = self.of(outline)
+            yield cells, self.identities(model.key(outline.numbers), numbers)
+            return
         counts = [len(component.segments) for component in outline.components]
         share = max(1, self.touched_bytes // outline.cell_count)
         for index in grid_boxes(counts, max(1, most // share)):
@@ -80,7 +93,7 @@ class ShardEntries:
             yield self._box(outline, model, chosen)
 
     def _box(
-        self, outline: Plan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
+        self, outline: CellPlan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
     ) -> tuple[Sequence[Cell], Sequence[Any]]:
         """Return the cells of some shards, by component, and their identities."""
         keys = CellRun(outline, range(math.prod(map(len, chosen))), chosen).keys(model)
