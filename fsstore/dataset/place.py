@@ -47,7 +47,7 @@ class Found:
     consolidated: Mapping[str, Any] = field(default_factory=dict)
     """The document with the consolidated metadata of a group, if it has them."""
     answers: Mapping[str, ReadResult] = field(default_factory=dict)
-    """What was read to tell, by key: opening the array need not read it again."""
+    """The documents that told it, by key: opening the array need not read them again."""
 
 
 @dataclass(frozen=True, slots=True)
