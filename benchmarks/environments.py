@@ -148,13 +148,10 @@ def rounds(root: Path, words: list[str], chosen: Mapping[str, Way]) -> None:
         for way in filter(job.able, chosen.values()):
             job.work(way, servers[0].url)
             before = servers[0].traffic
-            times = [_seconds(partial(job.work, way, server.url)) for server in servers]
+            times = [_time(partial(job.work, way, server.url)) for server in servers]
             asked = servers[0].traffic.since(before).requests / _RUNS
-            slope = np.polyfit(_DELAYS_S, times, 1)[0]
-            shown = ", ".join(f"{spent * 1e3:.0f}" for spent in times)
-            print(
-                f"| {job.name} | {job.least} | {way.name} | {slope:.1f} | {asked:.0f} | {shown} |", flush=True
-            )
+            told = f"{_slope(times):.1f} | {asked:.0f} | {', '.join(map(str, times))}"
+            print(f"| {job.name} | {job.least} | {way.name} | {told} |", flush=True)
 
 
 def line(root: Path, words: list[str], chosen: Mapping[str, Way]) -> None:
@@ -169,7 +166,7 @@ def line(root: Path, words: list[str], chosen: Mapping[str, Way]) -> None:
             array = limited(server.url, "small")
             size = math.prod(array.shape) * array.dtype.itemsize
             least_s = max(size / _SPEED, delay * math.ceil(array.shape[0] / at_once))
-            spent = _time(lambda array=array: array[:, :])
+            spent = _time(partial(array.__getitem__, (slice(None), slice(None))))
             told = f"{least_s * 1e3:.0f} | {way.name} | {spent} | {spent.used * 1e3:.0f}"
             print(f"| {delay * 1e3:.0f} ms | {at_once} | {told} |", flush=True)
 
@@ -182,7 +179,7 @@ def _pieces(array: Any, scheduler: str, workers: int, pool: Executor | None) -> 
     lazy = dask.array.from_array(array, chunks=(side, side), asarray=False, name=False)
     found = {"pool": pool} if pool is not None else {}
     with dask.config.set(scheduler=scheduler, num_workers=workers, **found):
-        return lazy.sum().compute()
+        return lazy.sum().compute()  # type: ignore[no-untyped-call]  # dask says no types
 
 
 def _warm(number: int) -> int:

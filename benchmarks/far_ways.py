@@ -46,7 +46,8 @@ class Eager(NamedTuple):
     @property
     def dtype(self) -> np.dtype[Any]:
         """The type, as NumPy's."""
-        return np.dtype(self.store.dtype.numpy_dtype)
+        found: np.dtype[Any] = self.store.dtype.numpy_dtype
+        return found
 
     @property
     def ndim(self) -> int:
@@ -184,7 +185,7 @@ def _keys_by_obstore(url: str, prefix: str) -> int:
 
 
 def _keys_by_s3fs(url: str, prefix: str) -> int:
-    import s3fs
+    import s3fs  # type: ignore[import-untyped]  # it has no types
 
     files = s3fs.S3FileSystem(anon=True, endpoint_url=url, use_listings_cache=False)
     return len(files.find(f"{BUCKET}/{prefix}/"))
