@@ -27,7 +27,7 @@ __all__ = ["listed_windows", "shard_windows"]
 def listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
     """Yield windows of listed positions in shards: what is touched of whole shards, about `most` bytes at a time.
 
-    Of a shard of which more is touched there are several windows.
+    A shard of which more is touched has several windows.
     """
     chunks, _, out = request
     grid, touched = entries.grid, entries.plan
