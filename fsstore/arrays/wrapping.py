@@ -1,4 +1,4 @@
-"""`array` and `cast`: stores over what is open already.  The drivers behind them are imported on first use."""
+"""`array`, `cast` and `virtual_chunked`: stores over arrays, stores and functions.  Drivers are imported on first use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype, dtype_of
 
-__all__ = ["array", "cast"]
+__all__ = ["array", "cast", "virtual_chunked"]
 
 _S = TypeVar("_S", TensorStore, Spec)
 
