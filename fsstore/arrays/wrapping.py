@@ -1,4 +1,4 @@
-"""`array`, `cast` and `virtual_chunked`: stores over arrays, stores and functions.  Drivers are imported on first use."""
+"""`array`, `cast`, `virtual_chunked`: stores over arrays, stores and functions.  Drivers are imported on first use."""
 
 from __future__ import annotations
 

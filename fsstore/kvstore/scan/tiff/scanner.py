@@ -16,7 +16,7 @@ from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, Scan
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.scan.tiff.directory import DirectoryWalk, TiffDirectory
-from fsstore.kvstore.scan.tiff.encoding import JPEG_NUMBERS, TiffEncoding, encoding_of, is_plain
+from fsstore.kvstore.scan.tiff.encoding import JPEG_NUMBERS, TiffEncoding, encoding_of, is_run
 from fsstore.kvstore.scan.tiff.geography import geography, nodata, scaling
 from fsstore.kvstore.scan.tiff.ome import ome_images
 from fsstore.kvstore.scan.tiff.page import TAGS, TiffPage, page_of
@@ -82,7 +82,7 @@ class TiffFile:
         own = page.compression in JPEG_NUMBERS and len(set(tables)) > 1
         jfif = page.compression in JPEG_NUMBERS and page.photometric == 2 and await self._has_header(page)
         encoding = encoding_of(page, self._letter, jfif=jfif, tables=shared)
-        run = is_plain(page) and page.segments == 1
+        run = is_run(page)
         chunks = run_chunks(page.shape, page.bits[0] // 8) if run else page.chunks
         return TiffSegments(self._source, level, encoding, self._letter, chunks, run=run, own_tables=own)
 
