@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.read import read_batch
+from fsstore.chunk.read import joint_reads
 from fsstore.chunk.read import read_queue as joint
 from fsstore.chunk.write import order as write_order
 from fsstore.chunk.write import small_writes as joint_write
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 PLACES = (
     joint.__file__,
-    read_batch.__file__,
+    joint_reads.__file__,
     joint_write.__file__,
     futures.__file__,
     execution.__file__,

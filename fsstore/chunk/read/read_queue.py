@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, TypeAlias
 
 from fsstore.chunk.read.box_columns import BoxView
-from fsstore.chunk.read.read_batch import Batch, planned_alone
+from fsstore.chunk.read.joint_reads import JointReads, planned_alone
 from fsstore.chunk.read.reader import (
     is_one_quick,
     is_python_mostly,
@@ -72,7 +72,7 @@ class ReadQueue:
                 waiting, self._waiting = self._waiting, []
             waiting = [each for each in waiting if not each[0].cancelled()]
             if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
-                Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+                JointReads([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
         except BaseException as error:  # Ctrl-C: nobody waits for ever
             for future, _ in waiting:
                 futures.fail(future, error)
@@ -106,7 +106,7 @@ class ReadQueue:
             if len(waiting) == 1:
                 futures.resolve(begun[0], await _made_waiting(waiting[0][1]))
             elif waiting:
-                await Batch(begun).make_waiting([wanted for _, wanted in waiting])
+                await JointReads(begun).make_waiting([wanted for _, wanted in waiting])
         except BaseException as error:
             for future in begun:
                 futures.fail(future, error)

@@ -39,7 +39,7 @@ from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import outcomes, tell
 
-__all__ = ["Batch", "planned_alone"]
+__all__ = ["JointReads", "planned_alone"]
 
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
@@ -49,7 +49,7 @@ Pair: TypeAlias = tuple[Any, ReadResult]
 """A chunk, as a source calls it, and the answer."""
 
 
-class Batch:
+class JointReads:
     """Reads that are made together, known by their numbers."""
 
     __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
