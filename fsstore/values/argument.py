@@ -10,9 +10,8 @@ __all__ = ["as_callable", "as_flag", "as_seconds", "as_text", "require_kind"]
 
 def as_flag(name: str, value: Any) -> bool:
     """Return a keyword argument as a boolean; None is not given.  Text, containers and our own values are no flags."""
-    kind = type(value)
-    is_other = isinstance(value, str | bytes) or kind.__module__ == "fsstore"
-    if value is not None and (is_other or not hasattr(kind, "__bool__")):
+    is_other = isinstance(value, str | bytes) or type(value).__module__ == "fsstore"
+    if value is not None and (is_other or not hasattr(type(value), "__bool__")):
         raise TypeError(f"{name} must be a boolean, not {type(value).__name__}")
     try:
         return bool(value)
