@@ -234,6 +234,8 @@ class ArrayDriver:
     dtype: dtype
     writable: bool = True
     readable: bool = True
+    reads_directly: bool = False
+    """Whether `read_into` needs no memory for the elements beside what it is given."""
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
     layers: tuple[Layer, ...] = ()
@@ -281,6 +283,10 @@ class ArrayDriver:
             return out
 
         return execution.start(copied())
+
+    def memory(self, transform: IndexTransform) -> Array | None:
+        """Return the memory of a view, if that is where the elements are: what is copied there is read into it."""
+        return None
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Begin to write values that broadcast to the view."""
