@@ -8,7 +8,7 @@ them take no memory; a batch is known again by its keys.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Callable, Container
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -22,7 +22,7 @@ from fsstore.task.runner import Task
 
 __all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove_strangers"]
 
-_Made: TypeAlias = Callable[[Pace, Container[int]], AsyncIterator[Task]]
+_Made: TypeAlias = Callable[[Pace, frozenset[int]], AsyncIterator[Task]]
 _Batch: TypeAlias = list[tuple[str, int]]
 
 
@@ -52,16 +52,14 @@ class Pass:
 def box_pass(kind: str, pieces: BoxSlabs, nbytes: int, held: int = 1) -> Pass:
     """Return the pass over boxes."""
 
-    async def tasks(pace: Pace, done: Container[int]) -> AsyncIterator[Task]:
+    async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
         begin, most = 0, len(pieces)
         while begin < most:
             if begin in done:
                 begin += 1
                 continue
             limit = pieces.end(begin, pace.length())
-            end = begin + 1
-            while end < limit and end not in done:
-                end += 1
+            end = next((each for each in range(begin, limit) if each in done), limit) if done else limit
             pace.taken(end - begin)
             yield Task(range(begin, end), kind, ((begin, end),))
             begin = end
@@ -99,7 +97,7 @@ async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, chunks: int,
         if waiting:
             yield waiting
 
-    async def tasks(pace: Pace, done: Container[int]) -> AsyncIterator[Task]:
+    async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
         run: dict[int, _Batch] = {}
         length = pace.length()
         async for batch in batches():

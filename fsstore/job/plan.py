@@ -65,9 +65,10 @@ class CopyPlan:
     """The plan of a copy, to be printed or shown in a notebook before anything is done.
 
     `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
-    encoded ones where `passes` is 0; `why` says what decided the passes, and what the length of tasks.  `tasks` counts
-    the pieces that tasks are made of while the job runs, so there are so many at most.  `requests` are reads and writes of chunks and
-    of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read together.
+    encoded ones where `passes` is 0; `why` says what decided the passes, and how long tasks take.  `tasks` counts the
+    pieces that tasks are made of while the job runs, so there are so many at most.  `requests` are reads and writes of
+    chunks and of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read
+    together.
     """
 
     source: str
@@ -90,8 +91,9 @@ class CopyPlan:
         return [
             ("from", self.source),
             ("to", self.target),
-            ("how", f"{passes}: {self.why}"),
+            ("how", f"{passes}: {self.why.partition('; ')[0]}"),
             ("tasks", f"{self.tasks:,} at most" + (f", boxes of {self.box}" if self.passes else "")),
+            ("pace", self.why.partition("; ")[2]),
             ("traffic", f"{bytes_text(self.bytes_read)} read, {bytes_text(self.bytes_written)} written"),
             ("requests", f"{self.requests:,} at most"),
             ("memory", f"{bytes_text(self.memory)} a worker"),
@@ -189,12 +191,12 @@ def _of_step(regions: Regions, step: Any) -> Regions | None:
 
 
 def pace_text(pieces: int, least: int, nbytes: int, what: str) -> str:
-    """Return what is known beforehand of the time that tasks take that are pieces of `least` bytes, or several of them."""
+    """Return what is known beforehand of the time that tasks take, which are one piece of `least` bytes or several."""
     if pieces <= 1:
         return f"all of it is one task, of {bytes_text(nbytes)}"
     return (
-        f"a task is as many pieces of {bytes_text(least)} ({what}) as take 1 to 5 s; one takes longer where a worker moves"
-        f" less than {bytes_text(least // 5)}/s, and all take less where it moves {bytes_text(nbytes)}/s"
+        f"a task is as many pieces of {bytes_text(least)} ({what}) as take 1 to 5 s; one takes longer where a worker"
+        f" moves less than {bytes_text(least // 5)}/s, and all take less where it moves {bytes_text(nbytes)}/s"
     )
 
 

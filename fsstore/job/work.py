@@ -32,7 +32,7 @@ from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept, shares_memory
 from fsstore.task.pace import Pace
 from fsstore.task.progress import Reporter
-from fsstore.task.runner import Ask, Finished, Partly, Task, answered, run_tasks, width_of
+from fsstore.task.runner import Ask, Finished, Partly, Task, answered, run_tasks, workers_of
 
 __all__ = ["Done", "do", "read_box", "run_task", "work_on"]
 
@@ -113,8 +113,8 @@ async def work_on(
     """Run a pass of a job on an executor; of tasks in this process, which share its memory, at most `most` at once."""
     begun: set[Future[Any]] = set()
     here = most if executor is None else None
-    width = width_of(executor) if here is None else max(1, min(here, width_of(executor)))
-    pace = Pace(todo.pieces - len(todo.done), width)
+    workers = workers_of(executor) if here is None else max(1, min(here, workers_of(executor)))
+    pace = Pace(todo.pieces - len(todo.done), workers)
     asking = _asking(order, executor, begun)
 
     async def paced(task: Task) -> list[Any] | Partly:

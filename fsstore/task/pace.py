@@ -13,17 +13,17 @@ __all__ = ["Pace"]
 
 
 class Pace:
-    """The pace of workers that do `pieces` of about one size, `width` tasks at once."""
+    """The pace of workers that do `pieces` of about one size."""
 
-    def __init__(self, pieces: int, width: int) -> None:
-        self._left, self._width = pieces, max(1, width)
+    def __init__(self, pieces: int, workers: int) -> None:
+        self._left, self._workers = pieces, max(1, workers)
         self._done = self._seconds = 0.0
 
     def length(self) -> int:
         """Return of how many pieces the next task is made."""
         if not self._done:
             return 1
-        fair = -(-self._left // self._width)
+        fair = -(-self._left // self._workers)
         fills = TASK_S * self._done / self._seconds if self._seconds > 0 else fair
         return max(1, min(fair, int(fills)))
 

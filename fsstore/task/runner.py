@@ -28,7 +28,7 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of"]
+__all__ = ["Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of", "workers_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,11 +64,21 @@ def width_of(executor: Executor | None) -> int:
     """Return how many tasks are under way at once."""
     if executor is None:
         return TASK_THREADS
+    workers = _known_workers(executor)
+    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * workers)) if workers else UNKNOWN_WIDTH
+
+
+def workers_of(executor: Executor | None) -> int:
+    """Return how many workers there are; of an executor that does not say so, how many it may have."""
+    return TASK_THREADS if executor is None else _known_workers(executor) or UNKNOWN_WIDTH
+
+
+def _known_workers(executor: Executor) -> int:
     workers = getattr(executor, "_max_workers", None)  # what ThreadPoolExecutor and ProcessPoolExecutor keep
     client = getattr(executor, "_client", None)  # of dask.distributed
     if workers is None and client is not None:
         workers = sum(client.nthreads().values())
-    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * int(workers))) if workers else UNKNOWN_WIDTH
+    return int(workers or 0)
 
 
 async def run_tasks(

@@ -14,6 +14,8 @@ from fsstore.chunk.plan.regions import Region, Regions, covered
 
 __all__ = ["BoxSlabs"]
 
+_SHORTEST, _LONGEST = 0.7, 1.4  # of a run that ends with a box, by the length that was asked for
+
 
 @dataclass(frozen=True, slots=True)
 class BoxSlabs:
@@ -62,14 +64,12 @@ class BoxSlabs:
         return len(self.grid)
 
     def end(self, begin: int, length: int) -> int:
-        """Return where a run from a piece on ends that is about so long: whole boxes, or a part of one."""
-        at, limit = begin, self._box_end(begin)
-        if begin + length < limit:
-            return begin + length
-        while limit <= min(len(self), begin + length) and limit > at:
-            at = limit
-            limit = self._box_end(at) if at < len(self) else at
-        return at
+        """Return where a run from a piece on ends that is so long, or, if a box ends near there, with the box."""
+        exact = min(len(self), begin + length)
+        after = self._box_end(exact - 1)
+        before = max(begin, after - self.in_box)
+        near = [each for each in (before, after) if _SHORTEST <= (each - begin) / length <= _LONGEST]
+        return min(near, key=lambda each: abs(each - exact), default=exact)
 
     def split(self, begin: int, end: int) -> Iterator[tuple[int, Region]]:
         """Yield a run of pieces as boxes, or parts of boxes, each with the number of its first piece."""
