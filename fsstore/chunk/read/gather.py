@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Plan
+from fsstore.chunk.plan.planner import CellPlan
 
 __all__ = ["CellBox", "Gather", "boxes", "split"]
 
@@ -76,7 +76,7 @@ class CellBox(Sequence["CellBox"]):
     __slots__ = ("plan", "spans")
     covers = False
 
-    def __init__(self, plan: Plan, spans: Spans) -> None:
+    def __init__(self, plan: CellPlan, spans: Spans) -> None:
         self.plan, self.spans = plan, spans
 
     def __len__(self) -> int:
@@ -132,7 +132,7 @@ class CellBox(Sequence["CellBox"]):
         return [model.key(self.numbers)] if len(self) == 1 else model.keys_of(self.chunks)
 
 
-def boxes(plan: Plan, size: int, lanes: int = 1) -> Iterator[CellBox]:
+def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
     """Yield the cells of a plan of listed positions in boxes of up to `size`; of each of as many `lanes` in turn.
 
     The chunks of a box have one shape.  Lanes are parts of the plan far from each other.
@@ -169,7 +169,7 @@ class Gather:
 
     __slots__ = ("_lead", "_view", "plan")
 
-    def __init__(self, plan: Plan, array: Array) -> None:
+    def __init__(self, plan: CellPlan, array: Array) -> None:
         self.plan = plan
         self._view = array.transpose(plan.axes)
         self._lead = (slice(None),) * plan.unused

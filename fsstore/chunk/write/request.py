@@ -14,7 +14,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import Outline, outline
+from fsstore.chunk.plan.planner import Plan, plan
 from fsstore.chunk.tuning import (
     DISK_WORKERS,
     FAR_WRITE_BYTES,
@@ -47,7 +47,7 @@ def write(request: WriteRequest) -> Future[Any]:
     Writes that were begun before at the same chunks are stored before.
     """
     model, store = request.chunks.model, request.chunks.store
-    cut = outline(request.maps, request.values, model.axes)
+    cut = plan(request.maps, request.values, model.axes)
     cells = cut.cell_count
     if not cells:
         return ready(None)
@@ -72,7 +72,7 @@ async def finish(store: KvPrefix) -> None:
     await over(store)
 
 
-def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
+def _write_here(request: WriteRequest, cut: Plan) -> Future[Any]:
     """Write on this thread, or have a small write wait for others."""
     store = request.chunks.store
     driver = store.driver
@@ -95,7 +95,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: Plan, ended: WorkEnd) -> Future[Any]:
     """Write on threads, or on the event loop; in which way is decided here."""
     chunks, driver = request.chunks, request.chunks.store.driver
     chain, cells = chunks.model.chain, cut.cell_count

@@ -15,7 +15,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.place import placement_of
-from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
+from fsstore.chunk.plan.planner import AnyCell, Plan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.encode import ChunkEncoder, Portions, Stored, WriteRequest, joined
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
@@ -44,23 +44,20 @@ _MISSING = ReadResult("missing")
 class RequestChanges:
     """The changes of one request: the keys of its cells, and how each is encoded."""
 
-    __slots__ = ("_outline", "_placement", "chunk_bytes", "encoder", "request")
+    __slots__ = ("_cut", "_placement", "chunk_bytes", "encoder", "request")
 
-    def __init__(self, request: WriteRequest, outline: Outline) -> None:
-        if isinstance(
-            outline, ChunkBox
-        ):  # which may have been made of other values than their copy, that is kept
-            outline = outline._replace(target=request.values)
-        self.request, self._outline = request, outline
+    def __init__(self, request: WriteRequest, cut: Plan) -> None:
+        self._cut = cut.onto(request.values)  # which may be a copy of those it was planned for
+        self.request = request
         self.chunk_bytes = request.chunks.model.chain.decoded_size
-        self._placement = placement_of(outline, request.values)
+        self._placement = placement_of(self._cut, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
         keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
 
     def window(self) -> Iterator[Changed]:
         """Yield every change with its key, in the order of the chunks."""
-        for cell in self._outline.cells():
+        for cell in self._cut.cells():
             yield self.key(cell), (Change(self, cell),)
 
     def key(self, cell: AnyCell) -> str:
