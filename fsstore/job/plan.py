@@ -160,7 +160,7 @@ class CopyRegions:
 
     @property
     def pace(self) -> str:
-        """What is known of the time that tasks take."""
+        """How much is known beforehand of the time that tasks take."""
         if self.sources is not None:
             what = "boxes, which are spilled whole"
         elif self.pieces.in_box == 1 and self.tasks > 1:
