@@ -382,7 +382,7 @@ def _hdf5(ground: Ground) -> Iterator[Opener]:
     place = f"file://{made}" if server is None else server.url
 
     def opened() -> Any:
-        file = made / "a.h5" if server is None else fsspec.open(f"{place}/a.h5").open()
+        file = made / "a.h5" if server is None else fsspec.open(f"{place}/a.h5", cache_type="none").open()
         return h5py.File(file, rdcc_nbytes=0)["x"]
 
     yield "fsstore", lambda: fsstore.open(f"{place}/a.h5|hdf5:x").result()
