@@ -11,11 +11,12 @@ import math
 from collections.abc import Sequence
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut
-from fsstore.driver.contract import OpenArray
+from fsstore.driver.contract import Array, OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
 __all__ = ["align", "copy_between"]
@@ -39,6 +40,10 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
     aligned = source._replace(
         transform=source.transform[align(source.transform.domain, target.transform.domain)]
     )
+    direct = source.driver.reads_directly and names[0] == names[1]
+    memory = target.driver.memory(target.transform) if direct else None
+    if memory is not None and memory.dtype == kinds[0].numpy_dtype:
+        return _read_there(aligned, memory)
     regions = _regions(aligned, target, _PIECE_BYTES)
     if covered(regions, _read_chunk(aligned)) > _WASTE * target.transform.size:
         regions = _regions(aligned, target, _LARGE_PIECE_BYTES)
@@ -60,6 +65,13 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
             await writing
 
     return execution.start(run())
+
+
+def _read_there(source: OpenArray, memory: Array) -> Future[None]:
+    """Begin to read an array to where it is copied to, at once, as any other read."""
+    reading = source.driver.read_into(source.transform, memory)
+    reading.force()  # nobody may wait for the end of a copy
+    return futures.mapped(reading, None)
 
 
 def _regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:

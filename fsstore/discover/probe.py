@@ -20,7 +20,7 @@ from functools import cache
 
 from fsstore.discover.absence import UNKNOWN_FILE
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, ReadUpTo
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
 from fsstore.kvstore.reference.detect import is_parquet_index
 from fsstore.kvstore.root.chain_url import names_file
@@ -33,7 +33,7 @@ from fsstore.values.json_value import loads
 
 __all__ = ["FoundFormat", "detections", "find", "looked_for"]
 
-_INDEX = ".zmetadata"
+_INDEX, _GROUP = ".zmetadata", ".zgroup"
 _LATER = ("repo", "refs/branch.main/ref.json")
 
 
@@ -124,12 +124,12 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
 
 
 async def find(
-    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, group: bool = False
+    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, beside: Sequence[str] = ()
 ) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated
-    metadata of zarr v2 are asked for with the other names, and nothing else where there are any.
+    If several formats fit, the array format `prefer` is the one, if it is among them.  Documents
+    `beside` are read with the other names; nothing else is asked for where they are of a group of zarr v2.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -143,7 +143,7 @@ async def find(
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
-    known = replace(known, reads=(*known.reads, Read(_INDEX))) if group else known
+    known = replace(known, reads=(*known.reads, *map(Read, beside))) if beside else known
     return await _directory(kvstore.at(place), known, since, prefer)
 
 
@@ -183,12 +183,13 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
 
 async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
+    ends = [ReadUpTo(place.path, 0, known.head), ReadUpTo(place.path, -known.tail)]
     try:
-        first, last = await place.read_many([Read("", 0, known.head), Read("", -known.tail)])
+        first, last = [bytes(end.value) for end in await place.driver.read_many(ends)]
     except OutOfRangeError:
-        whole = bytes((await place.read()).value)
-        return whole, whole
-    return bytes(first.value), bytes(last.value)
+        first = last = bytes((await place.read()).value)
+    whole = first if len(first) < known.head else last if len(last) < known.tail else None
+    return (first, last) if whole is None else (whole, whole)
 
 
 async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
@@ -203,10 +204,7 @@ async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 
 async def _beginning(place: KvPrefix, size: int) -> bytes:
     """Return the first `size` bytes of a file, or all of a shorter one."""
-    try:
-        return bytes((await place.read("", 0, size)).value)
-    except OutOfRangeError:
-        return bytes((await place.read()).value)
+    return bytes((await place.read_up_to(size)).value)
 
 
 async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str | None) -> FoundFormat:
@@ -218,9 +216,9 @@ async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str |
         chosen = _single(matched, kvstore, prefer)
         return FoundFormat(chosen, is_file=False, answers=_whole(answers, known.reads))
     reads = list(known.reads)
-    if _INDEX not in _present(answers):
+    if _present(answers).isdisjoint((_INDEX, _GROUP)):
         if kvstore.spec.base is None and await _is_bare(place):
-            return FoundFormat(None, is_file=False, bare=True)
+            return FoundFormat(None, is_file=False, answers=_whole(answers, reads), bare=True)
         later = [*([] if _INDEX in answers else [Read(_INDEX)]), *(Read(name, 0, 0) for name in _LATER)]
         reads += later
         answers |= await _ask(place, later, since)

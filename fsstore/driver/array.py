@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
+from fsstore.chunk.plan.request import located
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
 from fsstore.driver.plain_kind import PlainKind
@@ -173,30 +175,40 @@ class InMemoryDriver(ArrayDriver):
             dtype=self.dtype, domain=self.domain(), chunk_layout=layout, dimension_units=self._units
         )
 
-    def _index(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[Any]]:
-        from fsstore.chunk.plan.planner import Constant, Indexed
-        from fsstore.chunk.plan.request import plan_maps
+    def _located(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
+        """Return the shape of a view, and where its positions lie."""
+        return located(transform, identity(self.domain()))
 
-        located = compose(transform, identity(self.domain()))
-        shape = located.domain.shape
-        index: list[Any] = []
-        for output in plan_maps(located, self._array.shape):
-            if isinstance(output, Constant):
-                index.append(np.asarray(output.position))
-            elif isinstance(output, Indexed):
-                index.append(output.positions)
-            else:
-                along = [1] * len(shape)
-                along[output.axis] = shape[output.axis]
-                index.append((output.first + output.step * np.arange(shape[output.axis])).reshape(along))
-        return shape, index
+    def _view(self, shape: tuple[int, ...], maps: Sequence[OutputMap]) -> Array | None:
+        """Return a view as NumPy has it, with size one where nothing but repetition is along a dimension.
+
+        None if positions are listed, or one dimension of the view runs along two of the array.
+        """
+        axes = [output.axis for output in maps if isinstance(output, Affine)]
+        if len(set(axes)) < len(axes) or any(isinstance(output, Indexed) for output in maps) or 0 in shape:
+            return None
+        chosen = [_selection(output, shape) for output in maps]
+        view = self._array[(*chosen, ...)]  # the ellipsis makes an array even of one Python object
+        spread: list[Any] = [slice(None) if axis in axes else None for axis in range(len(shape))]
+        return view.transpose(np.argsort(axes))[(*spread, ...)]
+
+    def _index(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[Any]]:
+        shape, maps = self._located(transform)
+        return shape, [_positions(output, shape) for output in maps]
+
+    def memory(self, transform: IndexTransform) -> Array | None:
+        """Return a view of the array, unless its elements are repeated in it or stand in no order."""
+        shape, maps = self._located(transform)
+        view = self._view(shape, maps)
+        return view if view is not None and view.shape == shape else None
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Return a copy of a view."""
         try:
-            shape, index = self._index(transform)
-            # the ellipsis makes an array even of one Python object
-            values = broadcast(self._array[(*index, ...)] if index else self._array, shape)
+            shape, maps = self._located(transform)
+            view = self._view(shape, maps)
+            index: list[Any] = [] if view is not None else [_positions(output, shape) for output in maps]
+            values = broadcast(view if view is not None else self._array[(*index, ...)], shape)
             out = new_array(shape, self._array.dtype, order)
         except StoreError as error:
             return futures.failed(error)
@@ -206,12 +218,16 @@ class InMemoryDriver(ArrayDriver):
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
         """Write to the array."""
         try:
-            shape, index = self._index(transform)
+            shape, maps = self._located(transform)
             spread = broadcast(values, shape)
         except StoreError as error:
             return futures.failed(error)
+        view = self._view(shape, maps)
+        if view is not None and view.shape == shape:
+            view[...] = spread
+            return futures.ready(None)
         # the ellipsis keeps an array of one Python object from holding the array written
-        places: list[Any] = [np.broadcast_to(each, shape) for each in index]
+        places: list[Any] = [np.broadcast_to(_positions(output, shape), shape) for output in maps]
         self._array[(*places, ...)] = spread
         return futures.ready(None)
 
@@ -224,3 +240,23 @@ class InMemoryDriver(ArrayDriver):
     ) -> Statistics:
         """Say that all of it is there."""
         return Statistics(False if not_stored else None, True if fully_stored else None)
+
+
+def _selection(output: OutputMap, shape: Sequence[int]) -> int | slice:
+    """Return what an affine map chooses of a dimension of an array, which must not be empty."""
+    if isinstance(output, Constant):
+        return output.position
+    assert isinstance(output, Affine)
+    stop = output.first + output.step * shape[output.axis]
+    return slice(output.first, None if stop < 0 else stop, output.step)
+
+
+def _positions(output: OutputMap, shape: Sequence[int]) -> Array:
+    """Return the positions that a map chooses, along the dimensions of the view."""
+    if isinstance(output, Constant):
+        return np.asarray(output.position)
+    if isinstance(output, Indexed):
+        return output.positions
+    along = [1] * len(shape)
+    along[output.axis] = shape[output.axis]
+    return (output.first + output.step * np.arange(shape[output.axis])).reshape(along)

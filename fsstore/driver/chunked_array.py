@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.allocation import broadcast, new_array
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import plan
+from fsstore.chunk.plan.planner import plan_cells
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.read.box_columns import BoxView, may_wait
 from fsstore.chunk.read.read_ahead import Box, ReadAhead, box_of
@@ -50,6 +50,8 @@ T = TypeVar("T")
 class ChunkedDriver(ArrayDriver):
     """An open chunked array.  `array` is what was stored when it was opened or resolved."""
 
+    reads_directly = True
+
     def __init__(
         self,
         kind: DriverKind,
@@ -63,7 +65,7 @@ class ChunkedDriver(ArrayDriver):
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
-        self._queue = ReadQueue()
+        self._queue = ReadQueue(waits=entry.store.driver.features.waits)
         self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
@@ -302,7 +304,7 @@ def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform)
 
 def _touched(transform: IndexTransform, chunks: OpenChunks) -> Sequence[tuple[int, ...]] | None:
     shape, maps = located(transform, chunks.bounds)
-    return touched(plan(maps, shape, chunks.model.axes), chunks.model)
+    return touched(plan_cells(maps, shape, chunks.model.axes), chunks.model)
 
 
 def _bounds(array: ChunkedArray, *, explicit: bool) -> IndexTransform:

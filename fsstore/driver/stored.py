@@ -8,7 +8,7 @@ from operator import contains
 from typing import Any
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import OutputMap, Plan, PlanComponent, chunk_numbers, plan
+from fsstore.chunk.plan.planner import CellPlan, OutputMap, PlanComponent, plan_cells
 from fsstore.chunk.plan.source import ByteRange, KvSource, Source
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
@@ -25,7 +25,7 @@ async def stored_share(
     Few chunks are asked for, and no more once some are there and some are not.  Many are listed.
     """
     source: Source = KvSource(store)
-    outline = plan(maps, shape, model.axes)
+    outline = plan_cells(maps, shape, model.axes)
     count = outline.cell_count
     if count > KEYS_AT_ONCE and model.shard is None and outline.separable and store.driver.features.listable:
         listed = await _listed(model, store, outline, limit=LISTED_FOR_ONE * count)
@@ -33,14 +33,14 @@ async def stored_share(
             return listed == 0, listed == count
     identities: Any
     if model.shard is None:
-        identities = (model.key(chunk_numbers(outline, cell)) for cell in outline.cells())
+        identities = (model.key(outline.chunk_numbers(cell)) for cell in outline.cells())
     else:
         entries = ShardEntries(maps, shape, model)
         source = entries.grid.source(source)
         identities = (
             identity
             for cell in outline.cells()
-            for identity in entries.identities(model.key(chunk_numbers(outline, cell)), entries.of(cell)[1])
+            for identity in entries.identities(model.key(outline.chunk_numbers(cell)), entries.of(cell)[1])
         )
     stored = missing = 0
     while not (stored and missing) and (batch := list(islice(identities, KEYS_AT_ONCE))):
@@ -50,7 +50,7 @@ async def stored_share(
     return stored == 0, missing == 0
 
 
-async def _listed(model: ChunkModel, store: KvPrefix, outline: Plan, *, limit: int) -> int | None:
+async def _listed(model: ChunkModel, store: KvPrefix, outline: CellPlan, *, limit: int) -> int | None:
     """Return how many chunks of a region a listing has, or None where it has more than `limit` entries."""
     wanted = [_chunks(component) for component in outline.components]
     seen = found = 0

@@ -139,3 +139,32 @@ def test_a_part_is_copied_to_another_place():
     store = fsstore.array(np.arange(6, dtype="int32"))
     store[0:2] = store[4:6]
     assert store.read().result().tolist() == [4, 5, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_store_is_read_into_memory(seed):
+    """A store copied to a view of an array in memory stands there, whatever the view, and nothing else changes."""
+    rng = random.Random(seed)
+    found = []
+    for ts in LIBRARIES:
+        rng.seed(seed)
+        rank = rng.randint(0, 3)
+        memory = np.full([5] * rank, -1, "int32")
+        target = ts.array(memory, write=True) if ts is fsstore else ts.array(memory)
+        for axis in range(rank):
+            low, step = rng.choice([0, 1, 2]), rng.choice([1, 2, -1])
+            part = slice(low, low + 2) if step == 1 else slice(None, None, step)
+            target = target[(*[slice(None)] * axis, part)]
+        target = target.T if rng.random() < 0.4 else target
+        if rank > 1 and rng.random() < 0.2:
+            target = target.vindex[[0, 0], [0, 1]] if target.origin == (0,) * rank else target
+        _, source = random_view(ts, rng, max(0, target.rank + rng.choice([0, 0, 0, -1])))
+        if rng.random() < 0.5 and min(source.shape, default=0) > 1:
+            source = source[tuple(slice(low, low + 2) for low in source.origin)]
+        try:
+            target.write(source).result()
+        except ValueError as error:
+            found.append(str(error).partition(" [")[0])
+        found.append(memory.tolist())
+    half = len(found) // 2
+    assert found[:half] == found[half:]

@@ -21,7 +21,7 @@ from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.runtime import execution
 
 sys.path.insert(0, str(Path(__file__).parent))
-from tiff_corpus import COLOUR, GREY, by_gdal, by_tifffile, write_by_gdal, write_by_tifffile
+from tiff_corpus import COLOUR, GREY, any_tiff, by_gdal, by_tifffile, write_by_gdal, write_by_tifffile
 
 sys.path.pop(0)
 
@@ -55,6 +55,17 @@ def test_values_are_those_of_tifffile(name, tmp_path):
     assert not hierarchy(path).notes
     got = read(path)
     assert got.shape == want.shape
+    assert got.dtype == want.dtype.newbyteorder("=") or want.dtype == bool
+    np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_files_of_any_shape_and_layout_are_read(seed, tmp_path):
+    """Small images of random shapes, tiles, axes, types and compressions have the values that tifffile reads."""
+    values, options = any_tiff(np.random.default_rng(seed))
+    path = tmp_path / "a.tif"
+    write_by_tifffile(path, values, options)
+    got, want = np.squeeze(read(path)), np.squeeze(tifffile.imread(path))
     assert got.dtype == want.dtype.newbyteorder("=") or want.dtype == bool
     np.testing.assert_array_equal(got, want)
 

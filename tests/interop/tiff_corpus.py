@@ -52,6 +52,29 @@ def by_tifffile():
     return out
 
 
+def any_tiff(chance):
+    """Return an array and options of tifffile that fit each other, by a generator of random numbers."""
+    axes = str(chance.choice(["YX", "ZYX", "TZYX", "YXS", "TZCYX", "ZYXS"]))
+    longest = {"Y": 70, "X": 70}
+    shape = [3 if axis == "S" else int(chance.integers(1, longest.get(axis, 3) + 1)) for axis in axes]
+    kind = np.dtype(str(chance.choice(["u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"])))
+    options = {
+        "compression": chance.choice([None, "zlib", "lzw", "packbits", "zstd"]),
+        "photometric": "rgb" if "S" in axes else "minisblack",
+        "byteorder": str(chance.choice(["<", ">"])),
+    }
+    if chance.random() < 0.5:
+        options["tile"] = tuple(int(chance.choice([16, 32, 48])) for _ in range(2))
+    else:
+        options["rowsperstrip"] = int(chance.integers(1, 40))
+    options.update(
+        [{}, {"ome": True, "metadata": {"axes": axes}}, {"bigtiff": True}, {"metadata": {"axes": axes}}][
+            chance.integers(4)
+        ]
+    )
+    return chance.integers(0, 100, shape).astype(kind), options
+
+
 def by_gdal():
     """Return what to write by name: bands, and the options of GDAL."""
     grey = np.cumsum(CHANCE.integers(0, 4, (1, 600, 700)), axis=2).astype("u2")
@@ -66,6 +89,12 @@ def by_gdal():
         "cog webp": (colours, {**cog, "compress": "WEBP", "webp_lossless": True}),
         "cog predicted": (grey.astype("f4"), {**cog, "compress": "ZSTD", "predictor": "YES"}),
         "cog bands": (np.concatenate([grey] * 2), {**cog, "compress": "LZW", "predictor": "YES"}),
+        "cog plain": (small, {"driver": "COG", "compress": "NONE"}),
+        "one large tile": (small, {"tiled": True, "blockxsize": 128, "blockysize": 112}),
+        "one wide tile of bands": (
+            three,
+            {"tiled": True, "blockxsize": 96, "blockysize": 80, "interleave": "pixel"},
+        ),
         "sparse": (grey * 0, {"tiled": True, "sparse_ok": True, "nodata": 7}),
         "bands apart": (three, {"interleave": "band", "compress": "DEFLATE", "tiled": True}),
         "bands together": (three, {"interleave": "pixel", "compress": "LZW"}),

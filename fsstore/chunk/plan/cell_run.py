@@ -9,21 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Segment, SliceSegments
-from fsstore.chunk.plan.listed import ListedSegments, Points
+from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Cell, Plan, chunk_numbers, even
+from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
 from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
 
-__all__ = ["CellRun", "batches", "chunks_along"]
+__all__ = ["CellRun", "batches"]
 
 
 def batches(
-    plan: Plan, model: ChunkModel, size: int, lanes: int = 1
+    plan: CellPlan, model: ChunkModel, size: int, lanes: int = 1
 ) -> Iterator[tuple[Sequence[Cell], list[str]]]:
     """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of as many `lanes` in turn.
 
@@ -35,7 +35,7 @@ def batches(
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
         cells = list(plan.cells())
-        keys = [model.key(chunk_numbers(plan, cell)) for cell in cells]
+        keys = [model.key(plan.chunk_numbers(cell)) for cell in cells]
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
         parts = [_made(plan, model, span, size) for span in spans]
@@ -44,7 +44,7 @@ def batches(
 
 
 def _made(
-    plan: Plan, model: ChunkModel, numbers: range, size: int
+    plan: CellPlan, model: ChunkModel, numbers: range, size: int
 ) -> Iterator[tuple[Sequence[Cell], list[str]]]:
     step = size if size > FEW_CELLS else size * (CELLS_MADE_TOGETHER // size)
     for begin in numbers[::step]:
@@ -69,7 +69,7 @@ class CellRun(Sequence[Cell]):
     __slots__ = ("_numbers", "_plan", "_segments")
 
     def __init__(
-        self, plan: Plan, numbers: range, segments: Sequence[Sequence[Segment | Points]] | None = None
+        self, plan: CellPlan, numbers: range, segments: Sequence[Sequence[Segment | Points]] | None = None
     ) -> None:
         self._plan, self._numbers = plan, numbers
         self._segments = segments or [component.segments for component in plan.components]
@@ -123,7 +123,7 @@ class CellRun(Sequence[Cell]):
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
         if not self._plan.separable:
-            return [model.key(chunk_numbers(self._plan, cell)) for cell in self]
+            return [model.key(self._plan.chunk_numbers(cell)) for cell in self]
         if not model.keys.is_joined:
             pairs = zip(self._segments, self._places(), strict=True)
             return model.keys.of_columns(
@@ -138,13 +138,3 @@ class CellRun(Sequence[Cell]):
         if len(texts) == 1:
             return texts[0]
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
-
-
-def chunks_along(segments: Sequence[Any]) -> Sequence[int]:
-    """Return the numbers of the chunks of segments along one dimension."""
-    if isinstance(segments, SliceSegments):
-        return segments.chunks
-    if isinstance(segments, ListedSegments):
-        listed: list[int] = segments.chunks[0].tolist()
-        return listed
-    return [segment.chunk for segment in segments]

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.listed import Points
-from fsstore.chunk.plan.planner import Cell, ChunkBox, Outline, Plan, chunk_numbers
+from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
 from fsstore.codec.chain.shard_layout import blocks_of
 
 __all__ = ["BoxPlacement", "Placement", "Placing", "Sending", "placement_of"]
@@ -75,7 +75,7 @@ class Placement:
 
     __slots__ = ("_array", "_has_targets", "_lead", "_pointwise", "_view", "plan")
 
-    def __init__(self, plan: Plan, array: Array) -> None:
+    def __init__(self, plan: CellPlan, array: Array) -> None:
         self.plan = plan
         self._array = array
         self._view = array.transpose(plan.axes) if plan.separable else array
@@ -115,7 +115,7 @@ class Placement:
 
     def numbers(self, cell: Cell) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""
-        return chunk_numbers(self.plan, cell)
+        return self.plan.chunk_numbers(cell)
 
     def span(self, cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
         """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
@@ -257,9 +257,9 @@ class BoxPlacement:
 _BOXES = BoxPlacement()
 
 
-def placement_of(outline: Outline, array: Array) -> Sending:
+def placement_of(plan: Plan, array: Array) -> Sending:
     """Return what places the cells of a request in its array, or takes them from there."""
-    return _BOXES if isinstance(outline, ChunkBox) else Placement(outline, array)
+    return _BOXES if isinstance(plan, ChunkBox) else Placement(plan, array)
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:

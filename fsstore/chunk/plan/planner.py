@@ -1,9 +1,13 @@
 """From a request to cells: which chunks are touched, and which elements of each go where.
 
-A request maps the positions of a result (input dimensions) to positions of the array (output dimensions).  Output
-dimensions that share no input dimension with others are cut into chunks independently, and the cells are the product
-of their segments: so millions of elements cost a few numbers each dimension.  Output dimensions that share input
-dimensions (diagonals, point lists) are cut together, by sorting the points (`listed`).
+A request maps the positions of a result (input dimensions) to positions of the array (output dimensions).  `plan` cuts
+it along the grid of chunks, for reads and writes alike, into one of two shapes:
+
+* `ChunkBox`: a box within one chunk, which small requests are nearly always; a few integers, made at once
+* `CellPlan`: everything else.  Output dimensions that share no input dimension with others are cut into chunks
+  independently, and the cells are the product of their segments: so millions of elements cost a few numbers each
+  dimension.  Output dimensions that share input dimensions (diagonals, point lists) are cut together, by sorting the
+  points (`listed`).
 
 Pure: knows nothing of keys, bytes or stores.
 """
@@ -18,25 +22,24 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, point_segment, slice_segments
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment, SliceSegments, point_segment, slice_segments
 from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
 
 __all__ = [
     "Affine",
     "AnyCell",
     "Cell",
+    "CellPlan",
     "ChunkBox",
     "Constant",
     "Indexed",
-    "Outline",
     "OutputMap",
     "Plan",
     "PlanComponent",
-    "box_in_chunk",
-    "chunk_numbers",
+    "chunks_along",
     "even",
-    "outline",
     "plan",
+    "plan_cells",
 ]
 
 
@@ -105,7 +108,7 @@ class Cell(NamedTuple):
 class ChunkBox(NamedTuple):
     """A cell that knows by itself where it goes: the numbers of its chunk, the index of the elements there, the target.
 
-    `covers`: they are the whole chunk, in its shape.
+    `covers`: they are the whole chunk, in its shape.  It is also the plan of a request that touches nothing else.
     """
 
     numbers: Sequence[int]
@@ -118,16 +121,33 @@ class ChunkBox(NamedTuple):
         """The number of cells: it is a plan of one."""
         return 1
 
+    @property
+    def covers_some(self) -> bool:
+        """Whether all of some chunk is wanted."""
+        return self.covers
+
     def cells(self) -> Iterator[ChunkBox]:
         """Yield the cell."""
         yield self
+
+    def chunk_numbers(self, cell: Any) -> Sequence[int]:
+        """Return the numbers of the chunk along each output dimension."""
+        return self.numbers
+
+    def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
+        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
+        return [tuple(self.numbers[:rank])]
+
+    def onto(self, array: np.ndarray[Any, np.dtype[Any]]) -> ChunkBox:
+        """Return the plan of the same request with another array for its elements."""
+        return self._replace(target=array)
 
 
 AnyCell: TypeAlias = Cell | ChunkBox
 
 
-class Plan(NamedTuple):
-    """The cells of a request.
+class CellPlan(NamedTuple):
+    """The cells of a request, as the product of segments; they do not know the array, which a placement holds.
 
     `separable`: every component is one output dimension that depends on at most one input dimension; then `axes`
     orders the input dimensions as the result must be transposed to match chunks (dimensions nobody uses first).
@@ -161,6 +181,42 @@ class Plan(NamedTuple):
         for segments in product(*(component.segments for component in self.components)):
             yield Cell.of(segments)
 
+    @property
+    def covers_some(self) -> bool:
+        """Whether all of some chunk is wanted."""
+        return all(any(map(_covers, component.segments)) for component in self.components)
+
+    def chunk_numbers(self, cell: Any) -> Sequence[int]:
+        """Return the numbers of a cell's chunk along each output dimension."""
+        if self.separable:
+            return [segment.chunk for segment in cell.segments]
+        numbers = [0] * sum(len(component.outputs) for component in self.components)
+        for component, segment in zip(self.components, cell.segments, strict=True):
+            chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
+            for output, number in zip(component.outputs, chunk, strict=True):
+                numbers[output] = number
+        return numbers
+
+    def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
+        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
+        if not self.separable:
+            return [tuple(self.chunk_numbers(cell)[:rank]) for cell in self.cells()]
+        return list(product(*[chunks_along(component.segments) for component in self.components[:rank]]))
+
+    def onto(self, array: np.ndarray[Any, np.dtype[Any]]) -> CellPlan:
+        """Return the plan of the same request with another array for its elements: itself."""
+        return self
+
+
+def chunks_along(segments: Sequence[Any]) -> Sequence[int]:
+    """Return the numbers of the chunks of segments along one dimension."""
+    if isinstance(segments, SliceSegments):
+        return segments.chunks
+    if isinstance(segments, ListedSegments):
+        listed: list[int] = segments.chunks[0].tolist()
+        return listed
+    return [segment.chunk for segment in segments]
+
 
 def even(counts: Sequence[int], size: int) -> int:
     """Return a number of cells of a grid, up to `size` and not much smaller, whose multiples end with its rows."""
@@ -173,25 +229,21 @@ def even(counts: Sequence[int], size: int) -> int:
     return whole
 
 
-def plan(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> Plan:
-    """Return the plan of a request.
+Plan: TypeAlias = ChunkBox | CellPlan
 
-    `maps` has one entry an output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
+
+def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]) -> Plan:
+    """Return the plan of a request whose elements `array` holds or receives.
+
+    `maps` has one entry an output dimension, `axes` are the chunk boundaries.
     """
-    groups = _connected(maps, shape)
-    components = tuple([_component(group, maps, shape, axes) for group in groups])
-    separable = True not in [component.is_joint for component in components]
-    used = [axis for component in components for axis in component.inputs]
-    unused = [axis for axis in range(len(shape)) if axis not in used]
-    listed = [component.listed is not None for component in components]
-    only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
-    return Plan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
+    return _box_in_chunk(maps, array, axes) or plan_cells(maps, array.shape, axes)
 
 
-def box_in_chunk(
+def _box_in_chunk(
     maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
 ) -> ChunkBox | None:
-    """Return what belongs to `out` if that is a box within one chunk with its dimensions in order, else None.
+    """Return the plan of a request that is a box within one chunk with its dimensions in order, else None.
 
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
@@ -224,14 +276,19 @@ def box_in_chunk(
     return ChunkBox(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
 
 
-Outline: TypeAlias = Plan | ChunkBox
+def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> CellPlan:
+    """Return the cells of a request, also of one that lies within a chunk, without the array of its elements.
 
-
-def outline(
-    maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
-) -> Outline:
-    """Return the cells of a request whose elements `array` holds or receives."""
-    return box_in_chunk(maps, array, axes) or plan(maps, array.shape, axes)
+    `maps` has one entry an output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
+    """
+    groups = _connected(maps, shape)
+    components = tuple([_component(group, maps, shape, axes) for group in groups])
+    separable = True not in [component.is_joint for component in components]
+    used = [axis for component in components for axis in component.inputs]
+    unused = [axis for axis in range(len(shape)) if axis not in used]
+    listed = [component.listed is not None for component in components]
+    only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
+    return CellPlan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -320,15 +377,3 @@ def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int,
     own = output_map.positions.shape
     place = [own[axis - lead] if axis >= lead else 1 for axis in inputs]
     return np.broadcast_to(output_map.positions.reshape(place), sizes).reshape(-1)
-
-
-def chunk_numbers(request_plan: Plan, cell: Cell) -> list[int]:
-    """Return the numbers of a cell's chunk along each output dimension."""
-    if request_plan.separable:
-        return [segment.chunk for segment in cell.segments]
-    numbers = [0] * sum(len(component.outputs) for component in request_plan.components)
-    for component, segment in zip(request_plan.components, cell.segments, strict=True):
-        chunk = segment.chunk if isinstance(segment, Points) else (segment.chunk,)
-        for output, number in zip(component.outputs, chunk, strict=True):
-            numbers[output] = number
-    return numbers

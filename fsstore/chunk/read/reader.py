@@ -18,11 +18,11 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.place import BoxPlacement, Placement
-from fsstore.chunk.plan.planner import Plan, box_in_chunk, plan
+from fsstore.chunk.plan.place import Placement, placement_of
+from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
-from fsstore.chunk.read.shard_window import shard_windows
+from fsstore.chunk.read.shard_window import listed_windows, shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import (
@@ -34,6 +34,7 @@ from fsstore.chunk.tuning import (
     INLINE_READ_BYTES,
     JOINT_BYTES,
     LOOP_COPY_BYTES,
+    LOOP_DECODE_BYTES,
     NEAR_SHARD_BYTES,
     NEAR_SHARDS_BYTES,
     NEAR_WINDOW_BYTES,
@@ -54,7 +55,16 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["Later", "is_one_quick", "is_python_mostly", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = [
+    "Later",
+    "is_one_quick",
+    "is_python_mostly",
+    "plan_alone",
+    "read",
+    "read_here",
+    "read_spread",
+    "read_waiting",
+]
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -102,21 +112,16 @@ def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
     chunks, maps, out = request
     model = chunks.model
-    window = _window_of_box(request)
-    if window is not None:
-        return Planned([window], out, _bytes_decoded([window], _bytes_touched(window)))
-    outline = plan(maps, out.shape, model.axes)
-    count = outline.cell_count
-    if not count:
+    if 0 in out.shape:
         return Planned([], out, 0)
     if model.shard is None:
-        touched = count * model.chain.decoded_size
+        outline = plan(maps, out, model.axes)
+        touched = outline.cell_count * model.chain.decoded_size
         windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
         entries = ShardEntries(maps, out.shape, model)
-        together, touched = INLINE_READ_BYTES, entries.touched_bytes
-        found = shard_windows(request, outline, entries, most=FAR_SHARD_BYTES, together=together, few=False)
-        windows = list(found)
+        touched = entries.touched_bytes
+        windows = list(_entry_windows(request, entries, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
@@ -124,7 +129,7 @@ class ReadWay(Enum):
     """How a read is made: decided once, before it is cut into windows."""
 
     TASKS = "as tasks of the event loop: the store waits"
-    QUEUED = "with others, when somebody asks for a result"
+    QUEUED = "with others, when somebody asks for a result, or as tasks of the event loop"
     HERE = "on the thread that asks"
     SPREAD = "by pool threads, which take windows in turns"
 
@@ -136,58 +141,52 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     """
     chunks, maps, out = request
     model = chunks.model
-    window = _window_of_box(request)
-    if window is not None:
-        cut = _CutRead([window], _chain_of(window), _bytes_touched(window))
-        return cut.begin(_way(chunks, later, small=True, queued=True), request, later)
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    outline = plan(maps, out.shape, model.axes)
+    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
+    outline = plan(maps, out, model.axes) if entries is None else entries.plan
     cells = outline.cell_count
     if not cells:
         return futures.ready(out)
-    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    waits = chunks.store.driver.features.waits
+    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+        queued = False  # its parts have to be of one generation
     way = _way(chunks, later, small=small, queued=queued)
-    copied = (
-        way is ReadWay.TASKS and model.chain.flat_dtype is not None
-    )  # nothing to decode while more is fetched
-    if entries is None:
-        windows = _chunk_windows(request, outline, at_once=small or copied)
-        return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
-    windows = _entry_windows(
-        request, outline, entries, small=small, near=way is not ReadWay.TASKS and not queued
-    )
-    return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
+    if entries is None:  # where nothing is decoded, nothing is to be done while more is fetched
+        at_once = small or (waits and model.chain.flat_dtype is not None)
+        windows = _chunk_windows(request, outline, at_once=at_once)
+        return _CutRead(windows, model.chain, touched).begin(way, request, later)
+    windows = _entry_windows(request, entries, small=small, near=not waits and not queued)
+    return _CutRead(windows, entries.grid.layout.inner, touched).begin(way, request, later)
 
 
 def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
-    if chunks.store.driver.features.waits:
-        return ReadWay.TASKS
     if queued and later is not None:
         return ReadWay.QUEUED
+    if chunks.store.driver.features.waits:
+        return ReadWay.TASKS
     return ReadWay.HERE if small else ReadWay.SPREAD
 
 
 class _CutRead(NamedTuple):
-    """A read in windows: the codecs of their chunks, the bytes they touch, and whether these are only `copied`."""
+    """A read in windows: the codecs of their chunks, and the bytes they touch."""
 
     windows: Iterable[Window]
     chain: BoundChain
     touched: int
-    copied: bool = False
 
     def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
         """Make the read, now or later."""
-        windows, chain, touched, copied = self
+        windows, chain, touched = self
         if way is ReadWay.QUEUED and later is not None:
             made = list(windows)
             return later(Planned(made, request.out, _bytes_decoded(made, touched)))
         threads = request.chunks.workers(chain.working_size)
         if way is ReadWay.TASKS:
-            done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
+            done = execution.start(_read_waiting(windows, threads, chain))
         elif way is ReadWay.HERE:
             done = execution.start(read_here(windows), waits=False)
         else:
@@ -195,8 +194,10 @@ class _CutRead(NamedTuple):
         return futures.mapped(done, request.out)
 
 
-def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Iterator[Window]:
-    """Yield windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
+def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Iterable[Window]:
+    """Return windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
+    if isinstance(outline, ChunkBox):
+        return [_window_of_box(request, outline)]
     chunks, cells = request.chunks, outline.cell_count
     chain = chunks.model.chain
     threads = chunks.workers(chain.working_size)
@@ -206,15 +207,19 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
 
 
 def _entry_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, small: bool, near: bool
+    request: ReadRequest, entries: ShardEntries, *, small: bool, near: bool
 ) -> Iterator[Window]:
     """Yield windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
-    chunks, waits = request.chunks, request.chunks.store.driver.features.waits
+    chunks, maps, out = request
+    waits = chunks.store.driver.features.waits
     threads = chunks.workers(entries.grid.layout.inner.working_size)
     most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
+    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    if entries.plan.listed:
+        return listed_windows(request, entries, NEAR_SHARD_BYTES)
+    outline = plan(maps, out, chunks.model.axes)
     worth = outline.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
-    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
     return shard_windows(request, outline, entries, most=most, together=together, few=few)
 
 
@@ -226,7 +231,7 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
     return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
 
 
-def _cells_at_once(chunks: OpenChunks, outline: Plan, share: int, touched: int) -> int:
+def _cells_at_once(chunks: OpenChunks, outline: CellPlan, share: int, touched: int) -> int:
     """Return how many chunks a window has, up to a share, if a worker decodes `touched` bytes."""
     return outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched))))
 
@@ -247,25 +252,11 @@ def _most_cells(chunks: OpenChunks, touched: int) -> int:
     return 1 if size > TOGETHER_BYTES else NEAR_WINDOW_BYTES // size
 
 
-def _window_of_box(request: ReadRequest) -> Window | None:
-    """Return what reads a box within one chunk; within a shard, if it is small and not all of the shard.
-
-    Other requests are planned; if the shard is planned too, corners of shards take a tenth longer.
-    """
-    chunks, maps, out = request
-    model, source = chunks.model, KvSource(chunks.store)
-    box = None if model.chain.shard is not model.shard else box_in_chunk(maps, out, model.axes)
-    if box is None:
-        return None
-    key = model.key(box.numbers)
-    if model.shard is None:
-        return Window(ChunkReader(chunks, BoxPlacement(), source), [box], [key])
-    entries = None if box.covers else ShardEntries(maps, out.shape, model)
-    if entries is None or entries.touched_bytes > INLINE_READ_BYTES:
-        return None
-    cells, numbers = entries.of(box)
-    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
-    return Window(part, cells, entries.identities(key, numbers))
+def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:
+    """Return what reads a box within one chunk."""
+    chunks = request.chunks
+    part = ChunkReader(chunks, placement_of(box, request.out), KvSource(chunks.store))
+    return Window(part, [box], [chunks.model.key(box.numbers)])
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -330,15 +321,21 @@ def _sharers(windows: Sequence[Window]) -> int:
     return min(threads, int(effort // THREAD_WORTH_BYTES))
 
 
-async def _read_waiting(
-    windows: Iterable[Window], threads: int, chain: BoundChain, *, copied: bool = False
-) -> None:
-    """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
+async def read_waiting(windows: Sequence[Window]) -> None:
+    """Make a read of a store that waits."""
+    if windows:
+        chain = _chain_of(windows[0])
+        await _read_waiting(windows, windows[0].part.chunks.workers(chain.working_size), chain)
+
+
+async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundChain) -> None:
+    """Read windows of chunks that `chain` decodes, those that take long by `threads`.
 
     Copying alone costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
     without.
     """
     room = asyncio.Semaphore(threads)
+    copied = chain.flat_dtype is not None
 
     async def decode_apart(piece: tuple[Window, Answers]) -> None:
         async with room:
@@ -346,10 +343,10 @@ async def _read_waiting(
 
     async def make(window: Window) -> None:
         answers = await fetch(window)
-        if copied and window.part.chunks.cache is None and _bytes_of(window) <= LOOP_COPY_BYTES:
+        if _is_soon_decoded(window, copied=copied):
             decode(window, answers)
-            return
-        await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
+        else:
+            await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
         again = None if window.guard is None else window.guard.over()
         if again is not None:
             await make(again)
@@ -357,6 +354,15 @@ async def _read_waiting(
     fewest = threads * chain.decoded_size
     budget = COPIED_IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await run_bounded(make, windows, cost=_bytes_of, budget=budget)
+
+
+def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
+    """Return whether the event loop decodes a window itself: handing it over would take as long."""
+    if window.part.chunks.cache is not None:
+        return False
+    if copied and _bytes_of(window) <= LOOP_COPY_BYTES:
+        return True
+    return len(window.cells) * _chain_of(window).effort <= LOOP_DECODE_BYTES
 
 
 def _bytes_of(window: Window) -> int:
@@ -375,7 +381,7 @@ def _pieces(
         begin = end
 
 
-def _windows(request: ReadRequest, outline: Plan, size: int, threads: int = 1) -> Iterator[Window]:
+def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 1) -> Iterator[Window]:
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
     apart = chunks.model.chain.decoded_size > TOGETHER_BYTES and not chunks.store.driver.features.waits

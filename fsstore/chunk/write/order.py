@@ -16,9 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from fsstore.chunk.plan.cell_run import chunks_along
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import ChunkBox, Outline, chunk_numbers
+from fsstore.chunk.plan.planner import Plan
 from fsstore.chunk.tuning import LISTED_CHUNKS
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -76,16 +75,12 @@ class _Place:
 _places: OfProcess[dict[KvPrefix, _Place]] = OfProcess(dict)
 
 
-def touched(outline: Outline, model: ChunkModel) -> _Chunks:
+def touched(plan: Plan, model: ChunkModel) -> _Chunks:
     """Return the numbers of the chunks that a request touches, None for very many."""
-    rank = model.key_rank  # without dimensions inside the elements, of which another view has others
-    if isinstance(outline, ChunkBox):
-        return [tuple(outline.numbers[:rank])]
-    if outline.cell_count > LISTED_CHUNKS:
+    if plan.cell_count > LISTED_CHUNKS:
         return None
-    if not outline.separable:
-        return [tuple(chunk_numbers(outline, cell)[:rank]) for cell in outline.cells()]
-    return list(itertools.product(*[chunks_along(each.segments) for each in outline.components[:rank]]))
+    rank = model.key_rank  # without dimensions inside the elements, of which another view has others
+    return plan.chunks(rank)
 
 
 def _places_of(store: KvPrefix) -> list[_Place]:

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import Outline, outline
+from fsstore.chunk.plan.planner import Plan, plan
 from fsstore.chunk.tuning import (
     COPIED_PER_DECODED,
     DISK_WORKERS,
@@ -51,7 +51,7 @@ def write(request: WriteRequest) -> Future[Any]:
     Writes that were begun before at the same chunks are stored before.
     """
     model, store = request.chunks.model, request.chunks.store
-    cut = outline(request.maps, request.values, model.axes)
+    cut = plan(request.maps, request.values, model.axes)
     cells = cut.cell_count
     if not cells:
         return ready(None)
@@ -80,7 +80,7 @@ async def finish(store: KvPrefix) -> None:
     await over(store)
 
 
-def _write_here(request: WriteRequest, cut: Outline) -> Future[Any]:
+def _write_here(request: WriteRequest, cut: Plan) -> Future[Any]:
     """Write on this thread."""
     store = request.chunks.store
     settle(store)
@@ -95,7 +95,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, cut: Outline, ended: WorkEnd) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: Plan, ended: WorkEnd) -> Future[Any]:
     """Write on threads, or on the event loop; in which way is decided here."""
     chunks, driver = request.chunks, request.chunks.store.driver
     chain, cells = chunks.model.chain, cut.cell_count

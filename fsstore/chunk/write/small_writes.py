@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
-from fsstore.chunk.plan.planner import Outline
+from fsstore.chunk.plan.planner import Plan
 from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
@@ -219,7 +219,7 @@ def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
 _queues: OfProcess[dict[KvDriver, _StoreQueue]] = OfProcess(dict, finish=_finish)
 
 
-def write_small(request: WriteRequest, cut: Outline, *, late: bool, here: bool) -> Future[None]:
+def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> Future[None]:
     """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.place import placement_of
-from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Outline
+from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Plan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.changed_chunk import Portions, joined
 from fsstore.chunk.write.changed_shard import Stored
@@ -47,35 +47,32 @@ __all__ = ["Change", "Changed", "RequestChanges", "Writer"]
 class RequestChanges:
     """The changes of one request: the keys of its cells, and how each is encoded."""
 
-    __slots__ = ("_outline", "_placement", "cache", "chunk_bytes", "encoder", "request")
+    __slots__ = ("_cut", "_placement", "cache", "chunk_bytes", "encoder", "request")
 
-    def __init__(self, request: WriteRequest, outline: Outline) -> None:
-        if isinstance(
-            outline, ChunkBox
-        ):  # which may have been made of other values than their copy, that is kept
-            outline = outline._replace(target=request.values)
-        self.request, self._outline, self.cache = request, outline, request.chunks.cache
+    def __init__(self, request: WriteRequest, cut: Plan) -> None:
+        self._cut = cut.onto(request.values)  # which may be a copy of those it was planned for
+        self.request, self.cache = request, request.chunks.cache
         self.chunk_bytes = request.chunks.model.chain.decoded_size
-        self._placement = placement_of(outline, request.values)
+        self._placement = placement_of(self._cut, request.values)
         # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
         keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
 
     def window(self) -> list[Changed]:
         """Return all changes, which are few."""
-        if isinstance(self._outline, ChunkBox):
+        if isinstance(self._cut, ChunkBox):
             return next(self.windows(1))
-        return [pair for window in self.windows(self._outline.cell_count) for pair in window]
+        return [pair for window in self.windows(self._cut.cell_count) for pair in window]
 
     def windows(self, size: int) -> Iterator[list[Changed]]:
         """Yield the changes with the keys of their chunks, in the order of these, about `size` at a time."""
-        (_, path), model, outline = self.request.chunks.store, self.request.chunks.model, self._outline
-        if isinstance(outline, ChunkBox):
-            whole = outline.covers and not model.is_partial
-            yield [(path + model.key(outline.numbers), (Change(self, outline, whole),))]
+        (_, path), model, cut = self.request.chunks.store, self.request.chunks.model, self._cut
+        if isinstance(cut, ChunkBox):
+            whole = cut.covers and not model.is_partial
+            yield [(path + model.key(cut.numbers), (Change(self, cut, whole),))]
             return
         has_target = self._placement.has_target
-        for cells, keys in batches(outline, model, outline.even(size)):
+        for cells, keys in batches(cut, model, cut.even(size)):
             yield [
                 (path + key, (Change(self, cell, not model.is_partial and has_target(cell)),))
                 for cell, key in zip(cells, keys, strict=True)
@@ -84,7 +81,7 @@ class RequestChanges:
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
         """Yield parts of a window: runs of whole small chunks that follow each other, and other chunks one by one."""
         most = ENCODED_RUN_BYTES // self.chunk_bytes
-        most = 1 if isinstance(self._outline, ChunkBox) or most < 2 else self._outline.even(most)
+        most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
         begin = 0
         for at, (_, changes) in enumerate(window):
             if not changes[0].is_whole:

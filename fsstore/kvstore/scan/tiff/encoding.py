@@ -16,7 +16,7 @@ from fsstore.errors import UnimplementedError
 from fsstore.kvstore.scan.tiff.page import TiffPage
 from fsstore.values.json_value import Json
 
-__all__ = ["JPEG_NUMBERS", "TiffEncoding", "dtype_of_page", "encoding_of", "is_plain"]
+__all__ = ["JPEG_NUMBERS", "TiffEncoding", "dtype_of_page", "encoding_of", "is_run"]
 
 _ZSTD: dict[str, Json] = {"id": "imagecodecs_zstd"}
 _ZLIB: dict[str, Json] = {"id": "zlib", "level": 1}
@@ -62,9 +62,14 @@ class TiffEncoding:
     compressor: dict[str, Json] | None = None
 
 
-def is_plain(page: TiffPage) -> bool:
-    """Return whether samples stand in the file as they are in memory."""
-    return page.compression == 1 and page.fill_order == 1 and page.bits[0] % 8 == 0 and page.predictor == 1
+def is_run(page: TiffPage) -> bool:
+    """Return whether the samples of a page stand in the file as in memory, in one run.
+
+    A single tile may be larger than the image: its rows then lie apart.
+    """
+    whole = page.segments == 1 and page.tile == (page.height, page.width)
+    plain = page.compression == 1 and page.fill_order == 1 and page.predictor == 1
+    return whole and plain and page.bits[0] % 8 == 0
 
 
 def dtype_of_page(page: TiffPage, letter: str) -> str:

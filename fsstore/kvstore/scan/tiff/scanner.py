@@ -12,18 +12,18 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.scan.chunk_table import run_chunks
-from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.scan.tiff.directory import DirectoryWalk, TiffDirectory
-from fsstore.kvstore.scan.tiff.encoding import JPEG_NUMBERS, TiffEncoding, encoding_of, is_plain
+from fsstore.kvstore.scan.tiff.encoding import JPEG_NUMBERS, TiffEncoding, encoding_of, is_run
 from fsstore.kvstore.scan.tiff.geography import geography, nodata, scaling
 from fsstore.kvstore.scan.tiff.ome import ome_images
 from fsstore.kvstore.scan.tiff.page import TAGS, TiffPage, page_of
 from fsstore.kvstore.scan.tiff.segments import TiffSegments
 from fsstore.kvstore.scan.tiff.series import TiffImage, TiffLevel, images_of
 from fsstore.kvstore.tuning import TIFF_PEEK_BYTES
-from fsstore.values.json_value import Fields, Json
+from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner"]
 
@@ -82,7 +82,7 @@ class TiffFile:
         own = page.compression in JPEG_NUMBERS and len(set(tables)) > 1
         jfif = page.compression in JPEG_NUMBERS and page.photometric == 2 and await self._has_header(page)
         encoding = encoding_of(page, self._letter, jfif=jfif, tables=shared)
-        run = is_plain(page) and page.segments == 1
+        run = is_run(page)
         chunks = run_chunks(page.shape, page.bits[0] // 8) if run else page.chunks
         return TiffSegments(self._source, level, encoding, self._letter, chunks, run=run, own_tables=own)
 
@@ -216,16 +216,11 @@ def _pages(directories: Sequence[TiffDirectory], found: Mapping[int, Any]) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class TiffScanner:
+class TiffScanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "tiff"
     title: ClassVar[str] = "TIFF file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> TiffFile:
         """Return the images of a file."""

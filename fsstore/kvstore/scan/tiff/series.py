@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fsstore.kvstore.scan.tiff.encoding import is_plain
+from fsstore.kvstore.scan.tiff.encoding import is_run
 from fsstore.kvstore.scan.tiff.page import TiffPage
 from fsstore.values.json_value import Json
 
@@ -175,7 +175,7 @@ def _imagej(pages: Sequence[TiffPage], text: str, size: int) -> TiffLevel | None
 def _following(page: TiffPage, lead: Sequence[int], axes: str, size: int) -> TiffLevel | None:
     """Return the level of pages of which only the first has a directory, if the file has room for them."""
     row = page.plane_bits // 8 * (page.samples if page.planar == 2 else 1)
-    if not is_plain(page) or page.segments != 1 or math.prod(lead) * row * page.height > size:
+    if not is_run(page) or math.prod(lead) * row * page.height > size:
         return None
     return replace(stacked([page], lead, axes), follows=True)
 
