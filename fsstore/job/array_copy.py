@@ -78,13 +78,16 @@ class ArrayCopy:
         """Where the job keeps what is its own."""
         return Scratch.of(self.store)
 
+    @property
+    def _dtype(self) -> str:
+        return self.wanted.dtype if self.existing is None else self.existing.dtype.name
+
+    def _open_spec(self, store: OpenKv, metadata: dict[str, Any]) -> dict[str, Any]:
+        kvstore = store.at(self.place.path).effective_spec()
+        return {"driver": self.words.driver, "kvstore": kvstore, "dtype": self._dtype, "metadata": metadata}
+
     def _spec(self, store: OpenKv) -> dict[str, Any]:
-        return {
-            "driver": self.words.driver,
-            "kvstore": store.at(self.place.path).effective_spec(),
-            "dtype": self.wanted.dtype,
-            "metadata": self.wanted.metadata(self.words),
-        }
+        return self._open_spec(store, self.wanted.metadata(self.words))
 
     async def _metadata(self) -> dict[str, Any]:
         if self.existing is not None:
@@ -97,7 +100,7 @@ class ArrayCopy:
 
     async def described(self, store: OpenKv | None = None) -> TensorStore:
         """Return the target as it will be, opened without its metadata being there."""
-        spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
+        spec = self._open_spec(store or self.store, await self._metadata())
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
     async def documents(self) -> ArrayDocuments:
@@ -131,8 +134,7 @@ class ArrayCopy:
     def _from(self) -> TensorStore:
         """Return the source with the type of the target, beginning at zero."""
         source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        wanted = self.existing.dtype.name if self.existing is not None else self.wanted.dtype
-        return source if source.dtype.name == wanted else source.astype(wanted)
+        return source if source.dtype.name == self._dtype else source.astype(self._dtype)
 
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
