@@ -78,13 +78,14 @@ class ArrayCopy:
         """Where the job keeps what is its own."""
         return Scratch.of(self.store)
 
-    @property
-    def _dtype(self) -> str:
-        return self.wanted.dtype if self.existing is None else self.existing.dtype.name
-
     def _open_spec(self, store: OpenKv, metadata: dict[str, Any]) -> dict[str, Any]:
         kvstore = store.at(self.place.path).effective_spec()
-        return {"driver": self.words.driver, "kvstore": kvstore, "dtype": self._dtype, "metadata": metadata}
+        return {
+            "driver": self.words.driver,
+            "kvstore": kvstore,
+            "dtype": _written_type(self),
+            "metadata": metadata,
+        }
 
     def _spec(self, store: OpenKv) -> dict[str, Any]:
         return self._open_spec(store, self.wanted.metadata(self.words))
@@ -134,7 +135,8 @@ class ArrayCopy:
     def _from(self) -> TensorStore:
         """Return the source with the type of the target, beginning at zero."""
         source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        return source if source.dtype.name == self._dtype else source.astype(self._dtype)
+        written = _written_type(self)
+        return source if source.dtype.name == written else source.astype(written)
 
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
@@ -156,11 +158,6 @@ class ArrayCopy:
             return False
         return _is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
-    def _is_taken(self) -> bool:
-        """Whether the storage of the target, or the kernel, copies values of the source, with a request each."""
-        taking, opened = able(self.store.driver, TakesValues), self.source._driver.kvstore
-        return taking is not None and opened is not None and taking.takes_from(opened.driver)
-
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
         target = await self.described()
@@ -171,7 +168,7 @@ class ArrayCopy:
             pieces = -(-count // keys_in_piece(each))
             pace = pace_text(pieces, keys_in_piece(each) * each, nbytes, "neighbouring chunks")
             why = f"format, chunks and codecs are the same; {pace}"
-            requests = count if self._is_taken() else 2 * count
+            requests = count if _is_taken(self) else 2 * count
             return CopyPlan(
                 _where(self.source, shown[0]), shown[1], 0, pieces, (), nbytes, nbytes, requests,
                 self.memory, why,
@@ -299,6 +296,16 @@ class ArrayCopy:
             state.retries,
             by_storage=by_storage,
         )
+
+
+def _written_type(job: ArrayCopy) -> str:
+    return job.wanted.dtype if job.existing is None else job.existing.dtype.name
+
+
+def _is_taken(job: ArrayCopy) -> bool:
+    """Whether the storage of the target, or the kernel, copies values of the source, with a request each."""
+    taking, opened = able(job.store.driver, TakesValues), job.source._driver.kvstore
+    return taking is not None and opened is not None and taking.takes_from(opened.driver)
 
 
 async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocuments:
