@@ -26,7 +26,6 @@ from fsstore.chunk.write.recent_chunks import is_kept
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill, rows_equal_fill
-from fsstore.codec.tuning import PIECES_FROM_BYTES
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ChunkEncoder", "WriteRequest"]
@@ -113,7 +112,7 @@ class ChunkEncoder:
         chain = self._chain(cell)
         if self._may_vanish(cell, chain, was_stored=was_stored) and self._elides(chunk, chain):
             return None
-        if is_kept(chain) or (chain.shard is None and chain.decoded_size < PIECES_FROM_BYTES):
+        if is_kept(chain) or chain.is_in_one_piece:
             return encoded(chunk, chain)
         return joined(chain.portions(chunk, elide=self._elide), chain.decoded_size)
 

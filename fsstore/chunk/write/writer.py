@@ -25,7 +25,6 @@ from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
-from fsstore.codec.tuning import ENCODED_RUN_BYTES
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (
@@ -80,7 +79,7 @@ class RequestChanges:
 
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
         """Yield parts of a window: runs of whole small chunks that follow each other, and other chunks one by one."""
-        most = ENCODED_RUN_BYTES // self.chunk_bytes
+        most = self.request.chunks.model.chain.rows_together
         most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
         begin = 0
         for at, (_, changes) in enumerate(window):
@@ -244,7 +243,7 @@ class Writer:
         elif alone:
             runs = list(of.runs(window))
         else:
-            step = max(1, ENCODED_RUN_BYTES // of.chunk_bytes)
+            step = max(1, of.request.chunks.model.chain.rows_together)
             runs = [window[at : at + step] for at in range(0, len(window), step)]
         made = (
             map(writes, runs)

@@ -24,7 +24,14 @@ from fsstore.codec.chain.steps import decoders, in_pieces, scratch_decoders, thr
 from fsstore.codec.chain.working_size import working_size
 from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
 from fsstore.codec.scratch import scratch
-from fsstore.codec.tuning import DIRECT_BYTES, PIECES_FROM_BYTES, RUN_BYTES, RUN_COPIED_BYTES, RUN_PART_BYTES
+from fsstore.codec.tuning import (
+    DIRECT_BYTES,
+    ENCODED_RUN_BYTES,
+    PIECES_FROM_BYTES,
+    RUN_BYTES,
+    RUN_COPIED_BYTES,
+    RUN_PART_BYTES,
+)
 from fsstore.errors import StoreError
 
 __all__ = ["BoundChain", "Shard"]
@@ -243,6 +250,16 @@ class BoundChain:
     def decoded_size(self) -> int:
         """The number of bytes of a decoded chunk, at least 1."""
         return max(1, self._size)
+
+    @property
+    def rows_together(self) -> int:
+        """How many chunks are best given to `encode_rows` at once."""
+        return ENCODED_RUN_BYTES // self.decoded_size
+
+    @property
+    def is_in_one_piece(self) -> bool:
+        """Whether `portions` yields the encoding in one piece, which `encode` returns sooner."""
+        return self.shard is None and self._size < PIECES_FROM_BYTES
 
     @property
     def decodes_spans(self) -> bool:

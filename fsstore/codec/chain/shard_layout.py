@@ -21,7 +21,6 @@ from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer, ChunkSpec
 from fsstore.codec.fill import missing_element, rows_equal_fill
 from fsstore.codec.tuning import (
-    ENCODED_RUN_BYTES,
     SHARD_AHEAD_BYTES,
     SHARD_PORTION_BYTES,
     SHARD_PORTION_PARTS,
@@ -252,7 +251,7 @@ class ShardLayout:
         most = SHARD_PORTION_BYTES // size
         if self.shares_cores:
             most = min(
-                ENCODED_RUN_BYTES // size, max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
+                self.inner.rows_together, max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
             )
         boxes = list(grid_boxes(self.grid, max(1, most)))
         encoded = self.map_parts(
