@@ -101,11 +101,8 @@ def test_every_type_is_encoded_in_runs(tmp_path, dtype, place, compressed):
 @pytest.mark.parametrize("codecs", ["zstd", "shard"])
 def test_a_chunk_that_many_writes_change_is_encoded_once(monkeypatch, codecs):
     """Writes begun at once are one read, one encoding of what each touches, and one write."""
-    store = created(fsstore, {"driver": "memory"}, CODECS[codecs], (6, 10))
-    model = np.arange(60, dtype="u2").reshape(6, 10)
-    store.write(model).result()
     held, encoded, written = [], [], []
-    encode, write_many = BoundZstd.encode, MemoryDriver.write_many
+    encode, write_many, work_on = BoundZstd.encode, MemoryDriver.write_many, small_writes._StoreQueue.work_on
 
     async def noted(driver, writes):
         written.append(len(writes))
@@ -115,22 +112,25 @@ def test_a_chunk_that_many_writes_change_is_encoded_once(monkeypatch, codecs):
     monkeypatch.setattr(MemoryDriver, "write_many", noted)
     # the queue begins when all are in it, however quick the pool is
     monkeypatch.setattr(small_writes._StoreQueue, "work_on", lambda queue: held.append(queue))
-    begun = []
+    store = created(fsstore, {"driver": "memory"}, CODECS[codecs], (6, 10))
+    model = np.arange(60, dtype="u2").reshape(6, 10)
+    store.write(model).result()
+    store[0, 0].write(1000).result()
+    encoded.clear()
+    written.clear()
+    begun = [store[0, 0].write(1000)]
+    assert (len(encoded), written) == (1, [1]), "the first is alone, and is made at once"
     for at in range(40):
         row, column = at % 3, at % 2
         begun.append(store[row, column].write(1000 + at))
         model[row, column] = 1000 + at
     begun.append(store[4:6, 2:9].write(7))
     model[4:6, 2:9] = 7
-    first = len(encoded)
-    assert first == 1, "the first is alone, and is made at once"
-    monkeypatch.undo()
-    monkeypatch.setattr(BoundZstd, "encode", lambda *a: encoded.append(1) or encode(*a))
-    monkeypatch.setattr(MemoryDriver, "write_many", noted)
-    held[0].work_on()
+    assert written == [1]
+    work_on(held[0])
     for future in begun:
         future.result()
-    assert len(encoded) - first == (1 if codecs == "zstd" else 5)
+    assert len(encoded) == 1 + (1 if codecs == "zstd" else 5)
     assert written == [1, 1]
     np.testing.assert_array_equal(store.read().result(), model)
 
