@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.extension.zfp_expert import LEAST_BLOCK_BITS, ExpertMode
 from fsstore.codec.size import too_long
@@ -32,13 +32,13 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 """The parameters of each mode."""
 _MOST_DIMENSIONS = 4
 _MOST_BITS = 1 << 15  # of a block, that zfp can say
-_LARGEST_EXPONENT = 16383
+_EXPONENTS = (-16495, 16272)  # that zfp can say
 _WORD = 8  # bytes: zfp writes words
 _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
 
 @dataclass(frozen=True, slots=True)
-class ZfpCodec:
+class ZfpCodec(Configured):
     """Numbers without loss (`reversible`), or with as much as the parameter of the mode allows."""
 
     mode: str
@@ -60,7 +60,7 @@ class ZfpCodec:
         "minbits": Member(integer(0, _MOST_BITS)),
         "maxbits": Member(integer(0, _MOST_BITS)),
         "maxprec": Member(integer(1, 64)),
-        "minexp": Member(integer(-_LARGEST_EXPONENT, _LARGEST_EXPONENT)),
+        "minexp": Member(integer(*_EXPONENTS)),
     }
     always: ClassVar[frozenset[str]] = frozenset({"mode"})
 
@@ -87,10 +87,6 @@ class ZfpCodec:
         """Return what goes with the mode."""
         named = {name: getattr(self, name) for name in self.members if name != "mode"}
         return {name: value for name, value in named.items() if value is not None}
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        return {"mode": self.mode} | self.parameters()
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundZfp:
         """Return the codec for chunks like `decoded`."""
