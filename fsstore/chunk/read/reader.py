@@ -24,12 +24,14 @@ from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import listed_windows, shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
-from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_entries import ShardEntries, entry_at, entry_axes
+from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.chunk.tuning import (
     COPIED_IN_FLIGHT_BYTES,
     COPIED_PER_DECODED,
     FAR_SHARD_BYTES,
     FAR_WINDOW_BYTES,
+    FEW_CELLS,
     FEW_LARGE_CELLS,
     INLINE_READ_BYTES,
     JOINT_BYTES,
@@ -109,9 +111,9 @@ def plan_alone(request: ReadRequest) -> Planned:
         touched = outline.cell_count * model.chain.decoded_size
         windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
-        entries = ShardEntries(maps, out.shape, model)
-        touched = entries.touched_bytes
-        windows = list(_entry_windows(request, entries, small=True, near=False))
+        grid, found = _entries(request)
+        touched = found.cell_count * grid.layout.inner.decoded_size
+        windows = list(_entry_windows(request, grid, found, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
@@ -133,23 +135,32 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
-    outline = plan(maps, out, model.axes) if entries is None else entries.plan
-    cells = outline.cell_count
+    grid, found = (None, plan(maps, out, model.axes)) if model.shard is None else _entries(request)
+    chain = model.chain if grid is None else grid.layout.inner
+    cells = found.cell_count
     if not cells:
         return futures.ready(out)
-    touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
-    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
+    touched = cells * chain.decoded_size
+    small = touched <= INLINE_READ_BYTES or (cells == 1 and grid is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     way = _way(chunks, later, small=small, queued=queued)
     copied = (
         way is ReadWay.TASKS and model.chain.flat_dtype is not None
     )  # nothing to decode while more is fetched
-    if entries is None:
-        windows = _chunk_windows(request, outline, at_once=small or copied)
-        return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
-    windows = _entry_windows(request, entries, small=small, near=way is not ReadWay.TASKS and not queued)
-    return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
+    near = way is not ReadWay.TASKS and not queued
+    windows = (
+        _chunk_windows(request, found, at_once=small or copied)
+        if grid is None
+        else _entry_windows(request, grid, found, small=small, near=near)
+    )
+    return _CutRead(windows, chain, touched, copied=copied).begin(way, request, later)
+
+
+def _entries(request: ReadRequest) -> tuple[ShardGrid, Plan]:
+    """Return the grid of the sub-chunks of shards, and the plan of a request over it."""
+    model = request.chunks.model
+    grid = shard_grid(model.chain)
+    return grid, plan(request.maps, request.out, entry_axes(grid, model))
 
 
 def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
@@ -197,16 +208,23 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
 
 
 def _entry_windows(
-    request: ReadRequest, entries: ShardEntries, *, small: bool, near: bool
-) -> Iterator[Window]:
-    """Yield windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
+    request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool
+) -> Iterable[Window]:
+    """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
     chunks, maps, out = request
+    if isinstance(found, ChunkBox):
+        part = ChunkReader(chunks, placement_of(found, out), grid.source(KvSource(chunks.store)), grid)
+        return [Window(part, [found], [entry_at(found.numbers, grid, chunks.model)])]
+    entries = ShardEntries(grid, found)
     waits = chunks.store.driver.features.waits
-    threads = chunks.workers(entries.grid.layout.inner.working_size)
+    threads = chunks.workers(grid.layout.inner.working_size)
     most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
     together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
     if entries.plan.listed:
         return listed_windows(request, entries, NEAR_SHARD_BYTES)
+    if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
+        part = ChunkReader(chunks, Placement(found, out), grid.source(KvSource(chunks.store)), grid)
+        return [Window(part, *entries.all_of_few(chunks.model))]
     outline = plan(maps, out, chunks.model.axes)
     worth = outline.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
@@ -306,9 +324,19 @@ def _sharers(windows: Sequence[Window]) -> int:
         return 1
     if windows[0].part.chunks.cache is not None:
         return 1
-    effort = sum([len(window.cells) * _chain_of(window).effort for window in windows])
+    effort = sum(map(_effort_of, windows))
     threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
     return min(threads, int(effort // THREAD_WORTH_BYTES))
+
+
+def _effort_of(window: Window) -> float:
+    """Return how long a window is decoded; of few cells only as far as they are decoded."""
+    chain, cells = _chain_of(window), window.cells
+    if not chain.decodes_spans or len(cells) > FEW_CELLS:
+        return len(cells) * chain.effort
+    size = math.prod(chain.chunk.shape)
+    spans = [window.part.span(cell) or (0, size) for cell in cells]
+    return chain.effort * sum([stop - first for first, stop in spans]) / size
 
 
 async def _read_waiting(

@@ -73,7 +73,7 @@ def shard_windows(
     large = chain.decoded_size > most
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
-        coarse = ShardEntries(maps, out.shape, chunks.model, depth)
+        coarse = ShardEntries.touched_by(maps, out.shape, chunks.model, depth)
         coarse_part = ChunkReader(
             chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
         )
