@@ -38,6 +38,8 @@ NEAR_SHARD_BYTES = 4 * 1024 * 1024
 NEAR_SHARDS_BYTES = 16 * 1024 * 1024  # of the shards that all threads read at once over such a store
 # of a window: planning a window costs the same for few, and more would hold up the workers
 READ_WINDOW_CELLS = 512
+# of each of many small sub-chunks: so few are gathered in less time than a slice of each is copied
+GATHERED_ELEMENTS = 512
 # of a window of a store that never waits: it is still in the processor's cache when it is decoded
 NEAR_WINDOW_BYTES = 1024 * 1024
 # windows a worker where decoding takes long: more share the work better, and cost more Python
@@ -52,6 +54,8 @@ COPIED_IN_FLIGHT_BYTES = 32 * 1024 * 1024  # of what is only copied: more in fli
 FAR_WINDOW_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
 # of a window that the event loop may copy itself; copying more would hold up other requests
 LOOP_COPY_BYTES = 2 * 1024 * 1024
+# of zstd, that the event loop decodes itself: other requests wait as long as a worker takes to wake up
+LOOP_DECODE_BYTES = 128 * 1024
 WINDOW_COST_BYTES = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
 # of the parts in which a large shard is fetched far away: overlap with decoding against requests
 FAR_SHARD_PART_BYTES = 8 * 1024 * 1024

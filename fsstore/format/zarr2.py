@@ -18,9 +18,8 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.lenient import load_lenient, usual_v2
 from fsstore.format.node_words import labels_of_attributes
-from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
-from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
+from fsstore.format.zarr2_match import check_constraints, constrain_schema, create_metadata, implied_schema
 from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.schema import Schema
 from fsstore.values.detection import Detection
@@ -103,6 +102,8 @@ class Zarr2:
     scheme: ClassVar[str] = "zarr2"
     document: ClassVar[str] = ".zarray"
     attributes: ClassVar[str | None] = ".zattrs"
+    constrain_schema = staticmethod(constrain_schema)
+    implied_schema = staticmethod(implied_schema)
     options: ClassVar[Mapping[str, Parser[Any]]] = {
         "field": string,
         "metadata_key": string,
@@ -112,18 +113,6 @@ class Zarr2:
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
         return _parse(json, stored=False)
-
-    def constrain_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
-        return constrain_schema(constraints, options, schema)
-
-    def implied_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with everything that follows from the constraints merged in."""
-        return implied_schema(constraints, options, schema)
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""

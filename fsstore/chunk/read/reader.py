@@ -22,10 +22,8 @@ from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
-from fsstore.chunk.read.shard_window import listed_windows, shard_windows
+from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
-from fsstore.chunk.shard.shard_entries import ShardEntries, entry_at, entry_axes
-from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.chunk.tuning import (
     COPIED_IN_FLIGHT_BYTES,
     COPIED_PER_DECODED,
@@ -36,8 +34,7 @@ from fsstore.chunk.tuning import (
     INLINE_READ_BYTES,
     JOINT_BYTES,
     LOOP_COPY_BYTES,
-    NEAR_SHARD_BYTES,
-    NEAR_SHARDS_BYTES,
+    LOOP_DECODE_BYTES,
     NEAR_WINDOW_BYTES,
     READ_WINDOW_CELLS,
     SHARED_CHUNK_BYTES,
@@ -56,7 +53,16 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["Later", "is_one_quick", "is_python_mostly", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = [
+    "Later",
+    "is_one_quick",
+    "is_python_mostly",
+    "plan_alone",
+    "read",
+    "read_here",
+    "read_spread",
+    "read_waiting",
+]
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -111,9 +117,9 @@ def plan_alone(request: ReadRequest) -> Planned:
         touched = outline.cell_count * model.chain.decoded_size
         windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
-        grid, found = _entries(request)
+        grid, found = entries_of(request)
         touched = found.cell_count * grid.layout.inner.decoded_size
-        windows = list(_entry_windows(request, grid, found, small=True, near=False))
+        windows = list(entry_windows(request, grid, found, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
@@ -121,7 +127,7 @@ class ReadWay(Enum):
     """How a read is made: decided once, before it is cut into windows."""
 
     TASKS = "as tasks of the event loop: the store waits"
-    QUEUED = "with others, when somebody asks for a result"
+    QUEUED = "with others, when somebody asks for a result, or as tasks of the event loop"
     HERE = "on the thread that asks"
     SPREAD = "by pool threads, which take windows in turns"
 
@@ -135,7 +141,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    grid, found = (None, plan(maps, out, model.axes)) if model.shard is None else _entries(request)
+    grid, found = (None, plan(maps, out, model.axes)) if model.shard is None else entries_of(request)
     chain = model.chain if grid is None else grid.layout.inner
     cells = found.cell_count
     if not cells:
@@ -143,51 +149,42 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     touched = cells * chain.decoded_size
     small = touched <= INLINE_READ_BYTES or (cells == 1 and grid is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    waits = chunks.store.driver.features.waits
+    if waits and grid is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+        queued = False  # its parts have to be of one generation
     way = _way(chunks, later, small=small, queued=queued)
-    copied = (
-        way is ReadWay.TASKS and model.chain.flat_dtype is not None
-    )  # nothing to decode while more is fetched
-    near = way is not ReadWay.TASKS and not queued
-    windows = (
-        _chunk_windows(request, found, at_once=small or copied)
-        if grid is None
-        else _entry_windows(request, grid, found, small=small, near=near)
-    )
-    return _CutRead(windows, chain, touched, copied=copied).begin(way, request, later)
-
-
-def _entries(request: ReadRequest) -> tuple[ShardGrid, Plan]:
-    """Return the grid of the sub-chunks of shards, and the plan of a request over it."""
-    model = request.chunks.model
-    grid = shard_grid(model.chain)
-    return grid, plan(request.maps, request.out, entry_axes(grid, model))
+    if grid is None:  # where nothing is decoded, nothing is to be done while more is fetched
+        at_once = small or (waits and model.chain.flat_dtype is not None)
+        windows = _chunk_windows(request, found, at_once=at_once)
+    else:
+        windows = entry_windows(request, grid, found, small=small, near=not waits and not queued)
+    return _CutRead(windows, chain, touched).begin(way, request, later)
 
 
 def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
-    if chunks.store.driver.features.waits:
-        return ReadWay.TASKS
     if queued and later is not None:
         return ReadWay.QUEUED
+    if chunks.store.driver.features.waits:
+        return ReadWay.TASKS
     return ReadWay.HERE if small else ReadWay.SPREAD
 
 
 class _CutRead(NamedTuple):
-    """A read in windows: the codecs of their chunks, the bytes they touch, and whether these are only `copied`."""
+    """A read in windows: the codecs of their chunks, and the bytes they touch."""
 
     windows: Iterable[Window]
     chain: BoundChain
     touched: int
-    copied: bool = False
 
     def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
         """Make the read, now or later."""
-        windows, chain, touched, copied = self
+        windows, chain, touched = self
         if way is ReadWay.QUEUED and later is not None:
             made = list(windows)
             return later(Planned(made, request.out, _bytes_decoded(made, touched)))
         threads = request.chunks.workers(chain.working_size)
         if way is ReadWay.TASKS:
-            done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
+            done = execution.start(_read_waiting(windows, threads, chain))
         elif way is ReadWay.HERE:
             done = execution.start(read_here(windows), waits=False)
         else:
@@ -205,38 +202,6 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
     share = cells if at_once else math.ceil(cells / (4 * threads))
     size = _cells_at_once(chunks, outline, share, cells * chain.decoded_size // threads)
     return _windows(request, outline, size, threads)
-
-
-def _entry_windows(
-    request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool
-) -> Iterable[Window]:
-    """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
-    chunks, maps, out = request
-    if isinstance(found, ChunkBox):
-        part = ChunkReader(chunks, placement_of(found, out), grid.source(KvSource(chunks.store)), grid)
-        return [Window(part, [found], [entry_at(found.numbers, grid, chunks.model)])]
-    entries = ShardEntries(grid, found)
-    waits = chunks.store.driver.features.waits
-    threads = chunks.workers(grid.layout.inner.working_size)
-    most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
-    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
-    if entries.plan.listed:
-        return listed_windows(request, entries, NEAR_SHARD_BYTES)
-    if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
-        part = ChunkReader(chunks, Placement(found, out), grid.source(KvSource(chunks.store)), grid)
-        return [Window(part, *entries.all_of_few(chunks.model))]
-    outline = plan(maps, out, chunks.model.axes)
-    worth = outline.cell_count < threads and (small or waits)
-    few = worth and _worth_dividing(request, entries, small=small)
-    return shard_windows(request, outline, entries, most=most, together=together, few=few)
-
-
-def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
-    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
-    if not small:
-        return entries.grid.worth_sharing
-    model, store = request.chunks.model, request.chunks.store
-    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
 
 
 def _cells_at_once(chunks: OpenChunks, outline: CellPlan, share: int, touched: int) -> int:
@@ -339,15 +304,21 @@ def _effort_of(window: Window) -> float:
     return chain.effort * sum([stop - first for first, stop in spans]) / size
 
 
-async def _read_waiting(
-    windows: Iterable[Window], threads: int, chain: BoundChain, *, copied: bool = False
-) -> None:
-    """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
+async def read_waiting(windows: Sequence[Window]) -> None:
+    """Make a read of a store that waits."""
+    if windows:
+        chain = _chain_of(windows[0])
+        await _read_waiting(windows, windows[0].part.chunks.workers(chain.working_size), chain)
+
+
+async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundChain) -> None:
+    """Read windows of chunks that `chain` decodes, those that take long by `threads`.
 
     Copying alone costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
     without.
     """
     room = asyncio.Semaphore(threads)
+    copied = chain.flat_dtype is not None
 
     async def decode_apart(piece: tuple[Window, Answers]) -> None:
         async with room:
@@ -355,10 +326,10 @@ async def _read_waiting(
 
     async def make(window: Window) -> None:
         answers = await fetch(window)
-        if copied and window.part.chunks.cache is None and _bytes_of(window) <= LOOP_COPY_BYTES:
+        if _is_soon_decoded(window, copied=copied):
             decode(window, answers)
-            return
-        await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
+        else:
+            await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
         again = None if window.guard is None else window.guard.over()
         if again is not None:
             await make(again)
@@ -366,6 +337,15 @@ async def _read_waiting(
     fewest = threads * chain.decoded_size
     budget = COPIED_IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await run_bounded(make, windows, cost=_bytes_of, budget=budget)
+
+
+def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
+    """Return whether the event loop decodes a window itself: handing it over would take as long."""
+    if window.part.chunks.cache is not None:
+        return False
+    if copied and _bytes_of(window) <= LOOP_COPY_BYTES:
+        return True
+    return len(window.cells) * _chain_of(window).effort <= LOOP_DECODE_BYTES
 
 
 def _bytes_of(window: Window) -> int:

@@ -192,7 +192,7 @@ def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> S
     firsts, owners = _distinct(shards)
     keys = model.keys_of([column[firsts] for column in shards])
     numbers = [
-        reduce(np.add, [level.add(axis, column) for axis, column in enumerate(columns)])
+        reduce(np.add, [level.add(axis, columns[axis]) for axis in range(len(level.stride))])
         for level in grid.levels
     ]
     if len(numbers) == 1:

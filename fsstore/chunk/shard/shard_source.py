@@ -277,7 +277,7 @@ class ShardSource:
         """Return what `_rows` does; a look at each of a few takes less time than columns of them."""
         if head.answer.state != "value":
             return [(MISSING, MISSING)] * len(numbers)
-        rows = head.rows[numbers].tolist()
+        rows: list[Any] = head.rows[numbers].tolist()
         size = len(head.answer.value) if head.whole else NO_SIZE
         behind = 0
         for offset, length in sorted(rows) if head.whole else rows:
