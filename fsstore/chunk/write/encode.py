@@ -60,7 +60,7 @@ class ChunkEncoder:
     @cached_property
     def _entries(self) -> ShardEntries:
         """The sub-chunks that are touched; whole shards do not ask for them, and making them twice does no harm."""
-        return ShardEntries(self._request.maps, self._request.values.shape, self._model)
+        return ShardEntries.touched_by(self._request.maps, self._request.values.shape, self._model)
 
     @cached_property
     def _entry_placement(self) -> Placement:
