@@ -15,7 +15,7 @@ import numpy as np
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
-from fsstore.index.interval import INF, UNBOUNDED, Bounds
+from fsstore.index.interval import FAR, INF, UNBOUNDED, Bounds
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,
@@ -113,7 +113,33 @@ def compose(a_to_b: TransformValue, b_to_c: T) -> T:
             f"Rank {b_to_c.input_rank} -> {b_to_c.output_rank} transform cannot be composed with rank "
             f"{a_to_b.input_rank} -> {a_to_b.output_rank} transform."
         )
+    if _lies_within(a_to_b, middle):
+        return b_to_c._of(a_to_b.domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, a_to_b.domain))))
     return _composed(a_to_b, b_to_c, propagate_bounds(middle, inner, a_to_b.domain))
+
+
+def _lies_within(a_to_b: TransformValue, middle: DomainValue) -> bool:
+    """Return whether all points surely map into `middle`, so that bounds need not be carried back.
+
+    That is told of explicit bounds and affine maps, far from where integers overflow: nearly always.
+    """
+    domain = a_to_b._domain
+    lows, highs = domain._low, domain._high
+    if True in domain._implicit_low or True in domain._implicit_high:
+        return False
+    for (method, offset, stride, source, _, _), low, high in zip(
+        a_to_b._maps, middle._low, middle._high, strict=True
+    ):
+        if method == ARRAY or not (low > -FAR and high < FAR and -FAR < offset < FAR):
+            return False
+        first = last = offset
+        if method == SINGLE:
+            if lows[source] >= highs[source] or not -FAR < stride < FAR:
+                return False
+            first, last = offset + stride * lows[source], offset + stride * (highs[source] - 1)
+        if not (low <= first < high and low <= last < high):
+            return False
+    return True
 
 
 def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
@@ -160,11 +186,11 @@ def _check_constants(middle: DomainValue, inner: Sequence[OutputMap]) -> None:
 def _through_affine(output: OutputMap, inner: OutputMap, middle: DomainValue, dim: int) -> OutputMap:
     """Return `output`, affine in a dimension of the middle space, as a map of the first space."""
     offset, stride = output.offset, output.stride
-    if offset or stride != 1:
-        offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
-        stride = iv.check_int64(stride * inner.stride, f"output_strides[{dim}] = {stride} * {inner.stride}")
-    else:
-        offset, stride = inner.offset, inner.stride
+    if not offset and stride == 1 and inner.index_array is None:
+        return inner
+    shown = f"output_strides[{dim}] = {stride} * {inner.stride}"
+    offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
+    stride = iv.check_int64(stride * inner.stride, shown)
     if inner.method == CONSTANT:
         return constant_map(offset)
     if inner.method == SINGLE:
