@@ -130,8 +130,10 @@ def _through_array(
 
 def narrow(transform: T, domain: DomainValue) -> T:
     """Return `transform` over `domain`, which lies within its domain, index arrays cut to match."""
+    if ARRAY not in [output[0] for output in transform._maps]:
+        return transform._of(domain, transform._maps)
     empty = domain.explicitly_empty
-    went = [(dim, 0, 1) for dim in range(domain.rank)]
+    went = _SAME[: domain.rank]
     maps = [
         output
         if output.index_array is None

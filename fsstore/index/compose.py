@@ -114,7 +114,7 @@ def compose(a_to_b: TransformValue, b_to_c: T) -> T:
             f"{a_to_b.input_rank} -> {a_to_b.output_rank} transform."
         )
     if _lies_within(a_to_b, middle):
-        return b_to_c._of(a_to_b.domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, a_to_b.domain))))
+        return b_to_c._of(a_to_b.domain, _settled(combined_maps(a_to_b, b_to_c, a_to_b.domain)))
     return _composed(a_to_b, b_to_c, propagate_bounds(middle, inner, a_to_b.domain))
 
 
@@ -154,21 +154,19 @@ def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
 def _composed(a_to_b: TransformValue, b_to_c: T, domain: DomainValue) -> T:
     if not a_to_b.domain.explicitly_empty:
         _check_constants(b_to_c.domain, a_to_b.maps)
-    return b_to_c._of(domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, domain))))
+    return b_to_c._of(domain, _settled(combined_maps(a_to_b, b_to_c, domain)))
 
 
 def combined_maps(a_to_b: TransformValue, b_to_c: TransformValue, domain: DomainValue) -> list[OutputMap]:
     """Return the maps of `b_to_c` after `a_to_b`, over `domain`, whose bounds have been checked."""
-    empty = domain.explicitly_empty
     maps = []
-    for dim, output in enumerate(b_to_c.maps):
-        if output.method == SINGLE:
-            done = _through_affine(output, a_to_b.maps[output.input_dimension], b_to_c.domain, dim)
-        elif output.method == CONSTANT or empty:
-            done = output
-        else:
-            done = _through_array(output, a_to_b, domain, b_to_c.domain)
-        maps.append(constant_map(0) if empty and done.method == ARRAY else done)
+    for dim, output in enumerate(b_to_c._maps):
+        method = output[0]
+        if method == SINGLE:
+            output = _through_affine(output, a_to_b._maps[output[3]], b_to_c._domain, dim)  # noqa: PLW2901
+        elif method == ARRAY and not domain.explicitly_empty:
+            output = _through_array(output, a_to_b, domain, b_to_c._domain)  # noqa: PLW2901
+        maps.append(constant_map(0) if output[0] == ARRAY and domain.explicitly_empty else output)
     return maps
 
 
@@ -185,8 +183,8 @@ def _check_constants(middle: DomainValue, inner: Sequence[OutputMap]) -> None:
 
 def _through_affine(output: OutputMap, inner: OutputMap, middle: DomainValue, dim: int) -> OutputMap:
     """Return `output`, affine in a dimension of the middle space, as a map of the first space."""
-    offset, stride = output.offset, output.stride
-    if not offset and stride == 1 and inner.index_array is None:
+    _, offset, stride, _, _, _ = output
+    if not offset and stride == 1 and inner[0] != ARRAY:
         return inner
     shown = f"output_strides[{dim}] = {stride} * {inner.stride}"
     offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
@@ -299,6 +297,10 @@ def settled(output: OutputMap) -> OutputMap:
     return constant_map(
         iv.check_int64(output.offset + output.stride * value, "the offset of a constant index map")
     )
+
+
+def _settled(maps: Sequence[OutputMap]) -> tuple[OutputMap, ...]:
+    return tuple([settled(output) if output[0] == ARRAY else output for output in maps])
 
 
 def intersection(bounds: Sequence[Bounds]) -> Bounds:
