@@ -34,7 +34,7 @@ from fsstore.dataset.new_array import NewArray, new_array
 from fsstore.dataset.place import Found, Place, open_place
 from fsstore.dataset.resize import resize_arrays
 from fsstore.dataset.source import store_spec
-from fsstore.discover.hierarchy import Hierarchy
+from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.attributes import Attributes
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.node_words import WORDS
@@ -273,8 +273,8 @@ class Group:
         overwrite = bool(options.pop("overwrite", False))
         return self._changing(path, "create arrays"), new_array(shape, dtype, options), overwrite
 
-    async def _open(self, at: str) -> Any:
-        found = await self._place.look(at)
+    async def _open(self, at: str, node: Node | None = None) -> Any:
+        found = await self._place.look(at, node)
         if found.kind == "array":
             if await self._place.contradicts(at, found):
                 warnings.warn(stale(self._place.prefix.describe(), at), stacklevel=2)
@@ -301,9 +301,9 @@ class Group:
 
     def _opened(self, kind: str) -> list[tuple[str, Any]]:
         members = children(self._listed()).items()
-        names = [name for name, node in members if ("group" if node is None else node.kind) == kind]
-        begun = [self.open(name) for name in names]
-        return [(name, each.result()) for name, each in zip(names, begun, strict=True)]
+        wanted = [(name, node) for name, node in members if ("group" if node is None else node.kind) == kind]
+        begun = [_begin(partial(self._open, member_path(self._path, name), node)) for name, node in wanted]
+        return [(name, each.result()) for (name, _), each in zip(wanted, begun, strict=True)]
 
     def __repr__(self) -> str:
         """Return the place and the format."""

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
 from fsstore.arrays.opening import open as open_array
-from fsstore.arrays.spec import Spec
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.new_array import NewArray
 from fsstore.dataset.place import Found, Place
 from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
+from fsstore.driver.contract import opening_beneath
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.node_words import is_document
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.runtime import execution
+from fsstore.values import registry
 from fsstore.values.json_value import quote
 
 __all__ = [
@@ -119,11 +121,12 @@ async def missing(place: Place, at: str) -> str:
 
 
 async def open_stored(place: Place, at: str, found: Found) -> TensorStore:
-    """Return the array at a path."""
-    spec = Spec(
-        {"driver": found.words.driver, "kvstore": place.store.at(place.below(at).path).effective_spec()}
-    )
-    return await open_array(spec, context=place.context, read=None if place.writable else True)
+    """Return the array at a path, by the documents that were just read."""
+    kind = registry.drivers.get(found.words.driver)
+    assert kind is not None, "arrays of every format of groups have a driver"
+    opening = opening_beneath(kind, place.store, place.below(at).path, place.context, documents=found.answers)
+    opened = await kind.open(replace(opening, writable=place.writable))
+    return TensorStore._of(opened, readable=True, writable=place.writable)
 
 
 async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bool) -> TensorStore:

@@ -5,7 +5,7 @@ Opening goes into archives, databases and reference sets, and reads the document
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,12 +25,15 @@ from fsstore.format.node_words import (
     group_problem,
     parsed,
 )
-from fsstore.kvstore.contract.driver import KvPrefix, Read, begin_creating
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, begin_creating
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 
 __all__ = ["Found", "Place", "look", "open_place"]
 
+_NOTHING: Mapping[str, ReadResult] = {}
 _KEYS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", "attributes.json", ".zmetadata")
+_BESIDE = (".zmetadata", ".zgroup", ".zattrs")
+"""Those of `_KEYS` that detection does not ask for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Found:
     document: Mapping[str, Any]
     consolidated: Mapping[str, Any] = field(default_factory=dict)
     """The document with the consolidated metadata of a group, if it has them."""
+    answers: Mapping[str, ReadResult] = field(default_factory=dict)
+    """The documents that told it, by key: opening the array need not read them again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,14 @@ class Place:
         """Return the driver and the path of a node."""
         return self.prefix.join(as_directory(path))
 
-    async def look(self, path: str) -> Found:
-        """Return what stands at a path, by its own documents."""
-        return await look(self.below(path), self.words)
+    async def look(self, path: str, node: Node | None = None) -> Found:
+        """Return what stands at a path, by its own documents; only those of its format if a listing has named it."""
+        place, words = self.below(path), self.words
+        if node is not None and node.zarr_format == words.zarr_format:
+            found = await look(place, words, keys=words.documents)
+            if found.kind is not None:
+                return found
+        return await look(place, words)
 
     async def contradicts(self, path: str, found: Found) -> bool:
         """Whether consolidated metadata say something else about a path than what was found there."""
@@ -109,14 +119,21 @@ def _part(whole: Hierarchy, path: str) -> Hierarchy:
     return Hierarchy(nodes, {at[cut:]: error for at, error in whole.damaged.items() if inside(at)})
 
 
-async def look(place: KvPrefix, preferred: NodeWords | None = None) -> Found:
-    """Return what stands at a place, by the documents there; a format found elsewhere wins where several fit."""
-    answers = await place.read_many([Read(key) for key in _KEYS])
-    found = {
-        key: bytes(answer.value)
-        for key, answer in zip(_KEYS, answers, strict=True)
-        if answer.state == "value"
-    }
+async def look(
+    place: KvPrefix,
+    preferred: NodeWords | None = None,
+    *,
+    keys: Sequence[str] = _KEYS,
+    known: Mapping[str, ReadResult] = _NOTHING,
+) -> Found:
+    """Return what stands at a place, by the documents there; a format found elsewhere wins where several fit.
+
+    `known` are answers to reads of whole documents that were made just now.
+    """
+    missing = [key for key in keys if key not in known]
+    read = await place.read_many([Read(key) for key in missing]) if missing else ()
+    answers = {**known, **dict(zip(missing, read, strict=True))}
+    found = {key: bytes(answers[key].value) for key in keys if answers[key].state == "value"}
     order = sorted(WORDS.values(), key=lambda words: words is not preferred)
     for words in order:
         kind, document = _kind(place, words, found)
@@ -125,7 +142,8 @@ async def look(place: KvPrefix, preferred: NodeWords | None = None) -> Found:
             holder = {} if beside is None else parsed(beside, place.describe(words.attributes))
             root = root_document(words)
             collected = parsed(found[root], place.describe(root)) if root in found else {}
-            return Found(kind, words, words.attributes_of(holder), document, collected)
+            own = {key: answers[key] for key in words.documents if key in answers}
+            return Found(kind, words, words.attributes_of(holder), document, collected, own)
     return Found(None, preferred or ZARR3_WORDS, {}, {})
 
 
@@ -161,14 +179,15 @@ async def open_place(
     Modes are zarr's: `r` and `r+` want a group that is there, `a` makes one if there is none, `w-` wants none, and
     `w` deletes everything below first.
     """
-    directory = store
+    directory, known = store, _NOTHING
     if mode in ("r", "r+", "a"):  # a new place holds nothing to enter
-        directory, _ = await enter_group(store, context)
+        directory, entered = await enter_group(store, context, _BESIDE)
+        known = entered.answers
     directory = directory.as_directory()
     prefix = directory.prefix
     if mode != "r":
         begin_creating(prefix.driver)
-    found = await look(prefix)
+    found = await look(prefix, known=known)
     place = Place(directory, context, found.words, consolidated, writable=mode != "r")
     if found.kind == "array":
         raise StoreError(f"{prefix.describe()} is an array and no group; `fsstore.open` opens it")

@@ -146,7 +146,7 @@ async def _consolidated(place: KvPrefix, known: Mapping[str, ReadResult]) -> Doc
             return Documents({"zarr.json": root, **below}, {})
         return Documents({"zarr.json": root}, {}) if root.get("node_type") == "array" else None
     if ".zarray" in found:
-        attributes = await _read(place, (".zattrs",))
+        attributes = await _read(place, (".zattrs",), known)
         return Documents({**found, **attributes.found}, attributes.damaged)
     index = found.get(".zmetadata")
     if isinstance(index, dict) and isinstance(index.get("metadata"), dict):

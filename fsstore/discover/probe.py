@@ -33,7 +33,7 @@ from fsstore.values.json_value import loads
 
 __all__ = ["FoundFormat", "detections", "find", "looked_for"]
 
-_INDEX = ".zmetadata"
+_INDEX, _GROUP = ".zmetadata", ".zgroup"
 _LATER = ("repo", "refs/branch.main/ref.json")
 
 
@@ -124,12 +124,12 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
 
 
 async def find(
-    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, group: bool = False
+    kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, beside: Sequence[str] = ()
 ) -> FoundFormat:
     """Return the format of a place; what is known of its store `since` then need not be asked again.
 
-    If several formats fit, the array format `prefer` is the one, if it is among them.  With `group` consolidated
-    metadata of zarr v2 are asked for with the other names, and nothing else where there are any.
+    If several formats fit, the array format `prefer` is the one, if it is among them.  Documents
+    `beside` are read with the other names; nothing else is asked for where they are of a group of zarr v2.
 
     Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
     """
@@ -143,7 +143,7 @@ async def find(
                 )
             return FoundFormat(_single(matched, kvstore), is_file=True)
     place = FoundFormat(None, is_file=False).place(kvstore) or ("/" if _is_path_of_file(kvstore) else "")
-    known = replace(known, reads=(*known.reads, Read(_INDEX))) if group else known
+    known = replace(known, reads=(*known.reads, *map(Read, beside))) if beside else known
     return await _directory(kvstore.at(place), known, since, prefer)
 
 
@@ -218,9 +218,9 @@ async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str |
         chosen = _single(matched, kvstore, prefer)
         return FoundFormat(chosen, is_file=False, answers=_whole(answers, known.reads))
     reads = list(known.reads)
-    if _INDEX not in _present(answers):
+    if _present(answers).isdisjoint((_INDEX, _GROUP)):
         if kvstore.spec.base is None and await _is_bare(place):
-            return FoundFormat(None, is_file=False, bare=True)
+            return FoundFormat(None, is_file=False, answers=_whole(answers, reads), bare=True)
         later = [*([] if _INDEX in answers else [Read(_INDEX)]), *(Read(name, 0, 0) for name in _LATER)]
         reads += later
         answers |= await _ask(place, later, since)

@@ -9,6 +9,7 @@ Signatures of formats stand in their own files, as `Detection` values; `kvstore.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -108,22 +109,22 @@ async def enter(
     *,
     transaction: Any = None,
     prefer: str | None = None,
-    group: bool = False,
+    beside: Sequence[str] = (),
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    An array of several formats is of the one called `prefer`, if that is among them; `group` says that a group is
-    wanted.
+    An array of several formats is of the one called `prefer`, if that is among them.  Where a group is wanted, its
+    documents are read `beside` those of arrays.
 
     An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
     that does not keep to its file.
     """
     began = now()
     for _ in range(_DEPTH):
-        found = await find(kvstore, began, prefer, group=group)
+        found = await find(kvstore, began, prefer, beside=beside)
         if found.detection is None or found.detection.role != "store":
             return kvstore, found
-        if execution.must_not_wait() and not keeps_to_base(found.detection.name, scans=group):
+        if execution.must_not_wait() and not keeps_to_base(found.detection.name, scans=bool(beside)):
             raise execution.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:
@@ -143,9 +144,14 @@ async def enter(
     )
 
 
-async def enter_group(kvstore: OpenKv, context: Context) -> tuple[OpenKv, FoundFormat]:
-    """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group."""
-    opened, found = await enter(kvstore, context, group=True)
+async def enter_group(
+    kvstore: OpenKv, context: Context, beside: Sequence[str] = (".zmetadata",)
+) -> tuple[OpenKv, FoundFormat]:
+    """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group.
+
+    Documents that are read `beside` those of arrays are among what is known: one round for all.
+    """
+    opened, found = await enter(kvstore, context, beside=beside)
     if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
         opened, found = await _shown(opened, found, context)  # an image that is a store of arrays as well
     if found.is_file and found.detection is not None:

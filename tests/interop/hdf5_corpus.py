@@ -177,6 +177,72 @@ for kind in ("f4", "f8"):
     add(f"scaleoffset-{kind}", simple(WAVES.astype(kind), (40, 50), scaleoffset=3))
     add(f"szip-{kind}", simple(WAVES.astype(kind), (40, 50), compression="szip"))
 
+for label, each in {
+    "shuffle": {"shuffle": True},
+    "lzf": {"compression": "lzf"},
+    "gzip": {"compression": "gzip"},
+}.items():
+    add(f"scaleoffset_{label}", simple(SMOOTH, (40, 50), scaleoffset=0, **each))
+ANY_TYPES = ("u1", "<i2", ">i4", "<u8", ">f4", "<f8", "f2", "?", ">c8", "S5", "text", "enum")
+
+
+def any_values(chance, kind, shape):
+    """Return a type and random values of it."""
+    if kind == "text":
+        words = chance.choice(["", "a", "bc", "é☃", "longer text"], shape)
+        return h5py.string_dtype(), words.astype(object)
+    if kind == "enum":
+        return h5py.enum_dtype({"A": 1, "B": 2, "C": 5}, "i2"), chance.choice([1, 2, 5], shape).astype("i2")
+    return np.dtype(kind), chance.integers(0, 100, shape).astype(kind)
+
+
+def any_options(chance, kind, shape):
+    """Return options of a dataset: whether and how it is cut, how it may grow, its filters and its fill value."""
+    options = {}
+    if chance.random() < 0.75:
+        options["chunks"] = tuple(int(chance.integers(1, size + 1)) for size in shape)
+        if chance.random() < 0.5:
+            ends = [None if chance.random() < 0.5 else size + int(chance.integers(9)) for size in shape]
+            options["maxshape"] = tuple(ends)
+        options["shuffle"] = bool(chance.random() < 0.3)
+        if kind[1:] in ("i2", "i4", "u8") and chance.random() < 0.3:
+            options["scaleoffset"] = 0
+        else:
+            options["fletcher32"] = bool(kind != "text" and chance.random() < 0.2)
+        options["compression"] = chance.choice([None, "gzip", "lzf"])
+    if chance.random() < 0.3 and kind in ("u1", "<i2", ">f4", "<f8"):
+        options["fillvalue"] = int(chance.integers(1, 9))
+    return options
+
+
+def any_datasets(seed):
+    """Return what writes datasets of random types, shapes and filters: whole, in part or not at all, and resized."""
+
+    def fill(file):
+        chance = np.random.default_rng(seed)
+        for number in range(4):
+            shape = tuple(int(each) for each in chance.integers(1, 25, chance.integers(1, 4)))
+            kind = str(chance.choice(ANY_TYPES))
+            dtype, values = any_values(chance, kind, shape)
+            options = any_options(chance, kind, shape)
+            place = f"g{chance.integers(2)}/d{number}" if chance.random() < 0.4 else f"d{number}"
+            made = file.create_dataset(place, shape, dtype, **options)
+            written = chance.integers(4)
+            if written == 0:
+                made[: shape[0] // 2] = values[: shape[0] // 2]
+            elif written:
+                made[...] = values
+            if "maxshape" in options and chance.random() < 0.5:
+                ends = zip(shape, options["maxshape"], strict=True)
+                made.resize([int(chance.integers(1, (end or size + 10) + 1)) for size, end in ends])
+
+    return fill
+
+
+for number in range(40):
+    low, high = LIBRARIES[number % len(LIBRARIES)]
+    add(f"any-{number}", any_datasets(number), libver=(low, high))
+
 
 def nbit(file):
     """Write integers of eleven bits through the n-bit filter, which drops the other ones."""

@@ -125,8 +125,9 @@ def test_external_storage_is_read_under_the_policy(tmp_path):
 ENGINES = ("h5netcdf", "netcdf4")
 DIFFERENT = {("types-latest", "triples"), ("types", "triples")}
 """Variables whose elements are arrays: both engines drop the axis they add from the names of dimensions."""
-SOME = [name for name in CORPUS if name not in ("links", "structures")][::10]
-ALL = [name for name in CORPUS if name not in ("links", "structures")]
+# netCDF4 ends the process at one of the random files
+ALL = [name for name in CORPUS if name not in ("links", "structures") and not name.startswith("any-")]
+SOME = ALL[::10]
 
 
 def shown_by(engine, folder, names):

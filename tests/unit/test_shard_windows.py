@@ -71,8 +71,47 @@ def test_parts_are_what_numpy_selects(codecs, in_parts):
 
 
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+def test_listed_positions_are_what_numpy_selects(codecs, in_parts):
+    """Points, lists of each dimension and masks, in order or not, of shards some of which are missing."""
+    random = np.random.default_rng(5)
+    values = np.arange(70 * 60, dtype="i4").reshape(70, 60)
+    values[40:62, 7:22] = values[:32, 32:] = 0
+    store = opened(codecs, values)
+    for count in (1, 5, 400):
+        rows, columns = random.integers(0, 70, count), random.integers(0, 60, count)
+        assert (store.vindex[rows, columns].read().result() == values[rows, columns]).all()
+        assert (
+            store.vindex[columns, rows[::-1] % 60].read().result() == values[columns, rows[::-1] % 60]
+        ).all()
+        for lists in (np.sort(rows), np.sort(columns)), (rows, columns):
+            assert (store.oindex[lists].read(order="F").result() == values[np.ix_(*lists)]).all()
+        assert (store.oindex[rows, 7].read().result() == values[rows, 7]).all()
+        mask = random.random(values.shape) < count / 500
+        assert (store.vindex[mask].read().result() == values[mask]).all()
+
+
+def test_listed_positions_read_an_index_once(in_parts):
+    """However the sub-chunks of a shard are cut into windows, its index is read once, and each sub-chunk once."""
+    store = opened(CHAINS["plain"], np.ones((64, 64), "i4"))
+    rows = np.arange(0, 64, 3)
+    recorded = []
+    plain = MemoryDriver.read_many
+
+    async def recording(self, reads):
+        recorded.extend((each.key, each.start, each.stop) for each in reads)
+        return await plain(self, reads)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(MemoryDriver, "read_many", recording)
+        assert (store.oindex[rows, [3, 40]].read().result() == 1).all()
+    assert len(recorded) == len(set(recorded))
+    assert sum(start is not None and start < 0 for _, start, _ in recorded) == 4
+
+
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize(("threads", "waits"), [(1, False), (2, False), (2, True)])
-def test_one_version_of_a_shard(codecs, threads, waits, in_parts, monkeypatch):
+@pytest.mark.parametrize("listed", [False, True])
+def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkeypatch):
     """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
@@ -95,7 +134,7 @@ def test_one_version_of_a_shard(codecs, threads, waits, in_parts, monkeypatch):
             store.kvstore["c/0/0"] = versions[0]
             fetched.clear()
             changes = first, second
-            found = store.read().result()
+            found = (store.oindex[np.arange(64), np.arange(32)] if listed else store).read().result()
             assert (found[:32] == found[0, 0]).all()
             assert (found[32:] == 1).all()
 

@@ -47,6 +47,11 @@ class Segment(NamedTuple):
 class Axis(Protocol):
     """The chunk boundaries along one dimension."""
 
+    @property
+    def together(self) -> int:
+        """How many chunks, of those that follow each other, stand in one shard."""
+        ...
+
     def locate(self, positions: IntArray) -> IntArray:
         """Return the number of the chunk of each position."""
         ...
@@ -73,12 +78,12 @@ class Axis(Protocol):
 
 
 class RegularAxis:
-    """Chunks of one size, the first at 0."""
+    """Chunks of one size, the first at 0; `together` of them at a time stand in one shard."""
 
-    __slots__ = ("step",)
+    __slots__ = ("step", "together")
 
-    def __init__(self, step: int) -> None:
-        self.step = step
+    def __init__(self, step: int, together: int = 1) -> None:
+        self.step, self.together = step, together
 
     def locate(self, positions: IntArray) -> IntArray:
         """Return the number of the chunk of each position."""
@@ -108,6 +113,7 @@ class ClippedAxis:
     """Chunks of one size, the first at 0, of which the last ends where the array does."""
 
     __slots__ = ("extent", "step")
+    together = 1
 
     def __init__(self, step: int, extent: int) -> None:
         self.step, self.extent = step, extent
@@ -141,6 +147,7 @@ class VariableAxis:
     """Chunks of listed sizes, the first at 0."""
 
     __slots__ = ("bounds",)
+    together = 1
 
     def __init__(self, sizes: list[int]) -> None:
         self.bounds = np.concatenate(([0], np.cumsum(np.asarray(sizes, dtype=np.int64))))

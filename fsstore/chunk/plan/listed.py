@@ -40,7 +40,7 @@ class ListedSegments(Sequence[Any]):
     output dimension.  The chunks of the segments in each range of `uniform` have one shape.
     """
 
-    __slots__ = ("_flat", "bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
+    __slots__ = ("_axes", "_flat", "bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class ListedSegments(Sequence[Any]):
     ) -> None:
         self.order, self.bounds = grouped
         self.positions = positions if self.order is None else [each.take(self.order) for each in positions]
-        self.sizes = sizes
+        self.sizes, self._axes = sizes, axes
         firsts = self.bounds[:-1]
         self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, self.positions, strict=True)]
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
@@ -61,6 +61,12 @@ class ListedSegments(Sequence[Any]):
     def __len__(self) -> int:
         """Return the number of segments."""
         return len(self.bounds) - 1
+
+    @property
+    def by_shard(self) -> list[range]:
+        """The ranges of segments whose chunks stand in one shard."""
+        pairs = zip(self.chunks, self._axes, strict=True)
+        return _alike([chunks // axis.together for chunks, axis in pairs], len(self))
 
     @overload
     def __getitem__(self, place: int) -> Segment | Points: ...
@@ -148,7 +154,7 @@ def listed_segments(
     if grouped is None:
         numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
         shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
-        grouped = _grouped([*shapes, *numbers])
+        grouped = _grouped([*shapes, *_by_shard(axes, numbers)])
     return ListedSegments(axes, positions, sizes, grouped)
 
 
@@ -167,11 +173,22 @@ def _is_there(sizes: IntArray | None) -> TypeGuard[IntArray]:
 
 def _uniform(axes: Sequence[Axis], chunks: Sequence[IntArray]) -> list[range]:
     """Return the ranges of segments in which chunks have one shape."""
-    count = len(chunks[0])
-    sizes = list(filter(_is_there, map(_sizes_of, axes, chunks)))
-    if not sizes or count == 1:
+    return _alike(list(filter(_is_there, map(_sizes_of, axes, chunks))), len(chunks[0]))
+
+
+def _by_shard(axes: Sequence[Axis], numbers: Sequence[IntArray]) -> list[IntArray]:
+    """Return columns by which chunks are sorted: those of one shard stand together."""
+    if len(axes) == 1 or all(axis.together == 1 for axis in axes):
+        return list(numbers)
+    pairs = [np.divmod(values, axis.together) for values, axis in zip(numbers, axes, strict=True)]
+    return [each[part] for part in (0, 1) for each in pairs]
+
+
+def _alike(columns: Sequence[IntArray], count: int) -> list[range]:
+    """Return the ranges of rows, of which there are `count`, in which all columns stay as they are."""
+    if not columns or count == 1:
         return [range(count)]
-    changed = reduce(np.logical_or, [each[1:] != each[:-1] for each in sizes])
+    changed = reduce(np.logical_or, [each[1:] != each[:-1] for each in columns])
     return list(map(range, *(_edges(changed)[part].tolist() for part in (slice(-1), slice(1, None)))))
 
 

@@ -22,6 +22,7 @@ from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.plan.source import KvSource, Source
 from fsstore.chunk.read.window import ChunkReader
+from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
@@ -222,9 +223,7 @@ def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) ->
     """Return what the source calls chunks, or sub-chunks of shards, of given numbers."""
     if grid is None:
         return model.keys_of(list(touched.T))
-    [level] = grid.numbering()
-    shards, within = np.divmod(touched, np.array(level.shard))
-    return list(zip(model.keys_of(list(shards.T)), (within @ np.array(level.stride)).tolist(), strict=True))
+    return list(entries_at(list(touched.T), grid, model))
 
 
 def _ends(model: ChunkModel, extent: IntArray) -> IntArray:

@@ -22,7 +22,7 @@ from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
-from fsstore.chunk.read.shard_window import shard_windows
+from fsstore.chunk.read.shard_window import listed_windows, shard_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import (
@@ -102,18 +102,16 @@ def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
     chunks, maps, out = request
     model = chunks.model
-    outline = plan(maps, out, model.axes)
-    count = outline.cell_count
-    if not count:
+    if 0 in out.shape:
         return Planned([], out, 0)
     if model.shard is None:
-        touched = count * model.chain.decoded_size
+        outline = plan(maps, out, model.axes)
+        touched = outline.cell_count * model.chain.decoded_size
         windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
         entries = ShardEntries(maps, out.shape, model)
-        together, touched = INLINE_READ_BYTES, entries.touched_bytes
-        found = shard_windows(request, outline, entries, most=FAR_SHARD_BYTES, together=together, few=False)
-        windows = list(found)
+        touched = entries.touched_bytes
+        windows = list(_entry_windows(request, entries, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
@@ -135,11 +133,11 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    outline = plan(maps, out, model.axes)
+    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
+    outline = plan(maps, out, model.axes) if entries is None else entries.plan
     cells = outline.cell_count
     if not cells:
         return futures.ready(out)
-    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
@@ -150,9 +148,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     if entries is None:
         windows = _chunk_windows(request, outline, at_once=small or copied)
         return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
-    windows = _entry_windows(
-        request, outline, entries, small=small, near=way is not ReadWay.TASKS and not queued
-    )
+    windows = _entry_windows(request, entries, small=small, near=way is not ReadWay.TASKS and not queued)
     return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
 
 
@@ -201,15 +197,19 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
 
 
 def _entry_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, small: bool, near: bool
+    request: ReadRequest, entries: ShardEntries, *, small: bool, near: bool
 ) -> Iterator[Window]:
     """Yield windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
-    chunks, waits = request.chunks, request.chunks.store.driver.features.waits
+    chunks, maps, out = request
+    waits = chunks.store.driver.features.waits
     threads = chunks.workers(entries.grid.layout.inner.working_size)
     most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
+    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    if entries.plan.listed:
+        return listed_windows(request, entries, NEAR_SHARD_BYTES)
+    outline = plan(maps, out, chunks.model.axes)
     worth = outline.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
-    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
     return shard_windows(request, outline, entries, most=most, together=together, few=few)
 
 

@@ -8,17 +8,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from itertools import accumulate
 
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import Plan
 from fsstore.chunk.plan.source import KvSource
+from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
-from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_entries import ShardEntries, entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES, FEW_CELLS
+from fsstore.codec.chain.shard_layout import grid_boxes
 
-__all__ = ["shard_windows"]
+__all__ = ["listed_windows", "shard_windows"]
+
+
+def listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
+    """Yield windows of listed positions in shards: what is touched of whole shards, about `most` bytes at a time.
+
+    A shard of which more is touched has several windows.
+    """
+    chunks, _, out = request
+    grid, touched = entries.grid, entries.plan
+    part = ChunkReader(chunks, Gather(touched, out), grid.source(KvSource(chunks.store)), grid)
+    shards = [
+        [range(1)] if component.listed is None else component.listed.by_shard
+        for component in touched.components
+    ]
+    counts = list(map(len, shards))
+    share = max(1, entries.touched_bytes // math.prod(counts))
+    for index in grid_boxes(counts, max(1, most // share)):
+        chosen = [slice(None)] * len(counts)
+        chosen[: len(index)] = [each if isinstance(each, slice) else slice(each, each + 1) for each in index]
+        runs = [ranges[at] for ranges, at in zip(shards, chosen, strict=True)]
+        box = CellBox(touched, tuple([range(run[0].start, run[-1].stop) for run in runs]))
+        window = Window(part, box, entries_at(box.chunks, grid, chunks.model))
+        large = len(box) * grid.layout.inner.decoded_size > most
+        alone = all(len(run) == 1 for run in runs)
+        yield from _cut(window, grid, most, complete=False) if large and alone else [window]
 
 
 def shard_windows(
@@ -78,10 +106,11 @@ def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Itera
     if isinstance(cells, CellRun):
         size = cells.even(size)
     source = grid.source_of_parts(KvSource(part.chunks.store), complete=complete)
-    begins = range(0, len(cells), size)
-    guard = ShardGuard(window, source, len(begins)) if part.chunks.cache is None else None
+    pieces = list(split(cells, size))
+    ends = list(accumulate(map(len, pieces)))
+    guard = ShardGuard(window, source, len(pieces)) if part.chunks.cache is None else None
     part = part._replace(source=source)
-    half = size * math.ceil(len(begins) / 2)
-    for begin in sorted(begins, key=lambda begin: begin % half):
-        end = begin + size
-        yield Window(part, cells[begin:end], identities[begin:end], guard=guard)
+    half = math.ceil(len(pieces) / 2)
+    for number in sorted(range(len(pieces)), key=lambda number: number % half):
+        some, end = pieces[number], ends[number]
+        yield Window(part, some, identities[end - len(some) : end], guard=guard)

@@ -109,6 +109,7 @@ class ChunkReader(NamedTuple):
         chain = self.chain(cells[0])
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
+        cells = list(cells) if missing else cells
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
         begin = 0
@@ -135,7 +136,7 @@ class ChunkReader(NamedTuple):
 
     def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
         if isinstance(self.placement, Gather) and isinstance(cells, CellBox):
-            self.placement.gather(cells, self._view(run))
+            self.placement.gather(cells, self._view(run, lead=1))
             return
         # where chunks are missing, as many others may be in the box
         boxed = self._seen_as_decoded and not gaps
@@ -165,9 +166,9 @@ class ChunkReader(NamedTuple):
     def _seen_as_decoded(self) -> bool:
         return not self.chunks.model.is_partial and (self.grid is None or self.grid.in_order)
 
-    def _view(self, chunk: Array) -> Array:
-        """Return a decoded chunk as the array sees it."""
-        return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk))
+    def _view(self, chunk: Array, lead: int = 0) -> Array:
+        """Return a decoded chunk as the array sees it, or many in `lead` dimensions."""
+        return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk, lead))
 
     def _fill(self, cell: ReadCell, identity: Any) -> None:
         if not self.chunks.fill_missing:

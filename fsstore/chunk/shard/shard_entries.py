@@ -34,12 +34,12 @@ from fsstore.chunk.plan.planner import (
     plan_cells,
 )
 from fsstore.chunk.shard.entry_run import EntryRun
-from fsstore.chunk.shard.shard_grid import Numbering, shard_grid
+from fsstore.chunk.shard.shard_grid import Numbering, ShardGrid, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
-from fsstore.codec.chain.shard_layout import grid_boxes
+from fsstore.codec.chain.shard_layout import NO_SIZE, grid_boxes
 from fsstore.kvstore.contract.coalesce import Ints
 
-__all__ = ["ShardEntries"]
+__all__ = ["ShardEntries", "entries_at"]
 
 Number: TypeAlias = "int | tuple[int, ...]"
 
@@ -50,7 +50,7 @@ class ShardEntries:
     With a `depth`, shards within so many shards are the sub-chunks.
     """
 
-    __slots__ = ("_groups", "grid", "plan")
+    __slots__ = ("_kept_groups", "_levels", "grid", "plan")
 
     def __init__(
         self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
@@ -59,8 +59,15 @@ class ShardEntries:
         inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
         self.grid = shard_grid(model.chain, depth)
         self.plan = plan_cells(maps, shape, [*self.grid.axes, *inside])
-        levels = self.grid.numbering(len(inside))
-        self._groups = [_group(component, levels) for component in self.plan.components]
+        self._levels = self.grid.numbering(len(inside))
+        self._kept_groups: list[dict[tuple[int, ...], list[tuple[Any, Number]]]] | None = None
+
+    @property
+    def _groups(self) -> list[dict[tuple[int, ...], list[tuple[Any, Number]]]]:
+        """The segments by component and shard, which requests for listed positions do not need."""
+        if self._kept_groups is None:
+            self._kept_groups = [_group(component, self._levels) for component in self.plan.components]
+        return self._kept_groups
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
@@ -143,6 +150,41 @@ class ShardEntries:
     def touched_bytes(self) -> int:
         """How many bytes the sub-chunks have, decoded."""
         return self.plan.cell_count * self.grid.layout.inner.decoded_size
+
+
+def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> Sequence[Any]:
+    """Return what a source calls sub-chunks whose numbers along each dimension of the array are a column."""
+    shards = [column // size for column, size in zip(columns, grid.levels[0].shard, strict=False)]
+    firsts, owners = _distinct(shards)
+    keys = model.keys_of([column[firsts] for column in shards])
+    numbers = [
+        reduce(np.add, [level.add(axis, column) for axis, column in enumerate(columns)])
+        for level in grid.levels
+    ]
+    if len(numbers) == 1:
+        return EntryRun(keys, owners, numbers[0])
+    keyed = map(keys.__getitem__, owners.tolist())
+    return [
+        _identity(key, each)
+        for key, each in zip(keyed, zip(*[level.tolist() for level in numbers], strict=True), strict=True)
+    ]
+
+
+def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
+    """Return of different rows the first place each, and which of them every row is."""
+    spans = [int(column.max()) - int(column.min()) + 1 for column in columns]
+    if math.prod(spans) == 1:
+        return np.zeros(1, np.int64), np.zeros(len(columns[0]), np.int64)
+    if math.prod(spans) < NO_SIZE:
+        key = reduce(
+            lambda key, pair: key * pair[1] + (pair[0] - pair[0].min()),
+            zip(columns, spans, strict=True),
+            np.zeros((), np.int64),
+        )
+        _, firsts, owners = np.unique(key, return_index=True, return_inverse=True)
+    else:
+        _, firsts, owners = np.unique(np.stack(columns), axis=1, return_index=True, return_inverse=True)
+    return firsts, owners.reshape(-1)
 
 
 def _chunk(segment: Segment | Points) -> tuple[int, ...]:

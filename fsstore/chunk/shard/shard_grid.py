@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,14 +28,17 @@ __all__ = ["Numbering", "ShardGrid", "shard_grid"]
 class ShardGrid(NamedTuple):
     """Sub-chunks, by dimension of the array.
 
-    `layouts` are those of shards within shards, outermost first, and `orders` the order of the array's dimensions as
-    each sees them.  `shape` is that of a sub-chunk, and `order` that of the array's dimensions in its bytes, None where
-    these are more than transposed.
+    `layouts` are those of shards within shards, outermost first, `orders` the order of the array's dimensions as each
+    sees them, and `levels` how sub-chunks are numbered at each.  `shape` is that of a sub-chunk, `axes` are the
+    boundaries of sub-chunks, and `order` that of the array's dimensions in the bytes of one, None where these are more
+    than transposed.
     """
 
     layouts: list[ShardLayout]
     orders: list[tuple[int, ...]]
+    levels: list[Numbering]
     shape: tuple[int, ...]
+    axes: list[RegularAxis]
     order: tuple[int, ...] | None
 
     @property
@@ -43,15 +46,9 @@ class ShardGrid(NamedTuple):
         """The layout of what holds the sub-chunks."""
         return self.layouts[-1]
 
-    @property
-    def axes(self) -> list[RegularAxis]:
-        """The boundaries of sub-chunks."""
-        return list(map(RegularAxis, self.shape))
-
     def numbering(self, inside: int = 0) -> list[Numbering]:
         """Return how sub-chunks are numbered at each level; there are dimensions `inside` the elements, never cut."""
-        pairs = zip(self.layouts, self.orders, strict=True)
-        return [Numbering.of(layout, order, self.shape, inside) for layout, order in pairs]
+        return [level.followed_by(inside) for level in self.levels] if inside else self.levels
 
     def source(self, base: Source) -> Source:
         """Return where the entries come from, over a source of shards."""
@@ -82,12 +79,12 @@ class ShardGrid(NamedTuple):
         order = self.orders[-1]
         return order == tuple(range(len(order)))
 
-    def in_array_order(self, chunk: Array) -> Array:
-        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them."""
+    def in_array_order(self, chunk: Array, lead: int = 0) -> Array:
+        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them, or `lead`."""
         if self.in_order:
             return chunk
-        order = self.orders[-1]
-        return chunk.transpose(*np.argsort(order).tolist(), *range(len(order), chunk.ndim))
+        order = lead + np.argsort(self.orders[-1])
+        return chunk.transpose(*range(lead), *order.tolist(), *range(lead + len(order), chunk.ndim))
 
 
 @lru_cache(maxsize=64)
@@ -103,7 +100,9 @@ def shard_grid(chain: BoundChain, depth: int | None = None) -> ShardGrid:
         chain = shard.inner
     sizes = dict(zip(order, layouts[-1].sub_shape, strict=True))
     inner = None if chain.order is None else tuple([order[axis] for axis in chain.order])
-    return ShardGrid(layouts, orders, tuple([sizes[axis] for axis in range(len(sizes))]), inner)
+    shape = tuple([sizes[axis] for axis in range(len(sizes))])
+    levels = [Numbering.of(*level, shape) for level in zip(layouts, orders, strict=True)]
+    return ShardGrid(layouts, orders, levels, shape, list(map(RegularAxis, shape, levels[0].shard)), inner)
 
 
 class Numbering(NamedTuple):
@@ -116,14 +115,20 @@ class Numbering(NamedTuple):
     stride: list[int]
 
     @classmethod
-    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int], inside: int) -> Numbering:
+    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int]) -> Numbering:
         """Return the numbers of one level."""
         place = np.argsort(order)
         entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
         shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
         stride = [math.prod(layout.grid[at + 1 :]) for at in place]
-        return cls([*shard, *[1] * inside], [*entry, *[1] * inside], [*stride, *[0] * inside])
+        return cls(shard, entry, stride)
 
-    def add(self, output: int, number: int) -> int:
-        """Return what a sub-chunk's position along a dimension of the array adds to the number of its entry."""
+    def followed_by(self, inside: int) -> Numbering:
+        """Return the numbers with dimensions inside the elements, which are never cut."""
+        return Numbering(
+            [*self.shard, *[1] * inside], [*self.entry, *[1] * inside], [*self.stride, *[0] * inside]
+        )
+
+    def add(self, output: int, number: Any) -> Any:
+        """Return what a position along a dimension of the array, or each of many, adds to the number of its entry."""
         return number % self.shard[output] // self.entry[output] * self.stride[output]

@@ -9,7 +9,7 @@ All write the same format with modification time zero, so encoding is reproducib
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, ClassVar, Literal, Self
@@ -95,6 +95,13 @@ class BoundDeflate:
         """Inflate into `out`, which has the exact size."""
         if not self._decode_fast(data, out):
             inflate(data, _inflater(self.framing), len(out), len(out), out)
+        return True
+
+    def decode_joined(self, parts: Sequence[Any], out: Array) -> bool:
+        """Inflate buffers of the bound size one after the other into `out`: what is done beside it is done once."""
+        size = len(out) // len(parts)
+        for number, part in enumerate(parts):
+            self.decode_into(part, out[number * size : (number + 1) * size])
         return True
 
     def _decode_fast(self, data: Any, out: Array) -> bool:

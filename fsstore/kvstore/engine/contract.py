@@ -60,19 +60,20 @@ class Engine(Protocol):
 
 
 # A client that is dropped in a forked child would close the connections that its parent uses.
-_kept: OfProcess[OrderedDict[Hashable, Engine]] = OfProcess(OrderedDict, outlives=True)
+_kept: OfProcess[OrderedDict[Hashable, Any]] = OfProcess(OrderedDict, outlives=True)
 _VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
 
 
-def shared(key: Hashable, make: Callable[[], Engine]) -> Engine:
-    """Return the engine of a key, made unless it is among the last ones asked for.
+def shared(key: Hashable, make: Callable[[], T]) -> T:
+    """Return the engine of a key, and what is made with it, made unless it is among the last ones asked for.
 
-    A client costs up to 5 ms to make, and each has connections of its own; a dataset of fifty arrays should have one.
+    A client costs up to 5 ms to make, one of s3fs 90, and each has connections of its own; a dataset of fifty arrays
+    should have one.
     Variables of the environment that the client reads are part of the key.
     """
     variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
     kept, full = _kept.now, (key, tuple(variables))
-    found = kept.pop(full, None) or make()
+    found: T = kept.pop(full, None) or make()
     kept[full] = found
     while len(kept) > ENGINES_KEPT:
         kept.popitem(last=False)

@@ -21,7 +21,7 @@ from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.engine.retry import retry_from
+from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.engine.single_writer import guarded, take_single_writer
 from fsstore.kvstore.root.aws import s3_access, s3_reach
@@ -211,27 +211,37 @@ class BucketKind(RootKind):
         shown = f"{self.schemes[0]}://{members[self.bucket]}/"
         retry = retry_from(resources, f"{self.id}_request_retries")
         threads = concurrency_from(resources, f"{self.id}_request_concurrency")
-        if choose_engine(members, possible=reach.for_both) == "obstore":
+        library = choose_engine(members, possible=reach.for_both)
+
+        def make() -> tuple[Engine, str]:
+            return self._made(library, shown, reach, retry=retry, threads=threads)
+
+        given = _as_text(members, resources)
+        return make() if given is None else shared((self.id, library, given, retry, threads), make)
+
+    def _made(
+        self, library: str, shown: str, reach: Reach, *, retry: Retry, threads: int | None
+    ) -> tuple[Engine, str]:
+        if library == "obstore":
             from fsstore.kvstore.client.bucket import bucket_engine
-            from fsstore.kvstore.client.object_store import ObstoreEngine
 
-            def make() -> Engine:
-                plain = reach.endpoint.startswith("http:")
-                engine: ObstoreEngine = bucket_engine(
-                    reach.store, shown, retry=retry, concurrency=threads, plain=plain
-                )
-                return engine if reach.source is None else RenewedEngine(engine, reach.source)
+            plain = reach.endpoint.startswith("http:")
+            engine: Engine = bucket_engine(reach.store, shown, retry=retry, concurrency=threads, plain=plain)
+            root = ""
+        else:
+            from fsstore.kvstore.root.open_engine import engine_for_url
 
-            given = dumps([{name: reveal(value) for name, value in members.items()}, _plain(resources)])
-            return shared((self.id, given, retry, threads), make), ""
-        from fsstore.kvstore.root.open_engine import engine_for_url
-
-        engine, root = engine_for_url(shown, reach.options(), retry=retry, concurrency=threads or 32)
+            engine, root = engine_for_url(shown, reach.options(), retry=retry, concurrency=threads or 32)
         return engine if reach.source is None else RenewedEngine(engine, reach.source), root
 
 
-def _plain(resources: Mapping[str, Any]) -> Json:
-    return {name: value for name, value in resources.items() if isinstance(value, dict | str)}
+def _as_text(members: Mapping[str, Json], resources: Mapping[str, Any]) -> str | None:
+    """Return what tells how a bucket is reached; None if an object says a part of it, such as a session of botocore."""
+    plain = {name: value for name, value in resources.items() if isinstance(value, dict | str)}
+    try:
+        return dumps([{name: reveal(value) for name, value in members.items()}, plain])
+    except TypeError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ _OWN: dict[int, str] = {
     BITSHUFFLE: "hdf5_bitshuffle",
 }
 _BY_IMAGECODECS = (LZF, SZIP, BITSHUFFLE)
+_KNOW_SIZE = frozenset((SHUFFLE, LZF, *_OWN))  # their codecs must know how many bytes they decode to
 _BLOSC_NAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 
 
@@ -55,7 +56,9 @@ def codecs_of(filters: Sequence[Filter], itemsize: int, nbytes: int) -> list[dic
     out: list[dict[str, Json]] = []
     size: int | None = nbytes
     for step in filters:
-        if step.id == SHUFFLE:
+        if size is None and step.id in _KNOW_SIZE:
+            return None
+        if step.id == SHUFFLE and size is not None:
             out.append(_shuffle(step.values[0] if step.values else itemsize, size))
             continue
         found = None if step.id in absent else _codec(step)
@@ -72,9 +75,9 @@ def _absent() -> tuple[int, ...]:
     return () if find_spec("imagecodecs") else _BY_IMAGECODECS
 
 
-def _shuffle(width: int, size: int | None) -> dict[str, Json]:
+def _shuffle(width: int, size: int) -> dict[str, Json]:
     """Return the filter that sorts bytes; behind a checksum there may be some that fill no element."""
-    if size is None or size % max(width, 1):
+    if size % max(width, 1):
         return {"id": "hdf5_shuffle", "parameters": [width]}
     return {"id": "shuffle", "elementsize": width}
 

@@ -2,7 +2,8 @@
 
 In the place of such a string stands its length and where it is.  HDF5 makes room for as much as is said, and finds out
 afterwards that it is not there.  A long one is therefore looked up first.  Chunks behind filters that are undone by
-HDF5 alone, and the few strings in a header, are not looked at.
+HDF5 alone, and the few strings in a header, are not looked at.  HDF5 2.0 puts some chunks of arrays that can grow along
+an inner dimension in wrong places when it is asked where they are, so it is not asked to read them from there.
 """
 
 from __future__ import annotations
@@ -70,5 +71,5 @@ def _chunk(
         return None
     if info.size > reader.size:
         raise DataLossError(f"a chunk of {info.size} bytes in a file of {reader.size}")
-    mask, data = opened.read_direct_chunk(origin)
-    return undone(data, dataset.filters, mask, nbytes)
+    data = reader.read(info.byte_offset - reader.base, info.size)
+    return undone(data, dataset.filters, info.filter_mask, nbytes)
