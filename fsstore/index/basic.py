@@ -109,14 +109,21 @@ def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     went += _SAME[to : len(low)]
     if is_checked and not result.explicitly_empty:
         check_indices(domain, went)
+    return transform._of(result, _indexed_maps(transform, went, result))
+
+
+def _indexed_maps(
+    transform: TransformValue, went: Sequence[Affine], result: DomainValue
+) -> tuple[OutputMap, ...]:
+    """Return the maps of an indexed transform, if `went` says what became of its dimensions."""
     maps = list(transform._maps)
     for dim, output in enumerate(maps):
         method, source = output[0], output[3]
         if method == ARRAY:
-            maps[dim] = _through_array(output, domain, went, result)
+            maps[dim] = _through_array(output, transform._domain, went, result)
         elif method == SINGLE and went[source] is not _SAME[source]:
             maps[dim] = through(output, went[source], dim)
-    return transform._of(result, tuple(maps))
+    return tuple(maps)
 
 
 def _through_array(
