@@ -79,12 +79,11 @@ def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     to, is_checked = 0, False
     for term in terms:
         if type(term) is slice:
-            start, stop = term.start, term.stop
-            first, last = low[to] if start is None else start, high[to] if stop is None else stop
+            first = low[to] if term.start is None else term.start
+            last = high[to] if term.stop is None else term.stop
             if term.step is None and MIN_FINITE <= low[to] <= first <= last <= high[to] <= MAX_FINITE:
-                low[to], high[to] = first, last
-                implicit_low[to] &= start is None
-                implicit_high[to] &= stop is None
+                low[to], implicit_low[to] = first, implicit_low[to] and term.start is None
+                high[to], implicit_high[to] = last, implicit_high[to] and term.stop is None
                 went.append(_SAME[to])
             else:
                 row, offset, stride = sliced(domain, len(went), term)
