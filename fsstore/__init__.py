@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from fsstore.arrays.opening import open
     from fsstore.arrays.spec import Spec
     from fsstore.arrays.store import TensorStore
-    from fsstore.arrays.virtual import virtual_chunked
-    from fsstore.arrays.wrapping import array, cast
+    from fsstore.arrays.wrapping import array, cast, virtual_chunked
     from fsstore.context.context import Context
     from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
@@ -109,8 +108,7 @@ _HOMES = {
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore",
     "values.units": "Unit",
-    "arrays.virtual": "virtual_chunked",
-    "arrays.wrapping": "array cast",
+    "arrays.wrapping": "array cast virtual_chunked",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

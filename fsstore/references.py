@@ -5,8 +5,8 @@
     refs = references.open("s3://bucket/refs.json.zst")
     refs.inspect()                        # hosts, codecs and bytes, before anything is fetched
     refs.rewrite({"s3://old/": "s3://new/"}).save("file:///data/refs.parquet")
-    references.scan(["a.nc", "b.nc"], concat_dims=["time"]).save("file:///data/both.json")
-    assert references.verify("file:///data/both.json")
+    references.scan("a.nc").save("file:///data/a.json")
+    assert references.verify("file:///data/a.json")
 
 To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fsstore.KvStore.open`; a set in memory has
 `references.store`.  This module is the door; what is behind it lives in `fsstore.kvstore.reference`.
@@ -16,18 +16,18 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace as replaced
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from fsstore.combine.checking import undecodable, verify_targets
 from fsstore.combine.combined import Combined, CombinedSaving, dataset_at
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
 from fsstore.kvstore.reference.collection.references import References, Saving
@@ -39,22 +39,14 @@ from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.value import Located
 from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.target.targets import open_with_spec
 from fsstore.kvstore.reference.tools.report import Report, Touched
-from fsstore.kvstore.reference.tools.scan import ScanError, Scanned, scan_files
-from fsstore.kvstore.reference.tools.scan import combine as combine_documents
 from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.kvstore.root.live import is_live_set
-from fsstore.kvstore.scan.as_references import (
-    document_of,
-    format_of,
-    references_of,
-    scan_at,
-    scanned_format,
-)
+from fsstore.kvstore.scan.as_references import format_of, references_of, scan_at
 from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
+from fsstore.values import registry
 from fsstore.values.json_value import quote
 
 __all__ = [
@@ -69,8 +61,6 @@ __all__ = [
     "References",
     "Report",
     "Saving",
-    "ScanError",
-    "Scanned",
     "SetVerification",
     "Touched",
     "append",
@@ -86,7 +76,7 @@ __all__ = [
 ]
 
 
-_SETS, _AT_ONCE = re.compile(r"\.(?:json|parq|parquet)\b|/\Z"), 16
+_SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
 
 
 async def _open(source: Any, reading: Reading, way: Way = Way()) -> References:  # noqa: B008  # frozen
@@ -201,112 +191,31 @@ def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, co
 
 
 def scan(
-    urls: str | PathLike[str] | Sequence[str | PathLike[str]],
-    *,
-    inline_threshold: int = 0,
-    concat_dims: Sequence[str] = (),
-    combine_options: Mapping[str, Any] | None = None,
-    on_error: Literal["raise", "skip"] = "raise",
-    progress: Callable[[int, int, str], None] | None = None,
-    **options: Any,
+    url: str | PathLike[str], *, inline_threshold: int = 0, storage_options: Mapping[str, Any] | None = None
 ) -> References:
-    """Return the reference set of one or more files: HDF5, NetCDF 3, GRIB 2, FITS, TIFF, zarr.
+    """Return the reference set of a file: HDF5, NetCDF 3, GRIB, FITS, TIFF.
 
-    Relative paths start from the working directory; saved elsewhere, the set still finds its files.
+    A relative path starts from the working directory; saved elsewhere, the set still finds its file.
     Chunks of up to `inline_threshold` bytes stand in the set itself.
-    Several files are combined along `concat_dims`, by kerchunk, which also scans groups of zarr and, where they are
-    combined or `options` are given, messages of GRIB, in processes of their own.  Files that fail are named in a
-    `ScanError`, or left out with `on_error="skip"`; parts of a file that are left out are named in a warning.
-    `options` are `format`, `storage_options`, and those of kerchunk's scanner.
+    Whatever the set lacks of the file is named in a warning.
+    `combine` makes one set of many files, or of a zarr hierarchy.
     """
-    listed = [fspath(url) for url in ([urls] if isinstance(urls, str | PathLike) else urls)]
-    wishes = _Wishes(inline_threshold, bool(concat_dims), options, progress)
-    sets = execution.call(_scanned_here(listed, wishes))
-    if len(listed) == 1 and listed[0] in sets.found:
-        _warn_of(listed[0], sets.notes[listed[0]])
-        here = execution.call(document_at(f"{Path.cwd()}/"))
-        return References(State(sets.found[listed[0]]), f"scan of {listed[0]}", place=here)
-    if inline_threshold:
-        options["inline_threshold"] = inline_threshold
-    scanned = scan_files([url for url in listed if url not in sets.done], options, progress=progress)
-    scanned.failures.update(sets.failures)
-    scanned.documents.update({url: [document_of(found)] for url, found in sets.found.items()})
-    scanned.left_out.update({url: "; ".join(notes) for url, notes in sets.notes.items() if notes})
-    if scanned.failures and (on_error == "raise" or not scanned.documents):
-        raise ScanError(scanned.failures)
-    for url, parts in scanned.left_out.items():
-        warnings.warn(f"The set of {url} lacks {parts}", stacklevel=2)
-    documents = [document for url in listed for document in scanned.documents.get(url, [])]
-    arguments = {**({"concat_dims": list(concat_dims)} if concat_dims else {}), **(combine_options or {})}
-    state = State(combine_documents(documents, arguments))
-    return References(
-        state, f"scan of {len(listed)} files", place=execution.call(document_at(f"{Path.cwd()}/"))
-    )
+    path = fspath(url)
 
+    async def run() -> tuple[References, Mapping[str, str]]:
+        place = await document_at(path, Way(storage_options))
+        name = await format_of(place)
+        if name is None:
+            known = ", ".join(registry.scanners.names())
+            raise StoreError(f"Cannot scan {quote(path)}: its format is not one of {known}")
+        found, notes = await scan_at(place, name, path, inline_threshold)
+        return References(State(found), f"scan of {path}", place=await document_at(f"{Path.cwd()}/")), notes
 
-def _warn_of(url: str, notes: Sequence[str]) -> None:
+    refs, notes = execution.call(run())
     if notes:
-        warnings.warn(f"The set of {url} lacks {'; '.join(notes)}", stacklevel=3)
-
-
-class _Here(NamedTuple):
-    """The files that were scanned in this process: their sets, what those lack, and why others failed."""
-
-    found: dict[str, TableSet]
-    notes: dict[str, list[str]]
-    failures: dict[str, str]
-
-    @property
-    def done(self) -> set[str]:
-        """The files that no other scanner is asked for."""
-        return {*self.found, *self.failures}
-
-
-class _Wishes(NamedTuple):
-    """How files are scanned: which chunks are inline, whether they are combined, and options of scanners."""
-
-    inline: int
-    combined: bool
-    options: Mapping[str, Any]
-    progress: Callable[[int, int, str], None] | None
-
-
-async def _scanned_here(urls: Sequence[str], wishes: _Wishes) -> _Here:
-    """Scan the files whose formats have a scanner of ours, some of them at the same time.
-
-    Messages of GRIB that are combined, or chosen by options, are left to kerchunk: it takes them one by one.
-    """
-    sets, options = _Here({}, {}, {}), wishes.options
-    given = scanned_format(options["format"]) if "format" in options else None
-    if "format" in options and given is None:
-        return sets
-    others = sorted(set(options) - {"format", "storage_options"})
-
-    async def one(url: str) -> None:
-        try:
-            place = await _target(url, options.get("storage_options"))
-            name = given or await format_of(place)
-            if name is None or (name == "grib" and (wishes.combined or others)):
-                return
-        except StoreError:  # kerchunk may know what is there, or how to say what is not
-            return
-        try:
-            if others:
-                raise UnimplementedError(f"scanning {name} has no options {', '.join(others)}")
-            sets.found[url], notes = await scan_at(place, name, url, wishes.inline)
-            sets.notes[url] = [f"{quote(path)}: {why}" for path, why in sorted(notes.items())]
-        except StoreError as error:
-            sets.failures[url] = error.message
-        if wishes.progress is not None:
-            wishes.progress(len(sets.done), len(urls), url)
-
-    for start in range(0, len(urls), _AT_ONCE):
-        await execution.gather(map(one, urls[start : start + _AT_ONCE]))
-    return sets
-
-
-async def _target(url: str, storage_options: Mapping[str, Any] | None) -> KvPrefix:
-    return await open_with_spec(url, storage_options) if storage_options else await document_at(url)
+        missing = "; ".join(f"{quote(path)}: {why}" for path, why in sorted(notes.items()))
+        warnings.warn(f"The set of {path} lacks {missing}", stacklevel=2)
+    return refs
 
 
 def verify(

@@ -20,6 +20,5 @@ the driver's array and an index transform.
 * `spec_schema`: constraints in specs: which of them an adapter keeps, and which it hands down
 * `spec_value`: what a spec says: the value that the library works with
 * `store`: an open array, or a view of one
-* `virtual`: a store whose chunks functions read and write
-* `wrapping`: array and cast: stores over what is open already
+* `wrapping`: array, cast and virtual_chunked: stores over arrays, other stores and functions
 """

@@ -1,8 +1,10 @@
-"""`array` and `cast`: stores over what is open already.  The drivers behind them are imported on first use."""
+"""`array`, `cast`, `virtual_chunked`: stores over arrays, stores and functions.  Drivers are imported on first use."""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar
+import asyncio
+from collections.abc import Callable
+from typing import Any, TypeVar, Unpack
 
 import numpy as np
 
@@ -11,13 +13,14 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.driver.contract import OpenArray
 from fsstore.driver.write_source import source_array
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index.transform import identity
-from fsstore.schema.schema import Schema
+from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
+from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype, dtype_of
 
-__all__ = ["array", "cast"]
+__all__ = ["array", "cast", "virtual_chunked"]
 
 _S = TypeVar("_S", TensorStore, Spec)
 
@@ -81,4 +84,38 @@ def _cast_spec(base: Spec, kind: dtype) -> Spec:
         members={"dtype": kind.name},
         base_schema=Schema(dtype=kind),
         transform_=base.transform_,
+    )
+
+
+Function = Callable[[Any, Any, Any], Any]
+
+
+def virtual_chunked(
+    read_function: Function | None = None,
+    write_function: Function | None = None,
+    *,
+    loop: asyncio.AbstractEventLoop | None = None,
+    context: Context | None = None,
+    transaction: Transaction | None = None,
+    **constraints: Unpack[SchemaOptions],
+) -> TensorStore:
+    """Return a store whose chunks `read_function(domain, array, parameters)` fills and `write_function` takes.
+
+    Constraints are those of a schema: `dtype`, `domain` or `shape`, `chunk_layout`, `dimension_units`, `schema`.
+    Functions may be coroutine functions; they run on `loop`, or the loop that runs now.
+
+    >>> def fill(domain, array, parameters):
+    ...     array[...] = domain.inclusive_min[0]
+    >>> virtual_chunked(fill, dtype="int32", shape=[3]).read().result()
+    array([0, 0, 0], dtype=int32)
+    """
+    from fsstore.driver.virtual_chunked import opened_functions
+
+    check_transaction(transaction)
+    if transaction is not None:
+        raise UnimplementedError('"virtual_chunked" driver does not support transactions')
+    return TensorStore._of(
+        opened_functions(
+            read_function, write_function, loop, context=context_of(context), constraints=constraints
+        )
     )

@@ -157,7 +157,6 @@ class _Assembly:
         self.times = WholeTimes(batch, orders)
         versions = {form.version for form in batch.forms}
         self.tables = WholeTables(batch, 3 if versions == {3} else 2)
-        self._placing = {order.path for order in orders.values() if order.path}
 
     def add(self, path: str) -> ArrayReport:
         """Put one variable."""

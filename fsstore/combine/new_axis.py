@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.differ import meaning
+from fsstore.combine.order import coordinate_path
 from fsstore.combine.report import CombineError
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 
@@ -30,11 +31,11 @@ def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
     if not dims:
         return batch
     forms, values = list(batch.forms), list(batch.values)
-    variables = dict(batch.variables)
+    variables, placing = dict(batch.variables), {coordinate_path(batch, dim) for dim in dims}
     for path, columns in batch.variables.items():
         name = path.rpartition("/")[2]
         used = [number for number in dict.fromkeys(columns.form.tolist()) if number != NONE]
-        if name in dims or any(forms[number].dims == (name,) for number in used):
+        if path in placing or any(forms[number].dims == (name,) for number in used):
             continue
         known = columns.value[columns.form != NONE]
         meanings = {meaning(forms[number]) for number in used}

@@ -26,6 +26,7 @@ __all__ = [
     "OnOverlap",
     "TimeScale",
     "cells",
+    "coordinate_path",
     "extents",
     "one_file_a_place",
     "order_along",
@@ -121,7 +122,7 @@ def order_along(batch: FileBatch, dim: str, on_overlap: OnOverlap, *, alone: boo
     Coordinates that are given stand for those that files have.  A dimension that is `alone` holds a file a block.
     """
     sizes, given = extents(batch, dim), batch.given.get(dim)
-    path, is_new = _coordinate(batch, dim), bool((sizes < 0).all())
+    path, is_new = coordinate_path(batch, dim), bool((sizes < 0).all())
     if not is_new and (sizes < 0).any():
         at = int(np.flatnonzero(sizes < 0)[0])
         raise CombineError(f"{batch.files[at].url} has no dimension {quote(dim)}, which other files have")
@@ -209,7 +210,7 @@ def _of_files(order: DimensionOrder, used: Ints) -> DimensionOrder:
     return replace(order, block=block, start=start, size=size, skipped=skipped)
 
 
-def _coordinate(batch: FileBatch, dim: str) -> str | None:
+def coordinate_path(batch: FileBatch, dim: str) -> str | None:
     """Return the path of the coordinate variable of a dimension: 1-D, or a scalar that becomes one."""
     found = [path for path in batch.variables if path.rpartition("/")[2] == dim]
     for path in sorted(found, key=lambda each: (each.count("/"), each)):

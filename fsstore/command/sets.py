@@ -56,11 +56,10 @@ def _text(value: Any) -> str:
 
 
 def refs_make(arguments: Namespace) -> int:
-    """Make the reference set of one or more files."""
+    """Make the reference set of a file."""
     from fsstore import references
 
-    options: dict[str, Any] = {"concat_dims": arguments.concat} if arguments.concat else {}
-    references.scan(arguments.files, **options).save(arguments.target, overwrite=arguments.overwrite)
+    references.scan(arguments.file).save(arguments.target, overwrite=arguments.overwrite)
     return 0
 
 

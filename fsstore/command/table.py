@@ -171,12 +171,11 @@ COMMANDS: tuple[Command, ...] = (
         _ATTRIBUTES,
     ),
     Command(
-        "refs make", "fsstore.command.sets:refs_make", "make the reference set of files",
-        "fsstore refs make refs.json jan.nc feb.nc --concat time",
+        "refs make", "fsstore.command.sets:refs_make", "make the reference set of a file",
+        "fsstore refs make refs.json jan.nc",
         (
             (("target",), {"metavar": "TARGET", "help": "the set: .json, .json.zst, .parq"}),
-            (("files",), {"nargs": "+", "metavar": "FILE", "help": "files to be scanned"}),
-            (("--concat",), {"action": "append", "metavar": "DIM", "help": "a dimension to combine along"}),
+            (("file",), {"metavar": "FILE", "help": "the file: HDF5, NetCDF, GRIB, FITS or TIFF"}),
             _OVERWRITE,
         ),
         _SETS,

@@ -1,8 +1,9 @@
 """The reverse direction: stores and arrays of fsstore shown to others as fsspec filesystems.
 
-`kv` is a store as a filesystem: `kv_place` finds it, `kv_read` and `listing` read it, `read_batcher` makes one batch
-of what is begun at once, `kv_file` is an open file of it. `protocols` and `pipeline` are what fsspec finds by name,
-`place` leads from what they are given to a store, and `blocking` is the half of every filesystem that waits.
+`kv` shows a store as a filesystem: `kv_place` finds the store, `kv_read` and `listing` read it, and `read_batcher`
+makes one batch of the reads that begin together.
+fsspec finds `protocols` and `pipeline` by name; `place` turns what it hands them into a store, and `blocking` is the
+half of every filesystem that waits.
 
 * `mapper`: the keys of any pipeline as a MutableMapping, the form old tools take stores in
 """

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fsspec.asyn import sync
+from fsspec.spec import AbstractBufferedFile
 
 from fsstore.errors import NotFoundError, UnimplementedError
 from fsstore.filesystem.kv_read import KvReading, found_value
@@ -90,8 +91,6 @@ class KvFileSystem(KvReading):
     # --- files
 
     def _open(self, path: str, mode: str = "rb", block_size: Any = None, **kwargs: Any) -> Any:
-        from fsstore.filesystem.kv_file import KvFile
-
         if "x" in mode and self.exists(path):  # created atomically when closed; said early where it is known
             raise FileExistsError(path)
         if "r" not in mode:
@@ -134,3 +133,31 @@ def _keep(path: Any, value: bytes | None) -> None:
         return
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     Path(path).write_bytes(value)
+
+
+class KvFile(AbstractBufferedFile):  # type: ignore[misc]  # fsspec is untyped
+    """A file.  Written bytes become visible as a whole, when the file is closed."""
+
+    def _fetch_range(self, start: int, end: int) -> bytes:
+        value: bytes = self.fs.cat_file(self.path, start=start, end=end)
+        return value
+
+    def _initiate_upload(self) -> None:
+        self._parts: list[bytes] = []
+        if "a" in self.mode and self.fs.exists(self.path):
+            self._parts.append(self.fs.cat_file(self.path))
+
+    def _upload_chunk(self, final: bool = False) -> bool:
+        self._parts.append(self.buffer.getvalue())
+        if final and self.autocommit:
+            self.commit()
+        return True
+
+    def commit(self) -> None:
+        """Store what was written."""
+        mode = "create" if "x" in self.mode else "overwrite"
+        self.fs.pipe_file(self.path, b"".join(self._parts), mode=mode)
+
+    def discard(self) -> None:
+        """Forget what was written."""
+        self._parts = []

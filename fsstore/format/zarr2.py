@@ -103,6 +103,8 @@ class Zarr2:
     scheme: ClassVar[str] = "zarr2"
     document: ClassVar[str] = ".zarray"
     attributes: ClassVar[str | None] = ".zattrs"
+    constrain_schema = staticmethod(constrain_schema)
+    implied_schema = staticmethod(implied_schema)
     options: ClassVar[Mapping[str, Parser[Any]]] = {
         "field": string,
         "metadata_key": string,
@@ -112,18 +114,6 @@ class Zarr2:
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
         return _parse(json, stored=False)
-
-    def constrain_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
-        return constrain_schema(constraints, options, schema)
-
-    def implied_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with everything that follows from the constraints merged in."""
-        return implied_schema(constraints, options, schema)
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""

@@ -51,6 +51,8 @@ class Zarr3:
     scheme: ClassVar[str] = "zarr3"
     document: ClassVar[str] = "zarr.json"
     attributes: ClassVar[str | None] = None
+    constrain_schema = staticmethod(constrain_schema)
+    implied_schema = staticmethod(implied_schema)
     options: ClassVar[Mapping[str, Parser[Any]]] = {"field": string, "open_as_void": boolean}
 
     def constraints(self, json: Any) -> dict[str, Json]:
@@ -63,18 +65,6 @@ class Zarr3:
         except ValueError:  # of other types than those of JSON, or refused: the parser says why
             pass
         return parse_document(json, stored=False)
-
-    def constrain_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
-        return constrain_schema(constraints, options, schema)
-
-    def implied_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
-        """Return `schema` with everything that follows from the constraints merged in."""
-        return implied_schema(constraints, options, schema)
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
         """Return the array that a stored document describes."""

@@ -4,7 +4,6 @@ The page, in the folder of that name, is plain HTML, CSS and scripts; it asks th
 them itself.
 
 * `axis`: what stands along the dimensions of an array: coordinates, times, latitudes
-* `chunk_map`: which chunks of an array are stored
 * `description`: an array in words, as the page shows it
 * `door`: view: the page for an array, a group or a place
 * `level`: the same data in several resolutions

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
@@ -15,9 +15,8 @@ from urllib.parse import parse_qs
 
 import numpy as np
 
-from fsstore.errors import NotFoundError, StoreError
+from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.serve.answer import Answer
-from fsstore.viewer.chunk_map import chunk_map
 from fsstore.viewer.description import describe, described_members, plain_json
 from fsstore.viewer.level import Level
 from fsstore.viewer.number import decoded, is_number, numbers, text_of
@@ -270,3 +269,35 @@ _ROUTES: dict[str, Callable[[_Question], Answer]] = {
     "tree": _tree, "group": _group, "array": _array, "picture": _picture, "series": _series, "chunks": _chunks,
     "value": _value, "table": _table,
 }  # fmt: skip
+
+
+MISSING, STORED, UNKNOWN = 0, 1, 2
+
+
+def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Sequence[tuple[int, int]]) -> Any:
+    """Return one byte for each chunk of a window (in numbers of chunks): missing, stored, or not known.
+
+    Every chunk is asked for by itself, all at once.  Raises `ValueError` if the window has too many.
+    """
+    sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
+    counts = [high - low for low, high in window]
+    if min(counts, default=0) < 0 or int(np.prod(counts)) > MAPPED_CHUNKS:
+        raise ValueError(f"A map has at most {MAPPED_CHUNKS} chunks")
+    found = np.full(counts, UNKNOWN, "u1")
+    begun = []
+    for place in np.ndindex(*counts):
+        key: list[Any] = [slice(each, each + 1) for each in at]
+        for dimension, (low, _), number in zip(along, window, place, strict=True):
+            side = sides[dimension] or store.shape[dimension]
+            first = min((low + number) * side, store.shape[dimension] - 1)
+            key[dimension] = slice(first, first + 1)
+        try:
+            begun.append((place, store[tuple(key)].storage_statistics(query_not_stored=True)))
+        except UnimplementedError:
+            return found
+    for place, future in begun:
+        try:
+            found[place] = MISSING if future.result().not_stored else STORED
+        except StoreError:  # what cannot be asked is not known
+            found[place] = UNKNOWN
+    return found

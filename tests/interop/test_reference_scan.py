@@ -1,11 +1,10 @@
-"""Sets made by `references.scan` have the values of the files: HDF5, NetCDF, GRIB 2, FITS, TIFF and zarr.
+"""Sets made by `references.scan` and `combine` have the values of the files: HDF5, NetCDF, GRIB 2, FITS, TIFF, zarr.
 
 Files are written in the run by the libraries of their formats, which are also the oracle.
 """
 
 from __future__ import annotations
 
-import threading
 import warnings
 from pathlib import Path
 
@@ -88,39 +87,36 @@ def grib(tmp_path_factory):
 def test_grib2(grib):
     """Files of several messages are combined along time; packed values, missing ones and coordinates are those written."""
     files = [str(grib / f"{day}.grib2") for day in (1, 2)]
-    refs = references.scan(files, concat_dims=["time"])
-    assert "grib" in refs.inspect().codecs
-    refs.save(grib / "r.json", overwrite=True)
+    references.combine(files, "time").result().save(grib / "r.json", overwrite=True)
+    assert "grib" in references.inspect(grib / "r.json").codecs
     assert references.verify(grib / "r.json", decode=True)
-    for name, made in (("t2m", temperatures), ("u10", winds)):
+    for name, made in (("heightAboveGround_1/t2m", temperatures), ("heightAboveGround/u10", winds)):
         expected = np.stack([made(1), made(2)])
         found = read(grib, name)
         step = 2 * np.nanmax(np.abs(expected)) / 2**24
         assert np.allclose(found, expected, rtol=0, atol=step, equal_nan=True)
-    assert np.allclose(read(grib, "latitude"), LATITUDES)
-    assert np.allclose(read(grib, "longitude"), LONGITUDES)
-    dataset = xr.open_dataset(f"file://{grib}/r.json|reference:", engine="fsstore")
-    assert dataset.t2m.dims == ("time", "latitude", "longitude")
-    assert [str(day)[:10] for day in dataset.time.values] == ["2024-01-01", "2024-01-02"]
+        group = name.partition("/")[0]
+        assert np.allclose(read(grib, f"{group}/latitude"), LATITUDES)
+        assert np.allclose(read(grib, f"{group}/longitude"), LONGITUDES)
+        dataset = xr.open_dataset(f"file://{grib}/r.json|reference:", engine="fsstore", group=group)
+        assert dataset[name.partition("/")[2]].dims == ("time", "latitude", "longitude")
+        assert [str(day)[:10] for day in dataset.time.values] == ["2024-01-01", "2024-01-02"]
 
 
 def test_times_that_each_file_counts_from_its_own_first_day(tmp_path):
-    """Files as xarray writes them are combined by time, not by the same few numbers; what the caller says goes first."""
+    """Files as xarray writes them are combined by time, not by the same few numbers."""
     days = np.arange("2001-01-01", "2001-01-10", dtype="M8[D]").astype("M8[ns]")
     whole = xr.Dataset({"t": (("time", "x"), np.arange(18.0).reshape(9, 2))}, {"time": days})
     files = [str(tmp_path / f"{part}.nc") for part in range(3)]
     for part, file in enumerate(files):
         whole.isel(time=slice(3 * part, 3 * part + 3)).to_netcdf(file, engine="netcdf4")
-    references.scan(files, concat_dims=["time"]).save(tmp_path / "r.json")
+    references.combine(files, "time").result().save(tmp_path / "r.json")
     found = xr.open_dataset(tmp_path / "r.json", engine="fsstore")
     xr.testing.assert_equal(found.load(), whole)
-    by_number = {"coo_map": {"time": "data:time"}}
-    references.scan(files, concat_dims=["time"], combine_options=by_number).save(tmp_path / "n.json")
-    assert xr.open_dataset(tmp_path / "n.json", engine="fsstore").sizes["time"] == 3
 
 
 def test_grib2_of_one_message(tmp_path):
-    """A file of one message needs no dimension to combine along; values are those that ecCodes decodes."""
+    """A file of one message is an array of the root; values are those that ecCodes decodes."""
     message = grib_message(temperatures(1), shortName="2t")
     (tmp_path / "a.grib2").write_bytes(message)
     references.scan(str(tmp_path / "a.grib2")).save(tmp_path / "r.json")
@@ -131,23 +127,20 @@ def test_grib2_of_one_message(tmp_path):
 
 
 def test_several_files_need_a_dimension(grib):
-    """Messages of one file are arrays without it; several files without `concat_dims` are an error that says so."""
+    """Messages of one file are arrays without it; several files without one are an error that says where they differ."""
     assert set(references.scan(str(grib / "1.grib2")).arrays) >= {
         "heightAboveGround/u10",
         "heightAboveGround_1/t2m",
     }
-    with pytest.raises(ValueError, match="concat_dims"):
-        references.scan([str(grib / "1.grib2"), str(grib / "2.grib2")])
-    assert references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}).arrays["t2m"].shape == (1, 1)
+    with pytest.raises(ValueError, match="time.*other values in some files"):
+        references.combine([str(grib / "1.grib2"), str(grib / "2.grib2")]).result()
 
 
 def test_small_messages_are_inline(grib, tmp_path):
-    """Values that kerchunk puts into the set, under the key `0` whatever the rank, are those of the message."""
-    references.scan(str(grib / "1.grib2"), filter={"shortName": "2t"}, inline_threshold=100_000).save(
-        tmp_path / "r.json"
-    )
-    assert isinstance(references.open(tmp_path / "r.json")["t2m/0"], bytes)
-    assert np.allclose(read(tmp_path, "t2m"), temperatures(1), rtol=0, atol=2e4 / 2**24)
+    """Messages of up to so many bytes stand in the set, and their values are those of the message."""
+    references.scan(str(grib / "1.grib2"), inline_threshold=100_000).save(tmp_path / "r.json")
+    assert isinstance(references.open(tmp_path / "r.json")["heightAboveGround_1/t2m/0.0"], bytes)
+    assert np.allclose(read(tmp_path, "heightAboveGround_1/t2m"), temperatures(1), rtol=0, atol=2e4 / 2**24)
 
 
 TEXTS = [b"1e10    ", b" 7 ", b"[1 ,2 ] ", b'{"a": 1}', b"base64:!", b'"q" \n']
@@ -229,12 +222,10 @@ def test_fits_images(tmp_path):
         assert np.array_equal(read(tmp_path, "PRIMARY"), expected), name
 
 
-def test_options_of_other_scanners_are_refused(tmp_path):
-    """kerchunk's choice of units is no option here: all are scanned, compressed images too."""
+def test_all_units_are_scanned(tmp_path):
+    """A file of several units is scanned whole, compressed images too."""
     packed = fits.CompImageHDU(IMAGE.astype("i4"), name="PACKED")
     fits.HDUList([fits.PrimaryHDU(), packed, fits.ImageHDU(IMAGE.astype("i4"))]).writeto(tmp_path / "a.fits")
-    with pytest.raises(references.ScanError, match=r"a\.fits: scanning fits has no options extension"):
-        references.scan(str(tmp_path / "a.fits"), extension=2)
     refs = references.scan(str(tmp_path / "a.fits"))
     refs.save(tmp_path / "r.json")
     assert len(refs.arrays) == 2
@@ -267,82 +258,6 @@ def test_fits_tables(tmp_path):
         assert read(tmp_path, "T", field="n").tobytes().replace(b"\0", b" ").split() == [b"abc", b"de", b"f"]
 
 
-@pytest.mark.parametrize(
-    ("package", "extra", "name", "head"),
-    [
-        ("cfgrib", "kerchunk,grib", "a.grib2", b"GRIB"),
-    ],
-)
-def test_a_missing_package_is_named(tmp_path, monkeypatch, package, extra, name, head):
-    """Without the library of a format the error names the file, the package and the extra that installs it."""
-    shadow = tmp_path / "path" / package
-    shadow.mkdir(parents=True)
-    (shadow / "__init__.py").write_text(
-        f"raise ModuleNotFoundError('No module named {package}', name='{package}')"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    (tmp_path / name).write_bytes(head + bytes(2000))
-    with pytest.raises(references.ScanError) as caught:
-        references.scan(str(tmp_path / name))
-    assert name in str(caught.value)
-    assert package in str(caught.value)
-    assert f"fsstore[{extra}]" in str(caught.value)
-
-
-def test_files_are_scanned_at_the_same_time_each_in_a_process_of_its_own(tmp_path, monkeypatch):
-    """Two files are in the works together, every file has a process, and progress is told as each is done."""
-    from fsstore.kvstore.reference.tools import scan
-
-    together = threading.Barrier(2, timeout=60)
-    inner = scan._in_process
-    monkeypatch.setattr(scan, "_in_process", lambda *order: (together.wait(), inner(*order))[1])
-    for n in range(2):
-        group = zarr.open_group(str(tmp_path / f"{n}.zarr"), mode="w", zarr_format=2)
-        group.create_array("v", data=np.full((1, 4), n), chunks=(1, 4))
-    told = []
-    files = [str(tmp_path / f"{n}.zarr") for n in range(2)]
-    found = scan.scan_files(files, {}, workers=2, progress=lambda *args: told.append(args))
-    assert sorted(found.documents) == files
-    assert not found.failures
-    assert [(done, total) for done, total, _ in told] == [(1, 2), (2, 2)]
-    assert {file for _, _, file in told} == set(files)
-
-
-def test_the_collector_rests_while_a_scanner_runs(tmp_path, monkeypatch):
-    """A collection inside a scanner, in the middle of a call into C, can deadlock, so none happens."""
-    shadow = tmp_path / "path" / "kerchunk"
-    shadow.mkdir(parents=True)
-    (shadow / "__init__.py").write_text("")
-    (shadow / "grib2.py").write_text(
-        "import gc\n"
-        "def scan_grib(url, storage_options, **options):\n"
-        "    return [{'version': 1, 'refs': {'collects': str(gc.isenabled())}}]\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    (tmp_path / "a.grib").write_bytes(b"GRIB\0\0\0\2")
-    assert references.scan(str(tmp_path / "a.grib"), filter={})["collects"] == b"False"
-
-
-def test_a_scanner_that_hangs_or_dies_loses_its_file_only(tmp_path, monkeypatch):
-    """A process that does not finish, or is killed, is reported under the name of its file."""
-    from fsstore.kvstore.reference.tools import scan
-
-    shadow = tmp_path / "path" / "kerchunk"
-    shadow.mkdir(parents=True)
-    (shadow / "__init__.py").write_text("")
-    (shadow / "grib2.py").write_text(
-        "import os, signal, time\n"
-        "def scan_grib(url, **options):\n"
-        "    time.sleep(60) if 'slow' in url else os.kill(os.getpid(), signal.SIGKILL)\n"
-    )
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "path"))
-    slow, fatal = (str(tmp_path / name) for name in ("slow.grib", "fatal.grib"))
-    for each in (slow, fatal):
-        Path(each).write_bytes(b"GRIB")
-    assert "did not finish" in scan.scan_files([slow], {}, timeout_s=0.5).failures[slow]
-    assert "crashed" in scan.scan_files([fatal], {}).failures[fatal]
-
-
 @pytest.mark.parametrize("name", ["r.json", "r.parq"])
 def test_variables_of_several_files_keep_their_fill_values(tmp_path, name):
     """A set combined along a dimension that is in the data, with holes, equals xarray's concatenation of the files."""
@@ -355,7 +270,7 @@ def test_variables_of_several_files_keep_their_fill_values(tmp_path, name):
         part.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
         parts.append(part)
     files = [str(tmp_path / f"{n}.nc") for n in range(3)]
-    references.scan(files, concat_dims=["t"], combine_options={"identical_dims": ["x"]}).save(tmp_path / name)
+    references.combine(files, "t").result().save(tmp_path / name)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         found = xr.open_dataset(f"file://{tmp_path}/{name}|reference:", engine="fsstore").load()
@@ -411,11 +326,10 @@ def test_remote_files_are_scanned(object_server, moto_bucket, tmp_path, s3_crede
     plain, given = {}, {"storage_options": options}
     for place, names, more in (
         (web, ("a.grib2", "a.fits", "a.tif"), plain),
-        (bucket, ("a.h5", "a.nc", "a.zarr"), given),
+        (bucket, ("a.h5", "a.nc"), given),
     ):
         for name in names:
-            whole = {} if name in ("a.fits", "a.tif", "a.zarr", "a.grib2") else {"inline_threshold": 0}
-            refs = references.scan(place + name, **more, **whole)
+            refs = references.scan(place + name, **more)
             assert refs.urls, name
             assert all(url.startswith(place + name) for url in refs.urls), name
             assert references.verify(refs, decode=True, targets={bucket: options}), name
@@ -440,28 +354,28 @@ def temperature_files(tmp_path):
     return folder
 
 
-def test_directories_are_told_by_what_lies_in_them(tmp_path):
-    """zarr groups are scanned by path and URL; what kerchunk cannot scan is named for what it is."""
+def test_directories_are_combined_instead(tmp_path):
+    """A zarr group becomes a set by path and URL, of version 3 too; a directory is no file that could be scanned."""
     values = np.arange(400.0).reshape(20, 20)
     group = zarr.open_group(str(tmp_path / "two"), mode="w", zarr_format=2)
     group.create_array("x", data=values, chunks=(5, 20))
-    zarr.open_group(str(tmp_path / "three"), mode="w", zarr_format=3)
+    group = zarr.open_group(str(tmp_path / "three"), mode="w", zarr_format=3)
+    group.create_array("x", data=values, chunks=(5, 20))
     zarr.create_array(str(tmp_path / "alone"), data=values, zarr_format=2)
     (tmp_path / "empty").mkdir()
-    for url in (tmp_path / "two", f"file://{tmp_path}/two", f"{tmp_path}/two/"):
-        references.scan(url).save(tmp_path / "r.json", overwrite=True)
-        np.testing.assert_array_equal(read(tmp_path, "x"), values)
-    for name, why in (("three", "zarr of version 3"), ("alone", "without a group"), ("empty", "directory")):
-        with pytest.raises(references.ScanError, match=f"{name}: .*{why}"):
+    for url in (tmp_path / "two", f"file://{tmp_path}/two", f"{tmp_path}/two/", tmp_path / "three"):
+        references.combine(url).result().save(tmp_path / "r.json", overwrite=True)
+        driver = "zarr3" if url == tmp_path / "three" else "zarr"
+        array = ts.open({"driver": driver, "kvstore": f"file://{tmp_path}/r.json|reference:x/"}).result()
+        np.testing.assert_array_equal(array.read().result(), values)
+    for name in ("two", "alone", "empty"):
+        with pytest.raises(StoreError, match=name):
             references.scan(tmp_path / name)
+    with pytest.raises(StoreError, match="empty"):
+        references.combine(tmp_path / "empty").result()
 
 
-def test_what_cannot_be_combined_is_an_error_of_ours(tmp_path):
-    """No files, and a dimension that the files have not."""
+def test_what_cannot_be_combined_is_an_error_of_ours():
+    """There must be files."""
     with pytest.raises(StoreError, match="no files"):
-        references.scan([])
-    for name in "ab":
-        with h5py.File(tmp_path / f"{name}.h5", "w") as file:
-            file["x"] = np.arange(1000)
-    with pytest.raises(StoreError, match=r"cannot combine 2 documents along \['time'\]"):
-        references.scan([tmp_path / "a.h5", tmp_path / "b.h5"], concat_dims=["time"])
+        references.combine([]).result()

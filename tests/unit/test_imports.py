@@ -125,7 +125,7 @@ EVERYONE = ("",)
 ALLOWED: dict[str, tuple[str, ...]] = {
     "numpy": EVERYONE,
     "ml_dtypes": EVERYONE,
-    "fsspec": ("kvstore.client", "kvstore.root", "kvstore.reference", "filesystem"),
+    "fsspec": ("kvstore.client", "kvstore.root", "filesystem"),
     "numcodecs": ("codec", "kvstore.scan.hdf5.format.reader"),
     "zstandard": ("codec", "values.file_compression", "kvstore.ocdbt", "kvstore.icechunk", "kvstore.archive"),
     "imagecodecs": ("codec", "driver.image"),
@@ -150,7 +150,6 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "distributed": ("command.places",),
     "tqdm": ("task.display",),
     "IPython": ("task.display",),
-    "kerchunk": ("kvstore.reference.tools",),
     "h5py": ("kvstore.scan.hdf5",),
     "hdf5plugin": ("kvstore.scan.hdf5.library",),
     "virtualizarr": ("interop.virtualizarr",),
@@ -167,7 +166,7 @@ UNDECLARED = {
 
 # What opening an array may not pull in unless the array needs it.
 LATE = {
-    "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs", "kerchunk",
+    "aiohttp", "botocore", "dask", "eccodes", "fastparquet", "google_crc32c", "h5py", "imagecodecs",
     "numcodecs", "obstore", "pandas", "pyarrow", "pytest", "s3fs", "tensorstore", "upath", "torch", "xarray", "zarr",
     "zstandard",
 }  # fmt: skip

@@ -116,8 +116,8 @@ class VariableColumns:
 class FileBatch:
     """The facts found in some files.
 
-    `groups` has the attributes of groups by path, of the first file that has each; `varying` says which of these
-    attributes are not the same in all.  `failed` says why files could not be scanned, `notes` what others lack.
+    `groups` has the attributes of groups by path, of the first file that has each.  `failed` says why files
+    could not be scanned, `notes` what others lack.
     `given` are columns of values that stand in no variable: coordinates of dimensions, or attributes.
     """
 
@@ -128,7 +128,6 @@ class FileBatch:
     inline: Sequence[bytes] = ()
     values: Sequence[Any] = ()
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    varying: Mapping[str, frozenset[str]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     given: Mapping[str, Ints] = field(default_factory=dict)
@@ -181,7 +180,10 @@ def joined(batches: Sequence[FileBatch]) -> FileBatch:
         form, value, count, chunk = (np.concatenate([part[at] for part in parts]) for at in range(4))
         rows = Rows(*map(np.concatenate, zip(*(part[4] for part in parts), strict=True)))
         variables[path] = VariableColumns(form, value, count, chunk, rows)
-    groups, varying = _groups(batches)
+    groups: dict[str, Mapping[str, Any]] = {}
+    for each in batches:
+        for path, attributes in each.groups.items():
+            groups.setdefault(path, attributes)
     return FileBatch(
         [fact for each in batches for fact in each.files],
         forms,
@@ -190,7 +192,6 @@ def joined(batches: Sequence[FileBatch]) -> FileBatch:
         [value for each in batches for value in each.inline],
         values,
         groups,
-        varying,
         {url: why for each in batches for url, why in each.failed.items()},
         {url: why for each in batches for url, why in each.notes.items()},
         _given(batches, value_maps),
@@ -251,20 +252,3 @@ def _interned_values(lists: Sequence[Sequence[Any]]) -> tuple[list[Any], list[In
 def value_key(value: Any) -> tuple[Any, ...]:
     """Return what is equal for arrays of equal bytes."""
     return value.dtype.str, value.shape, value.tobytes() if value.dtype.kind != "O" else tuple(value.ravel())
-
-
-def _groups(batches: Sequence[FileBatch]) -> tuple[dict[str, Mapping[str, Any]], dict[str, frozenset[str]]]:
-    groups: dict[str, Mapping[str, Any]] = {}
-    varying: dict[str, frozenset[str]] = {}
-    for each in batches:
-        for path, attributes in each.groups.items():
-            first = groups.setdefault(path, attributes)
-            other = {name for name in {*first, *attributes} if not _same(first, attributes, name)}
-            varying[path] = varying.get(path, frozenset()) | each.varying.get(path, frozenset()) | other
-    return groups, varying
-
-
-def _same(first: Mapping[str, Any], other: Mapping[str, Any], name: str) -> bool:
-    if (name in first) != (name in other):
-        return False
-    return repr(first[name]) == repr(other[name])  # NaN equals itself so

@@ -147,8 +147,7 @@ class BatchBuilder:
         self._values: dict[Any, int] = {}
         self._kept: list[Any] = []
         self._groups: dict[str, dict[str, Any]] = {}
-        self._group_texts: dict[str, bytes] = {}
-        self._varying: dict[str, set[str]] = {}
+        self._group_keys: set[str] = set()
         self._room = asyncio.Semaphore(FINGERPRINT_READERS)
 
     async def add(self, url: str, source: SourceFile) -> None:
@@ -236,21 +235,11 @@ class BatchBuilder:
             path, _, name = key.rpartition("/")
             if path in source.grids or name not in (".zattrs", ".zgroup", "zarr.json"):
                 continue
-            if self._group_texts.get(key) == value:
-                continue
-            found = loads(value, lenient=True)
-            attributes = (
-                {} if name == ".zgroup" else found.get("attributes", {}) if name == "zarr.json" else found
-            )
-            first = self._groups.setdefault(path, {})
-            if key not in self._group_texts:
-                first.update(attributes)
-                self._group_texts[key] = value
-                continue
-            differs = {
-                each for each in {*first, *attributes} if repr(first.get(each)) != repr(attributes.get(each))
-            }
-            self._varying.setdefault(path, set()).update(differs)
+            group = self._groups.setdefault(path, {})
+            if name != ".zgroup" and key not in self._group_keys:
+                self._group_keys.add(key)
+                found = loads(value, lenient=True)
+                group.update(found if name == ".zattrs" else found.get("attributes", {}))
 
     def _told(self, source: SourceFile) -> list[int]:
         """Return the numbers of the values of the attributes of the file that are asked for."""
@@ -286,7 +275,6 @@ class BatchBuilder:
             inline,
             self._kept,
             self._groups,
-            {path: frozenset(each) for path, each in self._varying.items()},
             self.failed,
             self._notes,
             given,

@@ -2,5 +2,5 @@
 
 `info` parses the document and its parts as specs give them; `match` is constraints against schemas and stored scales;
 `create` is new scales; `sharding` chooses how a new scale is sharded and says what shape shards have; `keys` names
-chunks, `place` says where they are; `volume` makes the `ChunkedArray` of a scale.
+chunks; `volume` makes the `ChunkedArray` of a scale, and says where its chunks are.
 """

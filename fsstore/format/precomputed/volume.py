@@ -7,6 +7,7 @@ volume.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -16,9 +17,12 @@ from fsstore.codec.precomputed.chain import bind_chunk
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.precomputed.info import chunk_bits, parse_info
-from fsstore.format.precomputed.keys import MortonKeys, VoxelKeys
-from fsstore.format.precomputed.place import chunks_of
-from fsstore.format.precomputed.sharding import shard_chunks
+from fsstore.format.precomputed.keys import MortonKeys, VoxelKeys, folder_of
+from fsstore.format.precomputed.sharding import shard_chunks, values_in
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.shard.uint64_driver import Uint64ShardedDriver
+from fsstore.kvstore.shard.uint64_layout import Sharding
+from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, Parser, quote, show
 from fsstore.values.units import Unit
@@ -147,3 +151,22 @@ class Precomputed:
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
         """Refuse: scales keep their size."""
         raise StoreError(f"The size of scale {quote(str(array.metadata['key']))} cannot change")
+
+
+def chunks_of(scale: Mapping[str, Any], store: KvPrefix) -> KvPrefix:
+    """Return where the chunks of a scale are, given the place of its volume; nothing is read or written."""
+    driver, path = store
+    folder = folder_of(path, scale["key"])
+    if scale["sharding"] is None:
+        return KvPrefix(driver, folder)
+    # values are inflated and deflated with the chunks, by many threads
+    sharding = replace(Sharding.of(scale["sharding"]), data_encoding="raw")
+    inside = driver.base if isinstance(driver, TransactionalDriver) else driver
+
+    def filling(shard: int) -> int | None:
+        return values_in(scale, scale["chunk_size"], shard)
+
+    shards = Uint64ShardedDriver(KvPrefix(inside, folder), sharding, filling)
+    if isinstance(driver, TransactionalDriver):
+        return KvPrefix(TransactionalDriver(shards, driver.ledger))
+    return KvPrefix(shards)

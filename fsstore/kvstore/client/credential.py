@@ -251,17 +251,17 @@ class RenewedEngine(EngineWrapper):
                 yield entries
 
     async def _renewed(self, call: Callable[[], Awaitable[T]]) -> T:
-        used = await self._ready()
-        for left in range(CREDENTIAL_REPEATS, -1, -1):
+        used, repeats = await self._ready(), 0
+        while True:
             try:
                 return await call()
             except StoreError as error:
-                if not left or not _is_refusal(error):
+                if repeats == CREDENTIAL_REPEATS or not _is_refusal(error):
                     raise
-                if isinstance(error, PermissionDeniedError) and left < CREDENTIAL_REPEATS:
+                if repeats and isinstance(error, PermissionDeniedError):
                     raise  # the new ones are good, and may not do this
+            repeats += 1
             await self._other_than(used)
-        raise AssertionError  # the last call returned or raised
 
     async def _other_than(self, used: Credentials) -> None:
         """See that the next request is signed with other credentials than those that were refused."""

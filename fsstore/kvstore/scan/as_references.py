@@ -14,12 +14,10 @@ from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.table import INLINE, Rows
-from fsstore.kvstore.reference.table.value import encode_text
 from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.kvstore.scan.driver import Means, ScanDriver
@@ -30,32 +28,12 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.values import registry
 from fsstore.values.foreign_format import IMAGES
 
-__all__ = ["document_of", "format_of", "format_of_head", "references_of", "scan_at", "scanned_format"]
+__all__ = ["format_of", "format_of_head", "references_of", "scan_at"]
 
-_ALSO = {"grib2": "grib"}
 _HDF5_ALSO_AT = (512, 1024, 2048, 4096)
 _MOST_MADE = 2**30
 _Values: TypeAlias = Callable[[Grid, Any], Awaitable[Sequence[Any]]]
 _UNNAMED = "its name is not UTF-8, and no reference set can hold it"
-
-
-def document_of(found: TableSet) -> dict[str, Any]:
-    """Return a set as a document of version 1."""
-    refs: dict[str, Any] = {}
-    for names, resolved in found.batches(KeyRange()):
-        for position, name in enumerate(names):
-            value = resolved.value(position)
-            if isinstance(value, bytes):
-                refs[name] = encode_text(value)
-            elif value is not None:
-                refs[name] = [value.url, value.offset, value.length]
-    return {"version": 1, "refs": refs}
-
-
-def scanned_format(name: str) -> str | None:
-    """Return the scanner of a format by any of its names; None for formats of which other tools make sets."""
-    found = _ALSO.get(name, name)
-    return None if registry.scanners.get(found) is None else found
 
 
 async def format_of(place: KvPrefix) -> str | None:

@@ -118,18 +118,19 @@ class ScannedFile(Protocol):
 
 
 class FileScanner(Protocol):
-    """A file format.  Implementations are plain frozen objects, called `SCANNER` in their module."""
+    """A file format.  Implementations are plain frozen objects, called `SCANNER` in their module.
+
+    A class that names this one among its bases has no members of its own unless it says otherwise.
+    """
 
     name: ClassVar[str]
     """The JSON name and URL scheme of the adapter."""
     title: ClassVar[str]
     """The words for a file of the format in messages: `an HDF5 file`."""
-    of_directory: ClassVar[bool]
-    """Whether the base is a directory of many keys (as of Icechunk) instead of one file."""
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the JSON members of its own from `fields`, and return them without defaults."""
-        ...
+        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> ScannedFile:
         """Return the structure of the file; raises `StoreError` if it is none of the format."""

@@ -143,7 +143,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
 
     async def _is_current(self, scan: Scan, newest: float) -> bool:
         trusted = TRUSTED_S if self.features.waits else 0.0
-        if scan.time >= newest or now() - scan.time < trusted or self.scanner.of_directory:
+        if scan.time >= newest or now() - scan.time < trusted:
             return True
         if scan.source.generation == UNKNOWN:
             return False
@@ -159,11 +159,8 @@ class ScanDriver(ReadOnly, ListsDocuments):
 
     async def _scanned(self) -> Scan:
         time = now()
-        source = ScanSource(self.base)
-        if not self.scanner.of_directory:
-            source = await _begun(source, self._described)
-        place = self.base if self.scanner.of_directory else await beside(self.base)
-        targets = self._targets(source, place)
+        source = await _begun(ScanSource(self.base), self._described)
+        targets = self._targets(source, await beside(self.base))
         source.reach = targets.reach
         owner = (type(self), self.id, self.base.describe(), dumps(self._members), source.generation)
         kept = Kept(self._means.pool, owner, self._means.pool.epoch)

@@ -39,7 +39,6 @@ class ScanKind(AdapterKind):
     """The static side of the adapter for one format, which the scanner of its name reads."""
 
     id: str
-    of_directory: bool = False
     resources: tuple[str, ...] = ("cache_pool", "range_coalescing")
 
     @property
@@ -54,10 +53,6 @@ class ScanKind(AdapterKind):
         if found is None:
             raise JsonError(f"There is no scanner called {quote(self.id)}")
         return found
-
-    def base_path(self, path: str) -> str:
-        """Return the path of the base: that of a file as it is, that of a directory with a slash."""
-        return path + "/" if self.of_directory and path and not path.endswith("/") else path
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the kind."""

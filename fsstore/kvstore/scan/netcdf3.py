@@ -20,10 +20,10 @@ import numpy as np
 from fsstore.errors import DataLossError, FailedPreconditionError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.scan.chunk_table import Strided, run_chunks, run_strides
-from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, attribute_json
 from fsstore.kvstore.scan.source import ScanSource
-from fsstore.values.json_value import Fields, Json, quote
+from fsstore.values.json_value import Json, quote
 
 __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
 
@@ -238,16 +238,11 @@ class NetCdf3File:
 
 
 @dataclass(frozen=True, slots=True)
-class NetCdf3Scanner:
+class NetCdf3Scanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "netcdf3"
     title: ClassVar[str] = "NetCDF 3 file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> NetCdf3File:
         """Return the variables of a file: the header is read with the first request, nearly always."""

@@ -2,6 +2,5 @@
 
 * `columns`: writing out a generator in columns: thousands of its references at once
 * `generator`: generators: many references described by one pattern, computed when asked for
-* `index`: generators by the beginnings of their keys, so that a key is compared with few of them
 * `template`: templates: text with {{expression}} in it, evaluated without Jinja and without str.format
 """

@@ -6,6 +6,7 @@ is a table, with generators in front that compute their references on demand.
 
 from __future__ import annotations
 
+import bisect
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -16,7 +17,6 @@ from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.generate.columns import written_out
 from fsstore.kvstore.reference.generate.generator import Gen, parse_gen
-from fsstore.kvstore.reference.generate.index import GenIndex
 from fsstore.kvstore.reference.generate.template import Templates
 from fsstore.kvstore.reference.state.scan_record import ScanRecord
 from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows, Table
@@ -218,3 +218,39 @@ def _again(table: Table, described: Mapping[str, Any]) -> TableSet:
     """Return a set whose generators are made of their text once more: they are compiled."""
     named = Templates(described.get("templates", {}))
     return TableSet(table, tuple(parse_gen(gen, named) for gen in described.get("gen", ())), described)
+
+
+class GenIndex:
+    """The generators of a set; of those that describe a key the last wins."""
+
+    def __init__(self, gens: Sequence[Gen]) -> None:
+        self._gens = gens
+        self._numbers: dict[str, list[int]] = {}
+        for number, gen in enumerate(gens):
+            self._numbers.setdefault(gen.prefix, []).append(number)
+        self._prefixes = sorted(self._numbers)
+        self._lengths = sorted({len(prefix) for prefix in self._prefixes})
+
+    def find(self, key: str) -> tuple[int, Located] | None:
+        """Return the number of the generator that describes a key, and the reference."""
+        for number in sorted(self._beginning(key), reverse=True):
+            found = self._gens[number].find(key)
+            if found is not None:
+                return number, found
+        return None
+
+    def is_alone(self, number: int) -> bool:
+        """Return whether the keys of a generator surely are those of no other."""
+        prefix = self._gens[number].prefix
+        after = bisect.bisect_right(self._prefixes, prefix)
+        longer = after < len(self._prefixes) and self._prefixes[after].startswith(prefix)
+        return not longer and self._beginning(prefix) == [number]
+
+    def _beginning(self, key: str) -> list[int]:
+        """Return the generators whose keys begin as `key` does."""
+        return [
+            number
+            for length in self._lengths
+            if length <= len(key)
+            for number in self._numbers.get(key[:length], ())
+        ]

@@ -5,6 +5,5 @@
   still resolve
 * `report`: what a set is about to make its reader do: targets, codecs, arrays and bytes, told before anything is
   fetched
-* `scan`: sets made by kerchunk, in processes of their own: messages of GRIB put together, groups of zarr
 * `verify`: checking a set against its targets: is every one reachable, and every range inside it?
 """

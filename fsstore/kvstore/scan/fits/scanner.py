@@ -8,13 +8,13 @@ from typing import ClassVar
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.fits.column import columns_of, rows_dtype
 from fsstore.kvstore.scan.fits.header import FitsUnit, UnitWalk
 from fsstore.kvstore.scan.fits.image import FitsRun, FitsTiles, values_of
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
-from fsstore.values.json_value import Fields, Json
+from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "FitsFile", "FitsScanner"]
 
@@ -144,16 +144,11 @@ def _names(units: Sequence[FitsUnit]) -> list[str]:
 
 
 @dataclass(frozen=True, slots=True)
-class FitsScanner:
+class FitsScanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "fits"
     title: ClassVar[str] = "FITS file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> FitsFile:
         """Return the units of a file: their headers are read one after the other, and no data."""

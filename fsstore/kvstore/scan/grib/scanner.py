@@ -14,7 +14,7 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError, Unimplement
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
 from fsstore.kvstore.reference.table.table import Row, Rows
 from fsstore.kvstore.scan.chunk_table import Columns, inline, single
-from fsstore.kvstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.grib.cube import (
     Coordinate,
     GribCube,
@@ -29,7 +29,7 @@ from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.tuning import GRIB_HEAD_BYTES
 from fsstore.runtime import execution
-from fsstore.values.json_value import Fields, Json
+from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "GribFile", "GribScanner"]
 
@@ -149,16 +149,11 @@ class GribFile:
 
 
 @dataclass(frozen=True, slots=True)
-class GribScanner:
+class GribScanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "grib"
     title: ClassVar[str] = "GRIB file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> GribFile:
         """Return the fields of a file; the heads of all messages are read."""

@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hdf5.dataset import Dataset
 from fsstore.kvstore.scan.hdf5.datatype import dtype_json
 from fsstore.kvstore.scan.hdf5.dimension import dimension_names, grown
@@ -28,7 +28,7 @@ from fsstore.kvstore.scan.linked_hdf5.other_file import OtherFiles
 from fsstore.kvstore.scan.linked_hdf5.stack import StackStorage, ended
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.runtime import execution
-from fsstore.values.json_value import Fields, Json
+from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "Hdf5File", "Hdf5Scanner"]
 
@@ -146,16 +146,11 @@ def _fill(dataset: Dataset, storage: Storage) -> Json:
 
 
 @dataclass(frozen=True, slots=True)
-class Hdf5Scanner:
+class Hdf5Scanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "hdf5"
     title: ClassVar[str] = "HDF5 file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> Hdf5File:
         """Return the groups and datasets of a file."""

@@ -12,7 +12,7 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.kvstore.scan.chunk_table import run_chunks
-from fsstore.kvstore.scan.contract import ChunkTable, Numbers, ScanHierarchy
+from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.scan.tiff.directory import DirectoryWalk, TiffDirectory
@@ -23,7 +23,7 @@ from fsstore.kvstore.scan.tiff.page import TAGS, TiffPage, page_of
 from fsstore.kvstore.scan.tiff.segments import TiffSegments
 from fsstore.kvstore.scan.tiff.series import TiffImage, TiffLevel, images_of
 from fsstore.kvstore.tuning import TIFF_PEEK_BYTES
-from fsstore.values.json_value import Fields, Json
+from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner"]
 
@@ -216,16 +216,11 @@ def _pages(directories: Sequence[TiffDirectory], found: Mapping[int, Any]) -> li
 
 
 @dataclass(frozen=True, slots=True)
-class TiffScanner:
+class TiffScanner(FileScanner):
     """The scanner."""
 
     name: ClassVar[str] = "tiff"
     title: ClassVar[str] = "TIFF file"
-    of_directory: ClassVar[bool] = False
-
-    def members(self, fields: Fields) -> dict[str, Json]:
-        """Take nothing."""
-        return {}
 
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> TiffFile:
         """Return the images of a file."""

@@ -6,7 +6,6 @@ Damaged structures raise `DamagedError` with their offset; those of a kind not k
 * `dataspace`: shapes
 * `datatype`: data types as they are described in the file
 * `dense`: attributes and links outside of the header of their object: in a heap, found by a tree
-* `fill`: fill values
 * `filter`: filter pipelines
 * `fractal_heap`: fractal heaps: objects of any size in blocks that double
 * `global_heap`: global heaps: values of any length
