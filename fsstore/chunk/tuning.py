@@ -52,6 +52,8 @@ COPIED_IN_FLIGHT_BYTES = 32 * 1024 * 1024  # of what is only copied: more in fli
 FAR_WINDOW_BYTES = 4 * 1024 * 1024  # far stores answer many small windows sooner than a few large ones
 # of a window that the event loop may copy itself; copying more would hold up other requests
 LOOP_COPY_BYTES = 2 * 1024 * 1024
+# of zstd, that the event loop decodes itself: other requests wait as long as a worker takes to wake up
+LOOP_DECODE_BYTES = 128 * 1024
 WINDOW_COST_BYTES = 256 * 1024  # bytes that weigh as much as the tasks and requests of a window
 # of the parts in which a large shard is fetched far away: overlap with decoding against requests
 FAR_SHARD_PART_BYTES = 8 * 1024 * 1024

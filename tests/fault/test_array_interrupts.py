@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk.read import joint_reads
 from fsstore.chunk.read import read_queue as joint
 from fsstore.chunk.write import order as write_order
 from fsstore.chunk.write import small_writes as joint_write
@@ -24,7 +25,14 @@ from tests.fault.test_interrupts import eventually, interrupted
 pytestmark = pytest.mark.filterwarnings(
     "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-PLACES = (joint.__file__, joint_write.__file__, futures.__file__, execution.__file__, _pool.__file__)
+PLACES = (
+    joint.__file__,
+    joint_reads.__file__,
+    joint_write.__file__,
+    futures.__file__,
+    execution.__file__,
+    _pool.__file__,
+)
 VALUES = np.arange(1, 9, dtype="<i4")
 
 

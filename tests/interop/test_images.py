@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import zlib
 
 import imagecodecs
 import numpy as np
@@ -157,6 +158,39 @@ def tiff_header(order, is_big, sizes):
         data += struct.pack(order + count, 2) + b"".join(tags)
         data += struct.pack(order + offset, end if number < len(sizes) else 0)
     return data
+
+
+def _png_of_palette(numbers, colours):
+    """Return a PNG whose pixels are numbers of colours."""
+
+    def part(name, data):
+        return struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+
+    rows, columns = numbers.shape
+    head = part(b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0))
+    lines = zlib.compress(b"".join(b"\0" + bytes(line) for line in numbers))
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + head
+        + part(b"PLTE", bytes(colours))
+        + part(b"IDAT", lines)
+        + part(b"IEND", b"")
+    )
+
+
+def test_colours_are_those_that_are_meant(tmp_path):
+    """Palettes are applied, the unused byte of a bitmap is no channel, and an alpha channel is one, not two."""
+    numbers, colours = GRAY % 3, np.array([[9, 8, 7], [0, 255, 0], [1, 2, 3]], np.uint8)
+    header = struct.pack("<2sIHHIIiiHHIIiiII", b"BM", 54 + 252, 0, 0, 54, 40, 7, 9, 1, 32, 0, 252, 0, 0, 0, 0)
+    for name, data, want, their_channels in (
+        ("a.png", _png_of_palette(numbers, colours), colours[numbers], 1),
+        ("a.bmp", header + RGBA[::-1, :, [2, 1, 0, 3]].tobytes(), RGB, 4),
+        ("a.tiff", _tiff(RGBA, photometric="rgb", extrasamples=["unassalpha"]), RGBA, 5),
+    ):
+        (tmp_path / name).write_bytes(data)
+        spec = {"driver": name[2:], "kvstore": f"file://{tmp_path}/{name}"}
+        assert ts.open(spec).result().read().result().tolist() == want.tolist()
+        assert tensorstore.open(spec).result().shape == (9, 7, their_channels)
 
 
 @pytest.mark.parametrize("order", ["<", ">"])

@@ -1,6 +1,7 @@
 """Over stores that are far away, requests that do not depend on each other are under way together, up to the limits."""
 
 import asyncio
+import threading
 
 import numpy as np
 import pytest
@@ -144,19 +145,79 @@ def test_a_limit_holds_for_all_batches_of_an_engine():
     assert most == 3
 
 
-@pytest.mark.parametrize(("codecs", "handed"), [([], 0), ([{"name": "zstd"}], 1)])
-def test_what_is_only_copied_is_not_handed_to_workers(crowd, monkeypatch, codecs, handed):
-    """Small chunks that are stored as they are seen are put in their place by the loop; others are decoded by workers."""
+ZSTD = [{"name": "zstd"}]
+
+
+@pytest.mark.parametrize(("codecs", "side", "handed"), [([], 8192, 0), (ZSTD, 8, 0), (ZSTD, 8192, 1)])
+def test_what_is_soon_decoded_is_not_handed_to_workers(crowd, monkeypatch, codecs, side, handed):
+    """The loop puts in their place what is stored as it is seen and what is little; workers decode the rest."""
     offload, kinds = execution.offload, []
 
     async def counted(*args, kind="io", limit=None):
         kinds.append(kind)
         return await offload(*args, kind=kind, limit=limit)
 
-    grid = {"name": "regular", "configuration": {"chunk_shape": [1, 8]}}
-    array = created({"chunk_grid": grid, "codecs": [{"name": "bytes"}, *codecs]}, [64, 8])
-    values = np.arange(512).reshape(64, 8).astype("int32")
+    grid = {"name": "regular", "configuration": {"chunk_shape": [1, side]}}
+    array = created({"chunk_grid": grid, "codecs": [{"name": "bytes"}, *codecs]}, [64, side])
+    values = np.arange(64 * side).reshape(64, side).astype("int32")
     array.write(values).result()
     monkeypatch.setattr(execution, "offload", counted)
     assert np.array_equal(array[::2].read().result(), values[::2])
     assert ("compute" in kinds) == bool(handed)
+
+
+@pytest.mark.parametrize(
+    "metadata", [{"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [8, 8]}}}, SHARDS]
+)
+@pytest.mark.parametrize("kind", ["boxes", "points", "few"])
+def test_reads_begun_together_ask_once_for_a_chunk(crowd, monkeypatch, metadata, kind):
+    """What a hundred reads share is fetched once, nobody has to ask, and a damaged chunk fails those that touch it."""
+    array = created(metadata, [64, 16])
+    values = np.arange(1024).reshape(64, 16).astype("int32")
+    array.write(values).result()
+    asked = []
+    read_many, hold = crowd.read_many, threading.Event()
+
+    async def counted(reads):
+        asked.extend(read.key for read in reads)
+        return await read_many(reads)
+
+    monkeypatch.setattr(crowd, "read_many", counted)
+    rng = np.random.default_rng(0)
+    count = 5 if kind == "few" else 100
+    starts = list(zip(rng.integers(0, 60, count), rng.integers(0, 12, count), strict=True))
+    execution.loop().call_soon_threadsafe(hold.wait)  # the loop has no time until all are begun
+    if kind == "points":
+        reads = [array.oindex[[low, low + 3], [column]].read() for low, column in starts]
+        expected = [values[[low, low + 3]][:, [column]] for low, column in starts]
+    else:
+        reads = [array[low : low + 4, column : column + 4].read() for low, column in starts]
+        expected = [values[low : low + 4, column : column + 4] for low, column in starts]
+    assert reads[3].cancel()
+    hold.set()
+    done = threading.Event()
+    reads[-1].add_done_callback(lambda _: done.set())
+    assert done.wait(20)
+    for number, (read, wanted) in enumerate(zip(reads, expected, strict=True)):
+        if number == 3:
+            assert read.cancelled()
+        else:
+            assert np.array_equal(read.result(), wanted)
+    assert max(map(asked.count, asked)) <= (5 if metadata is SHARDS else 1), (
+        "an index and its four sub-chunks"
+    )
+
+
+def test_a_damaged_far_chunk_fails_the_reads_that_touch_it(crowd):
+    """The reads of other chunks that were begun with them have their values."""
+    grid = {"name": "regular", "configuration": {"chunk_shape": [8, 8]}}
+    array = created({"chunk_grid": grid, "codecs": [{"name": "bytes"}, {"name": "crc32c"}]}, [64, 8])
+    array.write(np.ones([64, 8], "int32")).result()
+    array.kvstore["c/2/0"] = b"damaged"
+    reads = [array[low : low + 1].read() for low in range(64)]
+    for low, read in enumerate(reads):
+        if low // 8 == 2:
+            with pytest.raises(ValueError, match="c/2/0"):
+                read.result()
+        else:
+            assert (read.result() == 1).all()

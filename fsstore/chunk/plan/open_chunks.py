@@ -43,9 +43,8 @@ class OpenChunks:
         chain, shard = model.chain, model.shard
         cut = all(isinstance(axis, RegularAxis | ClippedAxis) for axis in model.axes)
         plain = cut and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
-        alone = self.store.driver.features.waits or self.cache is not None
         shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
-        steps = chain.read_shape if plain and not alone and not shards else ()
+        steps = chain.read_shape if plain and self.cache is None and not shards else ()
         size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
         object.__setattr__(self, "steps", steps or None)
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))

@@ -1,59 +1,55 @@
-"""Small reads of one array made together: each chunk is fetched and decoded once for all of them.
+"""Small reads of one array that have begun and wait for others.
 
 Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
-holds those that were begun until somebody waits for one of them, then makes them all at once.  Boxes are not even
-planned before that: to begin one is to remember it.  An error in a chunk fails the reads that touch it and no others.
+holds those that were begun until somebody waits for one of them, or the event loop has time for them, then makes them
+all at once.  Boxes are not even planned before that: to begin one is to remember it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
-from functools import partial
-from time import perf_counter_ns
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
-from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.request import located
-from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
-from fsstore.chunk.read.reader import is_one_quick, is_python_mostly, plan_alone, read_here, read_spread
-from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
+from fsstore.chunk.read.box_columns import BoxView
+from fsstore.chunk.read.joint_reads import JointReads, planned_alone
+from fsstore.chunk.read.reader import (
+    is_one_quick,
+    is_python_mostly,
+    read_here,
+    read_spread,
+    read_waiting,
+)
+from fsstore.chunk.read.window import Planned
 from fsstore.chunk.tuning import (
-    BOX_COLUMNS_FROM,
     INLINE_READ_BYTES,
-    LARGE_CHUNK_BYTES,
-    QUEUE_FETCH_BYTES,
     QUEUE_LIMIT,
-    THREAD_WORTH_BYTES,
 )
 from fsstore.codec.contract import Array
-from fsstore.errors import StoreError
-from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.runtime.together import outcomes, tell
+from fsstore.runtime.together import tell
 
 __all__ = ["ReadQueue"]
 
-
-User: TypeAlias = tuple[int, ChunkReader, ReadCell]
-"""The number of a read that wants a part of a chunk, how it reads, and the part."""
-Users: TypeAlias = "list[User] | BoxRun"
-Pair: TypeAlias = tuple[Any, ReadResult]
-"""A chunk, as a source calls it, and the answer."""
+Waiting: TypeAlias = "tuple[Future[Any], Planned | BoxView]"
+"""A read that waits to be made, and its future."""
 
 
 class ReadQueue:
-    """Reads of one array that have begun and not started."""
+    """Reads of one array that have begun and not started.
 
-    __slots__ = ("_lock", "_waiting")
+    Over a store that never waits they start when somebody waits for one of them.  Over one that `waits`, the event loop
+    starts them as soon as it gets to it, with those that were begun until then.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_job", "_lock", "_process", "_waiting", "_waits")
+
+    def __init__(self, *, waits: bool) -> None:
         self._lock = fork.lock()
-        self._waiting: list[tuple[Future[Any], Planned | BoxView]] = []
+        self._waiting: list[Waiting] = []
+        self._waits = waits
+        self._job: Future[None] = futures.ready(None)
+        self._process = -1  # that has asked its event loop to start what waits
 
     def add(self, wanted: Planned | BoxView) -> Future[Any]:
         """Return the future of a read that is made when this or another future of the queue is waited for."""
@@ -61,23 +57,61 @@ class ReadQueue:
         with self._lock:
             self._waiting.append((future, wanted))
             full = len(self._waiting) >= QUEUE_LIMIT
-        if full:
+        if full or self._waits:
             self.flush()
         return future
 
     def flush(self) -> None:
-        """Make the reads that wait: here if that is quick, otherwise on pool threads."""
-        waiting: list[tuple[Future[Any], Planned | BoxView]] = []
+        """Make the reads that wait: here if that is quick, otherwise on pool threads or the event loop."""
+        if self._waits:
+            self._ask_loop()
+            return
+        waiting: list[Waiting] = []
         try:
             with self._lock:
                 waiting, self._waiting = self._waiting, []
             waiting = [each for each in waiting if not each[0].cancelled()]
             if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
-                _Batch([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+                JointReads([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
         except BaseException as error:  # Ctrl-C: nobody waits for ever
             for future, _ in waiting:
                 futures.fail(future, error)
             raise
+
+    def _ask_loop(self) -> None:
+        """See that the event loop of this process starts what waits."""
+        with self._lock:
+            if not self._waiting or self._process == fork.process.forks:
+                return
+            self._job = execution.start(self._make_on_loop())  # waits for the lock
+            self._process = fork.process.forks
+            error = futures.error_of(self._job)
+            if error is not None:  # no thread can be had
+                waiting, self._waiting, self._process = self._waiting, [], -1
+                tell([future for future, _ in waiting], [error] * len(waiting))
+
+    async def _make_on_loop(self) -> None:
+        with self._lock:
+            job, waiting, self._waiting, self._process = self._job, self._waiting, [], -1
+        waiting = [each for each in waiting if not each[0].cancelled()]
+        begun = [future for future, _ in waiting]
+
+        def stop() -> None:
+            if all(future.done() for future in begun):
+                job.cancel()
+
+        for future in begun:
+            futures.on_cancel(future, stop)
+        try:
+            if len(waiting) == 1:
+                futures.resolve(begun[0], await _made_waiting(waiting[0][1]))
+            elif waiting:
+                await JointReads(begun).make_waiting([wanted for _, wanted in waiting])
+        except BaseException as error:
+            for future in begun:
+                futures.fail(future, error)
+            if not isinstance(error, Exception):
+                raise
 
 
 def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
@@ -86,7 +120,7 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     Waiting for a pool thread to wake others up takes a fortieth longer for four large chunks.
     """
     try:
-        windows, out, touched_bytes = _alone(wanted) if isinstance(wanted, BoxView) else wanted
+        windows, out, touched_bytes = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
         if touched_bytes <= INLINE_READ_BYTES or is_one_quick(windows):
             execution.drive(read_here(windows))
             futures.resolve(future, out)
@@ -105,199 +139,8 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     return True
 
 
-class _Batch:
-    """Reads that are made together, known by their numbers."""
-
-    __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
-
-    def __init__(self, waiting: Sequence[Future[Any]]) -> None:
-        self._futures = waiting
-        self._outs: dict[int, Array] = {}
-        self._errors: list[BaseException | None] = [None] * len(waiting)
-        self._planned: dict[int, Planned] = {}
-        self._boxes: list[BoxPlans] = []
-
-    def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
-        """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
-        try:
-            self._plan(wanted)
-        except BaseException as failure:  # noqa: BLE001  # the futures carry it
-            self._errors = [failure] * len(self._futures)
-        if self._touched_bytes <= INLINE_READ_BYTES:
-            self._make()
-        else:
-            execution.hand_over(self._make, kind="io")
-
-    @property
-    def _touched_bytes(self) -> int:
-        """How many bytes are decoded if each read decodes for itself."""
-        plans: Sequence[BoxPlans | Planned] = [*self._boxes, *self._planned.values()]
-        return sum([each.touched_bytes for each in plans])
-
-    def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
-        """Plan the reads that are not planned yet."""
-        views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
-        if len(views) >= BOX_COLUMNS_FROM:
-            self._boxes = plan_boxes(views)
-        for boxes in self._boxes:
-            self._outs |= boxes.outs
-        for number in set(range(len(wanted))).difference(self._outs):
-            each = wanted[number]
-            try:
-                planned = _alone(each) if isinstance(each, BoxView) else each
-            except StoreError as error:
-                self._errors[number] = error
-            else:
-                self._planned[number], self._outs[number] = planned, planned.out
-
-    def _make(self) -> None:
-        """Make the reads; whatever happens, nobody waits for ever."""
-        try:
-            execution.drive(self._make_together())
-        except BaseException as failure:  # noqa: BLE001  # the futures carry it
-            self._errors = [failure] * len(self._futures)
-        found = [
-            self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
-        ]
-        tell(self._futures, found)
-
-    async def _make_together(self) -> None:
-        """Make the reads; each chunk is fetched once."""
-        listed: dict[Any, list[User]] = {}
-        parts: dict[Any, ChunkReader] = {}
-        for number, planned in self._planned.items():
-            for window in planned.windows:
-                for cell, identity in zip(window.cells, window.identities, strict=True):
-                    listed.setdefault(identity, []).append((number, window.part, cell))
-                    parts.setdefault(type(identity), window.part)
-        users: dict[Any, Users] = {**listed}
-        for boxes in self._boxes:
-            for key, run in boxes.runs.items():
-                users[key] = [*users[key], *run] if key in users else run
-                parts.setdefault(type(key), boxes.part)
-        for kind, part in parts.items():
-            wanted = [identity for identity in users if type(identity) is kind]
-            size = _batch_size(part.chunks.model)
-            job = _SharedChunks(part.source, users, self._errors)
-            batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
-            if size == 1:  # large chunks: each worker reads and decodes its own
-                workers = part.chunks.workers(part.chunks.model.chain.working_size)
-                await execution.offload(partial(execution.map_blocking, job.run, batches, limit=workers))
-                continue
-            for batch in batches:
-                await job.fetch_and_place(batch)
-
-
-def _alone(view: BoxView) -> Planned:
-    chunks, transform, order = view
-    shape, maps = located(transform, chunks.bounds)
-    return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
-
-
-def _batch_size(model: ChunkModel) -> int:
-    """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
-    shard = model.shard
-    size = (model.chain if shard is None else shard.inner).decoded_size
-    return 1 if shard is None and size >= LARGE_CHUNK_BYTES else max(1, QUEUE_FETCH_BYTES // size)
-
-
-class _SharedChunks(NamedTuple):
-    """Chunks of one source: which read wants which part of each, and the errors of the reads."""
-
-    source: Source
-    users: dict[Any, Users]
-    errors: list[BaseException | None]
-
-    def run(self, batch: list[Any]) -> None:
-        """Do on this thread what `fetch_and_place` does."""
-        execution.drive(self.fetch_and_place(batch))
-
-    async def fetch_and_place(self, batch: list[Any]) -> None:
-        """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
-        pairs: list[Pair] = []
-        for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
-            if isinstance(outcome, BaseException):  # only what is damaged fails
-                self._fail(identity, outcome)
-            else:
-                pairs.append((identity, outcome))
-        begin_ns = perf_counter_ns()
-        count = self._sharers(pairs)
-        if count > 1:
-            size = math.ceil(len(pairs) / count)
-            shares = [pairs[begin : begin + size] for begin in range(0, len(pairs), size)]
-            await execution.offload(execution.map_blocking, self._place_all, shares)
-        else:
-            self._place_all(pairs)
-        _, part, _ = next(iter(self.users[batch[0]]))
-        if part.chunks.meter is not None:
-            part.chunks.meter.decoded(len(batch), begin_ns)
-
-    def _fail(self, identity: Any, error: BaseException) -> None:
-        for number, _, _ in self.users[identity]:
-            self.errors[number] = error
-
-    def _sharers(self, pairs: Sequence[Pair]) -> int:
-        """Return how many threads should decode: one, unless that takes long."""
-        if len(pairs) < 2:
-            return 1
-        _, part, _ = next(iter(self.users[pairs[0][0]]))
-        model = part.chunks.model
-        chain = model.chain if part.grid is None else part.grid.layout.inner
-        return min(
-            part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH_BYTES)
-        )
-
-    def _place_all(self, pairs: Sequence[Pair]) -> None:
-        """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""
-        left: list[Pair] = []
-        boxed: list[tuple[BoxRun, Pair]] = []
-        for pair in pairs:
-            users = self.users[pair[0]]
-            if isinstance(users, BoxRun) and pair[1].state == "value" and not users.apart:
-                boxed.append((users, pair))
-            else:
-                left.append(pair)
-        size = boxed[0][0].part.run_length if boxed else 1
-        for begin in range(0, len(boxed), size):
-            some = boxed[begin : begin + size]
-            chunks = (
-                some[0][0].part.decode_run([pair[1].value for _, pair in some]) if len(some) > 1 else None
-            )
-            if chunks is None:
-                left += [pair for _, pair in some]
-                continue
-            for (users, _), chunk in zip(some, chunks, strict=True):
-                users.copy_out(chunk)
-        for pair in left:
-            self._place(pair)
-
-    def _place(self, pair: Pair) -> None:
-        identity, answer = pair
-        users = self.users[identity]
-        try:
-            if isinstance(users, BoxRun):
-                users.place(identity, answer)
-                return
-            if len(users) == 1 or answer.state != "value" or _want_little(users):
-                for _, part, cell in users:
-                    part.decode(cell, identity, answer)
-                return
-            _, first, cell = users[0]
-            chunk = first.decode_all_to_scratch(cell, answer)
-            for _, part, cell in users:
-                part.placement.copy_out(cell, chunk)
-        except Exception as error:  # noqa: BLE001  # the futures carry it
-            self._fail(identity, locate_error(self.source, identity, error))
-
-
-def _want_little(users: Sequence[User]) -> bool:
-    """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
-    wanted = 0
-    for _, part, cell in users:
-        span = part.span(cell)
-        if span is None:
-            return False
-        wanted += span[1] - span[0]
-        if 2 * wanted > math.prod(part.chain(cell).chunk.shape):
-            return False
-    return True
+async def _made_waiting(wanted: Planned | BoxView) -> Array:
+    """Make a single read of a store that waits."""
+    windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
+    await read_waiting(windows)
+    return out

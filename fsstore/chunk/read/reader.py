@@ -34,6 +34,7 @@ from fsstore.chunk.tuning import (
     INLINE_READ_BYTES,
     JOINT_BYTES,
     LOOP_COPY_BYTES,
+    LOOP_DECODE_BYTES,
     NEAR_SHARD_BYTES,
     NEAR_SHARDS_BYTES,
     NEAR_WINDOW_BYTES,
@@ -54,7 +55,16 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = ["Later", "is_one_quick", "is_python_mostly", "plan_alone", "read", "read_here", "read_spread"]
+__all__ = [
+    "Later",
+    "is_one_quick",
+    "is_python_mostly",
+    "plan_alone",
+    "read",
+    "read_here",
+    "read_spread",
+    "read_waiting",
+]
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -119,7 +129,7 @@ class ReadWay(Enum):
     """How a read is made: decided once, before it is cut into windows."""
 
     TASKS = "as tasks of the event loop: the store waits"
-    QUEUED = "with others, when somebody asks for a result"
+    QUEUED = "with others, when somebody asks for a result, or as tasks of the event loop"
     HERE = "on the thread that asks"
     SPREAD = "by pool threads, which take windows in turns"
 
@@ -141,42 +151,42 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    waits = chunks.store.driver.features.waits
+    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+        queued = False  # its parts have to be of one generation
     way = _way(chunks, later, small=small, queued=queued)
-    copied = (
-        way is ReadWay.TASKS and model.chain.flat_dtype is not None
-    )  # nothing to decode while more is fetched
-    if entries is None:
-        windows = _chunk_windows(request, outline, at_once=small or copied)
-        return _CutRead(windows, model.chain, touched, copied=copied).begin(way, request, later)
-    windows = _entry_windows(request, entries, small=small, near=way is not ReadWay.TASKS and not queued)
-    return _CutRead(windows, entries.grid.layout.inner, touched, copied=copied).begin(way, request, later)
+    if entries is None:  # where nothing is decoded, nothing is to be done while more is fetched
+        at_once = small or (waits and model.chain.flat_dtype is not None)
+        windows = _chunk_windows(request, outline, at_once=at_once)
+        return _CutRead(windows, model.chain, touched).begin(way, request, later)
+    windows = _entry_windows(request, entries, small=small, near=not waits and not queued)
+    return _CutRead(windows, entries.grid.layout.inner, touched).begin(way, request, later)
 
 
 def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
-    if chunks.store.driver.features.waits:
-        return ReadWay.TASKS
     if queued and later is not None:
         return ReadWay.QUEUED
+    if chunks.store.driver.features.waits:
+        return ReadWay.TASKS
     return ReadWay.HERE if small else ReadWay.SPREAD
 
 
 class _CutRead(NamedTuple):
-    """A read in windows: the codecs of their chunks, the bytes they touch, and whether these are only `copied`."""
+    """A read in windows: the codecs of their chunks, and the bytes they touch."""
 
     windows: Iterable[Window]
     chain: BoundChain
     touched: int
-    copied: bool = False
 
     def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
         """Make the read, now or later."""
-        windows, chain, touched, copied = self
+        windows, chain, touched = self
         if way is ReadWay.QUEUED and later is not None:
             made = list(windows)
             return later(Planned(made, request.out, _bytes_decoded(made, touched)))
         threads = request.chunks.workers(chain.working_size)
         if way is ReadWay.TASKS:
-            done = execution.start(_read_waiting(windows, threads, chain, copied=copied))
+            done = execution.start(_read_waiting(windows, threads, chain))
         elif way is ReadWay.HERE:
             done = execution.start(read_here(windows), waits=False)
         else:
@@ -311,15 +321,21 @@ def _sharers(windows: Sequence[Window]) -> int:
     return min(threads, int(effort // THREAD_WORTH_BYTES))
 
 
-async def _read_waiting(
-    windows: Iterable[Window], threads: int, chain: BoundChain, *, copied: bool = False
-) -> None:
-    """Read windows; small ones that are only copied are put in their place here, others are decoded by `threads`.
+async def read_waiting(windows: Sequence[Window]) -> None:
+    """Make a read of a store that waits."""
+    if windows:
+        chain = _chain_of(windows[0])
+        await _read_waiting(windows, windows[0].part.chunks.workers(chain.working_size), chain)
+
+
+async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundChain) -> None:
+    """Read windows of chunks that `chain` decodes, those that take long by `threads`.
 
     Copying alone costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
     without.
     """
     room = asyncio.Semaphore(threads)
+    copied = chain.flat_dtype is not None
 
     async def decode_apart(piece: tuple[Window, Answers]) -> None:
         async with room:
@@ -327,10 +343,10 @@ async def _read_waiting(
 
     async def make(window: Window) -> None:
         answers = await fetch(window)
-        if copied and window.part.chunks.cache is None and _bytes_of(window) <= LOOP_COPY_BYTES:
+        if _is_soon_decoded(window, copied=copied):
             decode(window, answers)
-            return
-        await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
+        else:
+            await execution.gather(list(map(decode_apart, _pieces(window, answers, threads))))
         again = None if window.guard is None else window.guard.over()
         if again is not None:
             await make(again)
@@ -338,6 +354,15 @@ async def _read_waiting(
     fewest = threads * chain.decoded_size
     budget = COPIED_IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await run_bounded(make, windows, cost=_bytes_of, budget=budget)
+
+
+def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
+    """Return whether the event loop decodes a window itself: handing it over would take as long."""
+    if window.part.chunks.cache is not None:
+        return False
+    if copied and _bytes_of(window) <= LOOP_COPY_BYTES:
+        return True
+    return len(window.cells) * _chain_of(window).effort <= LOOP_DECODE_BYTES
 
 
 def _bytes_of(window: Window) -> int:

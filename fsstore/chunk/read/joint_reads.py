@@ -1,0 +1,279 @@
+"""Small reads of one array that are made together: each chunk is fetched and decoded once for all of them.
+
+An error in a chunk fails the reads that touch it and no others.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from time import perf_counter_ns
+from typing import Any, NamedTuple, TypeAlias
+
+from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.plan.request import located
+from fsstore.chunk.plan.source import Source
+from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
+from fsstore.chunk.read.reader import (
+    plan_alone,
+)
+from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
+from fsstore.chunk.tuning import (
+    BOX_COLUMNS_FROM,
+    FAR_WINDOW_BYTES,
+    INLINE_READ_BYTES,
+    LARGE_CHUNK_BYTES,
+    LOOP_DECODE_BYTES,
+    QUEUE_FETCH_BYTES,
+    THREAD_WORTH_BYTES,
+    WINDOW_BYTES,
+    WINDOW_COST_BYTES,
+)
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.contract import Array
+from fsstore.errors import StoreError
+from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.runtime import execution
+from fsstore.runtime.fan_out import run_bounded
+from fsstore.runtime.future import Future
+from fsstore.runtime.together import outcomes, tell
+
+__all__ = ["JointReads", "planned_alone"]
+
+
+User: TypeAlias = tuple[int, ChunkReader, ReadCell]
+"""The number of a read that wants a part of a chunk, how it reads, and the part."""
+Users: TypeAlias = "list[User] | BoxRun"
+Pair: TypeAlias = tuple[Any, ReadResult]
+"""A chunk, as a source calls it, and the answer."""
+
+
+class JointReads:
+    """Reads that are made together, known by their numbers."""
+
+    __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
+
+    def __init__(self, waiting: Sequence[Future[Any]]) -> None:
+        self._futures = waiting
+        self._outs: dict[int, Array] = {}
+        self._errors: list[BaseException | None] = [None] * len(waiting)
+        self._planned: dict[int, Planned] = {}
+        self._boxes: list[BoxPlans] = []
+
+    def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
+        self._plan(wanted)
+        if self._touched_bytes <= INLINE_READ_BYTES:
+            self._make()
+        else:
+            execution.hand_over(self._make, kind="io")
+
+    @property
+    def _touched_bytes(self) -> int:
+        """How many bytes are decoded if each read decodes for itself."""
+        plans: Sequence[BoxPlans | Planned] = [*self._boxes, *self._planned.values()]
+        return sum([each.touched_bytes for each in plans])
+
+    async def make_waiting(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan and make the reads of a store that waits."""
+        self._plan(wanted)
+        await self._make_together()
+        self._tell()
+
+    def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
+        """Plan the reads that are not planned yet."""
+        try:
+            self._plan_all(wanted)
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
+
+    def _plan_all(self, wanted: Sequence[Planned | BoxView]) -> None:
+        views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
+        if len(views) >= BOX_COLUMNS_FROM:
+            self._boxes = plan_boxes(views)
+        for boxes in self._boxes:
+            self._outs |= boxes.outs
+        for number in set(range(len(wanted))).difference(self._outs):
+            each = wanted[number]
+            try:
+                planned = planned_alone(each) if isinstance(each, BoxView) else each
+            except StoreError as error:
+                self._errors[number] = error
+            else:
+                self._planned[number], self._outs[number] = planned, planned.out
+
+    def _make(self) -> None:
+        """Make the reads; whatever happens, nobody waits for ever."""
+        try:
+            execution.drive(self._make_together())
+        except BaseException as failure:  # noqa: BLE001  # the futures carry it
+            self._errors = [failure] * len(self._futures)
+        self._tell()
+
+    def _tell(self) -> None:
+        found = [
+            self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
+        ]
+        tell(self._futures, found)
+
+    async def _make_together(self) -> None:
+        """Make the reads; each chunk is fetched once."""
+        listed: dict[Any, list[User]] = {}
+        parts: dict[Any, ChunkReader] = {}
+        for number, planned in self._planned.items():
+            for window in planned.windows:
+                for cell, identity in zip(window.cells, window.identities, strict=True):
+                    listed.setdefault(identity, []).append((number, window.part, cell))
+                    parts.setdefault(type(identity), window.part)
+        users: dict[Any, Users] = {**listed}
+        for boxes in self._boxes:
+            for key, run in boxes.runs.items():
+                users[key] = [*users[key], *run] if key in users else run
+                parts.setdefault(type(key), boxes.part)
+        for kind, part in parts.items():
+            wanted = [identity for identity in users if type(identity) is kind]
+            size = _batch_size(part)
+            job = _SharedChunks(part.source, users, self._errors)
+            batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+            if part.chunks.store.driver.features.waits:
+                await run_bounded(job.fetch_and_place, batches, cost=job.bytes_of, budget=WINDOW_BYTES)
+                continue
+            if size == 1:  # large chunks: each worker reads and decodes its own
+                workers = part.chunks.workers(part.chunks.model.chain.working_size)
+                await execution.offload(partial(execution.map_blocking, job.run, batches, limit=workers))
+                continue
+            for batch in batches:
+                await job.fetch_and_place(batch)
+
+
+def _batch_size(part: ChunkReader) -> int:
+    """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
+    size = _chain_of(part).decoded_size
+    if part.grid is not None:
+        return max(1, QUEUE_FETCH_BYTES // size)
+    if part.chunks.store.driver.features.waits:
+        return max(1, FAR_WINDOW_BYTES // size)
+    return 1 if size >= LARGE_CHUNK_BYTES else QUEUE_FETCH_BYTES // size
+
+
+def _chain_of(part: ChunkReader) -> BoundChain:
+    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
+
+
+class _SharedChunks(NamedTuple):
+    """Chunks of one source: which read wants which part of each, and the errors of the reads."""
+
+    source: Source
+    users: dict[Any, Users]
+    errors: list[BaseException | None]
+
+    def run(self, batch: list[Any]) -> None:
+        """Do on this thread what `fetch_and_place` does."""
+        execution.drive(self.fetch_and_place(batch))
+
+    async def fetch_and_place(self, batch: list[Any]) -> None:
+        """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
+        pairs: list[Pair] = []
+        for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
+            if isinstance(outcome, BaseException):  # only what is damaged fails
+                self._fail(identity, outcome)
+            else:
+                pairs.append((identity, outcome))
+        begin_ns = perf_counter_ns()
+        count = self._sharers(pairs)
+        if count > 1:
+            size = math.ceil(len(pairs) / count)
+            shares = [pairs[begin : begin + size] for begin in range(0, len(pairs), size)]
+            await execution.offload(execution.map_blocking, self._place_all, shares)
+        elif pairs and len(pairs) * self._reader(pairs[0][0])[1].effort > LOOP_DECODE_BYTES:
+            await execution.offload(self._place_all, pairs, kind="compute")
+        else:
+            self._place_all(pairs)
+        part, _ = self._reader(batch[0])
+        if part.chunks.meter is not None:
+            part.chunks.meter.decoded(len(batch), begin_ns)
+
+    def bytes_of(self, batch: list[Any]) -> int:
+        """Return what a batch weighs while it is under way."""
+        return max(WINDOW_COST_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
+
+    def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
+        """Return what reads a chunk, and its codecs."""
+        _, part, _ = next(iter(self.users[identity]))
+        return part, _chain_of(part)
+
+    def _fail(self, identity: Any, error: BaseException) -> None:
+        for number, _, _ in self.users[identity]:
+            self.errors[number] = error
+
+    def _sharers(self, pairs: Sequence[Pair]) -> int:
+        """Return how many threads should decode: one, unless that takes long."""
+        if len(pairs) < 2:
+            return 1
+        part, chain = self._reader(pairs[0][0])
+        return min(
+            part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH_BYTES)
+        )
+
+    def _place_all(self, pairs: Sequence[Pair]) -> None:
+        """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""
+        left: list[Pair] = []
+        boxed: list[tuple[BoxRun, Pair]] = []
+        for pair in pairs:
+            users = self.users[pair[0]]
+            if isinstance(users, BoxRun) and pair[1].state == "value" and not users.apart:
+                boxed.append((users, pair))
+            else:
+                left.append(pair)
+        size = boxed[0][0].part.run_length if boxed else 1
+        for begin in range(0, len(boxed), size):
+            some = boxed[begin : begin + size]
+            chunks = (
+                some[0][0].part.decode_run([pair[1].value for _, pair in some]) if len(some) > 1 else None
+            )
+            if chunks is None:
+                left += [pair for _, pair in some]
+                continue
+            for (users, _), chunk in zip(some, chunks, strict=True):
+                users.copy_out(chunk)
+        for pair in left:
+            self._place(pair)
+
+    def _place(self, pair: Pair) -> None:
+        identity, answer = pair
+        users = self.users[identity]
+        try:
+            if isinstance(users, BoxRun):
+                users.place(identity, answer)
+                return
+            if len(users) == 1 or answer.state != "value" or _want_little(users):
+                for _, part, cell in users:
+                    part.decode(cell, identity, answer)
+                return
+            _, first, cell = users[0]
+            chunk = first.decode_all_to_scratch(cell, answer)
+            for _, part, cell in users:
+                part.placement.copy_out(cell, chunk)
+        except Exception as error:  # noqa: BLE001  # the futures carry it
+            self._fail(identity, locate_error(self.source, identity, error))
+
+
+def _want_little(users: Sequence[User]) -> bool:
+    """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
+    wanted = 0
+    for _, part, cell in users:
+        span = part.span(cell)
+        if span is None:
+            return False
+        wanted += span[1] - span[0]
+        if 2 * wanted > math.prod(part.chain(cell).chunk.shape):
+            return False
+    return True
+
+
+def planned_alone(view: BoxView) -> Planned:
+    """Return the plan of a box by itself."""
+    chunks, transform, order = view
+    shape, maps = located(transform, chunks.bounds)
+    return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
