@@ -211,7 +211,7 @@ def reorder(transform: T, order: Sequence[int]) -> T:
             maps.append(output._replace(index_array=output.index_array.transpose(order)))
         else:
             maps.append(output)
-    return _with_domain(transform, transform._domain.reordered(order), maps)
+    return _with_domain(transform, transform._domain.dims(order), maps)
 
 
 def permute(transform: T, specs: DimSpecs | None) -> T:

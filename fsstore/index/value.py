@@ -178,14 +178,10 @@ class DomainValue:
         return cls._of(low, high, implicit_low, implicit_high, tuple(labels))
 
     def dims(self, selected: Iterable[int]) -> Self:
-        """Return the domain of the dimensions `selected`, in that order."""
+        """Return the domain of the dimensions `selected`, in that order, each once at most."""
         picked = list(selected)
-        return self._of_bounds([self.bounds(i) for i in picked], [self._labels[i] for i in picked])
-
-    def reordered(self, order: Sequence[int]) -> Self:
-        """Return the domain with its dimensions in another order, each of them once."""
         sides = self._low, self._high, self._implicit_low, self._implicit_high, self._labels
-        return self._of(*[tuple([side[dim] for dim in order]) for side in sides])  # type: ignore[arg-type]
+        return self._of(*[tuple([side[dim] for dim in picked]) for side in sides])  # type: ignore[arg-type]
 
     def __eq__(self, other: object) -> bool:
         """Return whether bounds, flags and labels are equal."""
