@@ -7,7 +7,8 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from fsstore.arrays.opening import open as open_array
+from fsstore.arrays.spec_options import apply_options
+from fsstore.arrays.spec_parse import array_spec
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.new_array import NewArray
@@ -16,7 +17,7 @@ from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
-from fsstore.format.node_words import is_document
+from fsstore.format.node_words import NodeWords, is_document
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.runtime import execution
 from fsstore.values import registry
@@ -122,10 +123,15 @@ async def missing(place: Place, at: str) -> str:
 
 async def open_stored(place: Place, at: str, found: Found) -> TensorStore:
     """Return the array at a path, by the documents that were just read."""
-    kind = registry.drivers.get(found.words.driver)
+    return await _opened(place, found.words, at, documents=found.answers)
+
+
+async def _opened(place: Place, words: NodeWords, at: str, **wanted: Any) -> TensorStore:
+    """Return the array at a path, opened over the store of the group, so that each sees what the other writes."""
+    kind = registry.drivers.get(words.driver)
     assert kind is not None, "arrays of every format of groups have a driver"
-    opening = opening_beneath(kind, place.store, place.below(at).path, place.context, documents=found.answers)
-    opened = await kind.open(replace(opening, writable=place.writable))
+    opening = opening_beneath(kind, place.store, place.below(at).path, place.context)
+    opened = await kind.open(replace(opening, writable=place.writable, **wanted))
     return TensorStore._of(opened, readable=True, writable=place.writable)
 
 
@@ -145,13 +151,9 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
         await here.write(
             words.attributes, words.with_attributes(None, beside, here.describe(words.attributes))
         )
-    spec = {
-        "driver": words.driver,
-        "kvstore": place.store.at(here.path).effective_spec(),
-        "dtype": wanted.dtype,
-        "metadata": metadata,
-    }
-    made = await open_array(spec, context=place.context, create=True, fill_value=wanted.fill_value)
+    json = {"driver": words.driver, "dtype": wanted.dtype, "metadata": metadata}
+    spec = apply_options(array_spec(json), {"create": True, "fill_value": wanted.fill_value})
+    made = await _opened(place, words, at, members=spec.members, schema=spec.base_schema, mode=spec.mode)
     await renew(place.prefix, words, top or at)
     return made
 

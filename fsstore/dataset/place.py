@@ -180,6 +180,8 @@ async def open_place(
     `w` deletes everything below first.
     """
     directory, known = store, _NOTHING
+    if mode == "a":
+        begin_creating(store.driver)
     if mode in ("r", "r+", "a"):  # a new place holds nothing to enter
         directory, entered = await enter_group(store, context, _BESIDE)
         known = entered.answers

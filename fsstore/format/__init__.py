@@ -12,9 +12,8 @@
 * `precomputed`: Neuroglancer precomputed volumes: info to a ChunkedArray of one scale, and back
 * `schema_check`: what all formats check of a schema: against a stored array, and while one is created
 * `zarr2`: zarr v2: .zarray to a ChunkedArray, and back
-* `zarr2_create`: creating zarr v2 metadata from a schema and metadata constraints
 * `zarr2_dtype`: data types of zarr v2: NumPy's type strings, the bare names TensorStore adds, and lists of fields
-* `zarr2_match`: metadata constraints of zarr v2 against schemas and stored arrays
+* `zarr2_match`: metadata constraints of zarr v2 against schemas and stored arrays, and new metadata from them
 * `zarr3`: zarr v3: zarr.json to a ChunkedArray, and back
 * `zarr3_create`: creating zarr v3 metadata from a schema and metadata constraints
 * `zarr3_document`: the members of zarr.json: complete as stored, partial as constraints of a spec

@@ -18,9 +18,8 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2
 from fsstore.format.lenient import load_lenient, usual_v2
 from fsstore.format.node_words import labels_of_attributes
-from fsstore.format.zarr2_create import create_metadata
 from fsstore.format.zarr2_dtype import checked_dtype, parse_dtype, shown_field
-from fsstore.format.zarr2_match import check_constraints, constrain_schema, implied_schema
+from fsstore.format.zarr2_match import check_constraints, constrain_schema, create_metadata, implied_schema
 from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.schema import Schema
 from fsstore.values.detection import Detection

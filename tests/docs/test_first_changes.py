@@ -79,9 +79,18 @@ def test_change_works_as_printed(change, tmp_path):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("change", changes(), ids=lambda change: change.title)
+def test_classes_have_names_of_their_own(change):
+    """No class of a change is called like one that the package has, which the house tests would refuse."""
+    known = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "fsstore").rglob("*.py"))
+    made = [name for _, code in change.blocks for name in re.findall(r"^class (\w+)", code, re.MULTILINE)]
+    assert made
+    assert not [name for name in made if re.search(rf"^class {name}\b", known, re.MULTILINE)]
+
+
 def test_places_of_the_search_exist():
     """Each step of the search names a file that holds the name it speaks of."""
-    text = PAGE.read_text(encoding="utf-8").partition("## Find where")[2]
+    text = PAGE.read_text(encoding="utf-8").partition("## Find where")[2].partition("\n## ")[0]
     steps = re.findall(r"^\d\. `(fsstore/[^`]+)`: .*?`(\w+)`", text, re.MULTILINE)
     assert len(steps) == 3
     for place, name in steps:

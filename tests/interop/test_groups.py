@@ -484,3 +484,20 @@ def test_arrays_of_structures_are_shared_with_zarr(tmp_path, kind):
     assert (group["w"].read().result() == values).all()
     group["w"][1].write(values[3]).result()
     assert theirs[1] == values[3]
+
+
+@pytest.mark.parametrize("name", ["refs.json", "refs.parq"])
+def test_a_group_over_a_reference_set_sees_its_own_arrays(tmp_path, name):
+    """An array that a group creates in a set is a member at once, and later handles of the group see its values."""
+    place = f"file://{tmp_path}/{name}|reference:"
+    group = ts.open_group(place, mode="a", zarr_format=2).result()
+    array = group.create_array("ocean/sst", shape=[4], dtype="i4").result()
+    array[:] = [1, 2, 3, 4]
+    assert list(group) == ["ocean"]
+    assert "ocean/sst" in group
+    assert group["ocean/sst"].read().result().tolist() == [1, 2, 3, 4]
+    group["ocean/sst"][1:3] = 7
+    assert array.read().result().tolist() == [1, 7, 7, 4]
+    assert ts.open_group(place, mode="r").result()["ocean/sst"].read().result().tolist() == [1, 7, 7, 4]
+    del group["ocean/sst"]
+    assert "ocean/sst" not in group

@@ -71,6 +71,7 @@ def test_a_copy_of_a_netcdf_file_is_the_same_dataset(tmp_path, scheme, seed):
     xr.testing.assert_identical(xr.open_zarr(tmp_path / "x.zarr").load(), expected)
 
 
+@pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 @pytest.mark.parametrize(("version", "other"), [(2, 3), (3, 2)])
 @pytest.mark.parametrize(
     "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]

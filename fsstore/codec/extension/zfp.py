@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import too_long
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
@@ -35,7 +35,7 @@ _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
 
 @dataclass(frozen=True, slots=True)
-class ZfpCodec:
+class ZfpCodec(Configured):
     """Numbers without loss (`reversible`), or with as much as the parameter of the mode allows."""
 
     mode: str
@@ -74,11 +74,6 @@ class ZfpCodec:
         given = {name for name in ("tolerance", "rate", "precision") if getattr(self, name) is not None}
         if given != ({wanted} if wanted else set()):
             raise JsonError(f'The mode "{self.mode}" of zfp has {wanted or "no"} parameter')
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        parameters = {"tolerance": self.tolerance, "rate": self.rate, "precision": self.precision}
-        return {"mode": self.mode} | {k: value for k, value in parameters.items() if value is not None}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundZfp:
         """Return the codec for chunks like `decoded`."""

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Member, Members, Options, read_options
+from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
 from fsstore.codec.size import encoded_bound, output_limit, too_large
 from fsstore.codec.zarr3 import blosc_snappy
@@ -190,7 +190,7 @@ def _other_build(data: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class BloscCodec:
+class BloscCodec(Configured):
     """Blosc.  `typesize` is None without shuffling, where it means nothing."""
 
     cname: str
@@ -244,18 +244,6 @@ class BloscCodec:
             None if shuffle == "noshuffle" else typesize,
             options.get("blocksize", 0),
         )
-
-    def to_json(self) -> dict[str, Json]:
-        """Return the configuration as stored."""
-        out: dict[str, Json] = {
-            "cname": self.cname,
-            "clevel": self.clevel,
-            "shuffle": self.shuffle,
-            "blocksize": self.blocksize,
-        }
-        if self.typesize is not None:
-            out["typesize"] = self.typesize
-        return out
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundBlosc:
         """Return the codec for bytes like `decoded`."""
