@@ -28,6 +28,26 @@ from tests.servers import process as process_of_servers
 
 
 @pytest.fixture
+def tune(monkeypatch):
+    """Return what sets numbers of a package for a test, in whichever modules of the package use them."""
+
+    def set_numbers(package, **numbers):
+        home = f"fsstore.{package}"
+        modules = [
+            module
+            for name, module in sys.modules.copy().items()
+            if f"{name}.".startswith(f"{home}.") and not name.endswith(".tuning")
+        ]
+        for name, value in numbers.items():
+            users = [module for module in modules if name in vars(module)]
+            assert users, f"no module of {home} uses a {name}"
+            for module in users:
+                monkeypatch.setattr(module, name, value)
+
+    return set_numbers
+
+
+@pytest.fixture
 def s3_credentials(monkeypatch):
     """Give the environment of S3 clients, which must not look for it elsewhere."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")

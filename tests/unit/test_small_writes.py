@@ -221,9 +221,9 @@ def test_threads_write_parts_of_the_same_chunks(tmp_path):
     assert not joint_write._queues.now
 
 
-def test_values_that_wait_are_bounded(gate, monkeypatch):
+def test_values_that_wait_are_bounded(gate, tune):
     """Who begins more than may wait helps to write."""
-    monkeypatch.setattr(joint_write, "SMALL_WAITING_BYTES", 20_000)
+    tune("chunk", SMALL_WAITING_BYTES=20_000)
     store = created("memory://bounded/", shape=(400, 36))
     begun(store, gate, [])
     gate.set()

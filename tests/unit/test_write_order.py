@@ -153,9 +153,9 @@ def test_what_touches_other_chunks_does_not_wait(gate):
     large.result(10)
 
 
-def test_writes_of_very_many_chunks_stand_for_all(gate, monkeypatch):
+def test_writes_of_very_many_chunks_stand_for_all(gate, tune):
     """Chunks are not listed without bound."""
-    monkeypatch.setattr(write_order, "LISTED_CHUNKS", 3)
+    tune("chunk", LISTED_CHUNKS=3)
     store = created("memory://many/")
     futures = [store.write(1), store[300, 300].write(2), store.write(3), store[0, 0].write(4)]
     assert gate.reached.wait(10)
