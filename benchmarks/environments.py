@@ -39,6 +39,7 @@ _SPEED = 20e6  # bytes a second of the line that is filled
 _ARRAYS = 100
 _KEYS = 2500
 _PIECES = 16
+_BATCH = 6  # of them that dask sends to a process together
 
 Work = Callable[[Way, str], Any]
 
@@ -179,7 +180,13 @@ def _pieces(array: Any, scheduler: str, workers: int, pool: Executor | None) -> 
     lazy = dask.array.from_array(array, chunks=(side, side), asarray=False, name=False)
     found = {"pool": pool} if pool is not None else {}
     with dask.config.set(scheduler=scheduler, num_workers=workers, **found):
-        return lazy.sum().compute()  # type: ignore[no-untyped-call]  # dask says no types
+        return lazy.sum().compute()
+
+
+def _in_a_row(workers: int, batch: int) -> int:
+    """Return how many pieces one worker reads after each other at least, where it is given batches."""
+    batches = [min(batch, _PIECES - first) for first in range(0, _PIECES, batch)]
+    return max(sum(batches[first::workers]) for first in range(min(workers, len(batches))))
 
 
 def _warm(number: int) -> int:
@@ -205,18 +212,23 @@ def _pools() -> Iterator[tuple[str, str, int, Executor | None]]:
 def dask(root: Path, words: list[str], chosen: Mapping[str, Way]) -> None:
     """Print the rounds of 16 pieces of a chunk that dask reads, each by itself."""
     servers = [FarServer(root, delay) for delay in _DELAYS_S]
-    print("| dask with | least | by | rounds | ms at 5, 30 and 100 ms |\n|---|---|---|---|---|")
+    print(
+        "| dask with | least | by | rounds | requests | ms at 5, 30 and 100 ms |\n|---|---|---|---|---|---|"
+    )
     for name, scheduler, workers, pool in _pools():
+        least = f"1 + {_in_a_row(workers, _BATCH if pool is not None else 1)}"
         for way in chosen.values():
             run = lambda url, way=way: _pieces(way.array(url, "chunks"), scheduler, workers, pool)  # noqa: E731,B023
             try:
                 run(servers[0].url)
             except Exception as error:  # what cannot be sent to another process
-                print(f"| {name} | | {way.name} | {type(error).__name__} | |", flush=True)
+                print(f"| {name} | | {way.name} | {type(error).__name__} | | |", flush=True)
                 continue
+            before = servers[0].traffic
             times = [_time(partial(run, server.url)) for server in servers]
-            told = f"{_slope(times):.1f} | {', '.join(map(str, times))}"
-            print(f"| {name} | 1 + {_PIECES // workers} | {way.name} | {told} |", flush=True)
+            asked = servers[0].traffic.since(before).requests / _RUNS
+            told = f"{_slope(times):.1f} | {asked:.0f} | {', '.join(map(str, times))}"
+            print(f"| {name} | {least} | {way.name} | {told} |", flush=True)
 
 
 PARTS: Mapping[str, Callable[[Path, list[str], Mapping[str, Way]], None]] = {

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,7 +34,8 @@ class Way(NamedTuple):
     """Opens an array with `count` requests under way at once, where that can be said."""
 
 
-class Eager(NamedTuple):
+@dataclass(frozen=True)
+class Eager:
     """An array of TensorStore's API, read by indexing as those of NumPy are: dask takes it, too."""
 
     store: Any

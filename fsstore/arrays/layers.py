@@ -16,6 +16,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.driver.contract import Layer, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
+from fsstore.index.domain import checked_vector
 from fsstore.index.transform import identity
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
@@ -191,7 +192,7 @@ def downsample(base: _S, downsample_factors: Iterable[int], method: DownsampleMe
     from fsstore.driver.downsample import KIND, DownsampleDriver
     from fsstore.driver.reduce_blocks import METHODS
 
-    factors = [index(factor) for factor in downsample_factors]
+    factors = checked_vector("downsample_factors", downsample_factors)
     if not isinstance(method, str):
         raise TypeError(f"method must be str, not {type(method).__name__}")
     if method not in METHODS:

@@ -14,6 +14,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.spec.parse import kv_spec, live_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
+from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.close_word import meant
 from fsstore.schema.familiar import in_our_words
 from fsstore.schema.open_mode import OpenMode, mode_from_options
@@ -141,9 +142,10 @@ def _with_kvstore(spec: S, kvstore: Any) -> S:
 
 def _kvstore_spec(kvstore: Any) -> KvSpecValue:
     """Return the spec of a store given as an argument, where a dictionary without a driver is a store itself."""
-    if hasattr(kvstore, "with_transaction"):
-        spec: KvSpecValue = kvstore.spec(retain_context=True)
-        return spec
+    if isinstance(kvstore, KvStore):
+        return kvstore.spec(retain_context=True)
+    if isinstance(kvstore, bool | int | float | list):
+        raise TypeError(f"kvstore is a store, a spec, a URL or a path, not {type(kvstore).__name__}")
     return live_spec(kvstore) if isinstance(kvstore, dict) and "driver" not in kvstore else kv_spec(kvstore)
 
 

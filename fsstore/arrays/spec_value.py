@@ -26,6 +26,7 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Json, quote, sorted_members
 from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
@@ -148,6 +149,7 @@ class SpecValue:
 
     def to_json(self, include_defaults: bool = False) -> Any:
         """Return the JSON form, members sorted by name."""
+        include_defaults = as_flag("include_defaults", include_defaults)
         bound = list(self.walk_resources())
         names = ResourceNames(bound) if bound else None
         out = self.json_with(names, include_defaults=include_defaults)

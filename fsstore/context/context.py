@@ -17,7 +17,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork, origin
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
-from fsstore.values.argument import as_text
+from fsstore.values.argument import as_flag, as_text
 from fsstore.values.json_like import json_like
 from fsstore.values.json_value import Json, combined, expected, quote, show
 from fsstore.values.printing import pretty
@@ -65,7 +65,7 @@ class ContextResource:
 
     def to_json(self, include_defaults: bool = False) -> Json:
         """Return the JSON form of the resource."""
-        return self.kind.to_json(self.config, include_defaults=include_defaults)
+        return self.kind.to_json(self.config, include_defaults=as_flag("include_defaults", include_defaults))
 
     def __repr__(self) -> str:
         """Return `Context.Resource({...})`."""
@@ -185,6 +185,7 @@ class ContextSpec:
 
     def to_json(self, include_defaults: bool = False) -> Json:
         """Return the JSON form, with the default members of resources on request."""
+        include_defaults = as_flag("include_defaults", include_defaults)
         out: dict[str, Any] = {}
         for key in sorted(self._entries):
             value, kind = self._entries[key], kind_of(key)

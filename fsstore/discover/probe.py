@@ -20,7 +20,7 @@ from functools import cache
 
 from fsstore.discover.absence import UNKNOWN_FILE
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, ReadUpTo
 from fsstore.kvstore.reference.detect import DETECT as REFERENCE
 from fsstore.kvstore.reference.detect import is_parquet_index
 from fsstore.kvstore.root.chain_url import names_file
@@ -183,12 +183,13 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
 
 async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
     """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
+    ends = [ReadUpTo(place.path, 0, known.head), ReadUpTo(place.path, -known.tail)]
     try:
-        first, last = await place.read_many([Read("", 0, known.head), Read("", -known.tail)])
+        first, last = [bytes(end.value) for end in await place.driver.read_many(ends)]
     except OutOfRangeError:
-        whole = bytes((await place.read()).value)
-        return whole, whole
-    return bytes(first.value), bytes(last.value)
+        first = last = bytes((await place.read()).value)
+    whole = first if len(first) < known.head else last if len(last) < known.tail else None
+    return (first, last) if whole is None else (whole, whole)
 
 
 async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
@@ -203,10 +204,7 @@ async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 
 async def _beginning(place: KvPrefix, size: int) -> bytes:
     """Return the first `size` bytes of a file, or all of a shorter one."""
-    try:
-        return bytes((await place.read("", 0, size)).value)
-    except OutOfRangeError:
-        return bytes((await place.read()).value)
+    return bytes((await place.read_up_to(size)).value)
 
 
 async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str | None) -> FoundFormat:

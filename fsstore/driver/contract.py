@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import index
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -16,13 +15,14 @@ import numpy as np
 
 from fsstore.context.context import Context, ContextResource, bind_resource
 from fsstore.errors import UnimplementedError
-from fsstore.index import Dim, IndexDomain, IndexTransform
+from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.schema.layout_grid import integers
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
@@ -68,14 +68,10 @@ class ResizeBounds(NamedTuple):
     ) -> ResizeBounds:
         """Return the bounds that a caller gives; None keeps all."""
 
-        def entries(bound: Iterable[int | None] | None) -> list[int | None]:
-            if isinstance(bound, str | bytes | Dim):
-                raise TypeError(f"bounds are a sequence of integers, not {type(bound).__name__}")
-            return (
-                [None] * rank if bound is None else [None if each is None else index(each) for each in bound]
-            )
+        def entries(name: str, bound: Iterable[int | None] | None) -> list[int | None]:
+            return [None] * rank if bound is None else integers(bound, name)
 
-        return cls(entries(low), entries(high))
+        return cls(entries("inclusive_min", low), entries("exclusive_max", high))
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,16 +45,6 @@ def source_array(source: Any, target: dtype, rank: int = 32) -> Any:
                 f"Cannot cast array data from {array.dtype!r} to {native!r} according to the rule 'safe'"
             )
         return array.astype(native)
-    if native.kind in "iu" and not isinstance(source, np.generic):
-        return _integers(source, native)
-    return np.asarray(source, dtype=native)
-
-
-def _integers(source: Any, native: Any) -> Any:
-    array = np.asarray(source)
-    if array.dtype.kind == "f" and native.itemsize < 8:
-        return array.astype(native)
-    # NumPy takes 64-bit integers of both halves of the range, side by side, for floats
     return np.asarray(source, dtype=native)
 
 

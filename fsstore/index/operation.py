@@ -15,7 +15,6 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
-from fsstore.index.dim import Dim
 from fsstore.index.interval import FAR, INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import DimSpecs, resolve
@@ -61,7 +60,7 @@ def vector_argument(vector: Any) -> Vector:
         return vector
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
-    if isinstance(vector, str | bytes | Dim) or not isinstance(vector, Iterable):
+    if isinstance(vector, str | bytes) or not isinstance(vector, Sequence | np.ndarray):
         raise TypeError(f"expected integers, not {type(vector).__name__}")
     return tuple([iv.int64_or_none(item) for item in vector])
 

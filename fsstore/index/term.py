@@ -94,7 +94,7 @@ def _many(key: Any) -> bool:
     if isinstance(key, slice):
         return any(_is_vector(part) for part in (key.start, key.stop, key.step))
     return key is not None and (
-        isinstance(key, bool | np.bool_ | np.ndarray) or not hasattr(key, "__index__")
+        isinstance(key, bool | np.bool_ | np.ndarray) or not hasattr(type(key), "__index__")
     )
 
 
@@ -105,7 +105,7 @@ def _parse_term(item: Any) -> tuple[Term, ...]:
         return (item,)
     if isinstance(item, slice):
         return _parse_slice(item)
-    if not isinstance(item, bool | np.bool_) and hasattr(item, "__index__"):
+    if not isinstance(item, bool | np.bool_) and hasattr(type(item), "__index__"):
         number = operator.index(item)
         if -INT64 <= number < INT64:
             return (number,)

@@ -18,7 +18,7 @@ from fsstore.errors import FailedPreconditionError, StoreError, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.close_word import Awaited
 from fsstore.runtime.wake import Bell, Hooks
-from fsstore.values.argument import as_seconds
+from fsstore.values.argument import as_callable, as_seconds
 
 __all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
 
@@ -117,9 +117,9 @@ class Future(Awaited, Generic[T]):
         """Call `callback(self)` when done, from any thread; at once if done already."""
         with _LOCK:
             if self._state == PENDING:
-                _hooks(self).callbacks.append(callback)
+                _hooks(self).callbacks.append(as_callable("callback", callback))
                 return
-        _call(callback, self)
+        _call(as_callable("callback", callback), self)
 
     def remove_done_callback(self, callback: Callable[[Future[T]], Any]) -> int:
         """Remove every registration of `callback`; return how many there were."""

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
+from fsstore.values.argument import as_flag
 from fsstore.values.json_like import WrittenAsJson, json_like
 from fsstore.values.json_value import Json, dumps, expected, obj, quote
 from fsstore.values.printing import pretty
@@ -76,8 +77,9 @@ class CodecSpec(WrittenAsJson):
         assert isinstance(driver, str)
         return driver
 
-    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:  # nothing has defaults
-        """Return the JSON form, as a copy of the top level."""
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:
+        """Return the JSON form, as a copy of the top level; nothing has defaults."""
+        as_flag("include_defaults", include_defaults)
         return dict(self._json)
 
     def __eq__(self, other: object) -> bool:

@@ -19,7 +19,7 @@ from fsstore.index.transform import IndexTransform
 from fsstore.schema.constraint import braced
 from fsstore.values import dtypes
 from fsstore.values.dtypes import dtype, dtype_of
-from fsstore.values.json_value import boolean, expected, integers_between, quote, string
+from fsstore.values.json_value import any_json, boolean, expected, integers_between, quote, string
 
 __all__ = ["Fill", "element_parser", "elements_json", "elements_of", "fill_from_json", "fill_of"]
 
@@ -284,7 +284,7 @@ def element_parser(of: dtype) -> Callable[[Any], Any]:
     """
     kind = of.numpy_dtype.kind
     if of.name == "json":
-        return lambda value: value
+        return any_json
     if of.name in ("string", "ustring"):
         return lambda value: string(value).encode() if of.name == "string" else string(value)
     if of.name == "bool":

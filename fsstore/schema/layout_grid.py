@@ -19,6 +19,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import Bound, Vector, checked_rank, hard, merge_bound, merge_vector, soft
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Json, array_of, combined, integer, json_error, number, obj, optional
 
 __all__ = ["MAX_SIZE", "GridConstraints", "GridValue", "grid_of", "integers", "located", "numbers"]
@@ -274,8 +275,9 @@ class GridConstraints:
         elements = self._value.elements
         return elements[0] if elements is not None and not elements[1] else None
 
-    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:  # nothing has defaults
-        """Return the JSON form."""
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:
+        """Return the JSON form; nothing has defaults."""
+        as_flag("include_defaults", include_defaults)
         return self._value.to_json()
 
     def __eq__(self, other: object) -> bool:

@@ -28,7 +28,7 @@ class ModeOptions(TypedDict, total=False):
     recheck_cached_data: RecheckCacheOption | None
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, kw_only=True)
 class OpenMode:
     """The permissions of `open`.  Without any flag it opens what exists.
 
@@ -59,7 +59,7 @@ class OpenMode:
 
     def __or__(self, other: OpenMode) -> OpenMode:
         """Return the flags of both."""
-        return OpenMode(*(getattr(self, field.name) or getattr(other, field.name) for field in fields(self)))
+        return OpenMode(**{name: getattr(self, name) or getattr(other, name) for name in _NAMES})
 
     def __bool__(self) -> bool:
         """Return whether any flag is set."""

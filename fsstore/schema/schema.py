@@ -26,6 +26,7 @@ from fsstore.schema.fill import fill_of
 from fsstore.schema.layout_grid import integers
 from fsstore.schema.value import SchemaValue, schema_from_json
 from fsstore.values import dtypes
+from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.json_like import json_like
 from fsstore.values.json_value import Json
@@ -286,8 +287,9 @@ class Schema(Indexable):
             return None if self._value.rank < 0 else (None,) * self._value.rank
         return self._value.units
 
-    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:  # nothing has defaults
-        """Return the JSON form."""
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:
+        """Return the JSON form; nothing has defaults."""
+        as_flag("include_defaults", include_defaults)
         return self._value.to_json()
 
     def __eq__(self, other: object) -> bool:

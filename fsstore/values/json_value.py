@@ -22,6 +22,7 @@ __all__ = [
     "Fields",
     "Json",
     "Parser",
+    "any_json",
     "array_of",
     "boolean",
     "check_depth",
@@ -170,6 +171,13 @@ def string(value: Any) -> str:
     """Parse a string."""
     if not isinstance(value, str):
         raise expected("string", value)
+    return value
+
+
+def any_json(value: Any) -> Any:
+    """Parse any value that is JSON."""
+    if not _is_json(value):
+        raise expected("JSON", value)
     return value
 
 

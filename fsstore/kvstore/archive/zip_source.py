@@ -91,11 +91,8 @@ class ZipSource:
 
     async def _load_once(self) -> Archive | None:
         stamped = now()
-        try:
-            tail = await self.base.read("", -TAIL)
-            whole = False
-        except OutOfRangeError:
-            tail, whole = await self.base.read(""), True
+        tail = await self.base.read_up_to(-TAIL)
+        whole = len(tail.value) < TAIL
         if tail.state == "missing":
             return None
         try:
@@ -110,10 +107,8 @@ class ZipSource:
 
     async def raw(self, archive: Archive) -> RawDirectory:
         """Return the directory of an archive as bytes, if that is still stored."""
-        try:
-            tail, whole = await self.base.read("", -TAIL), False
-        except OutOfRangeError:
-            tail, whole = await self.base.read(""), True
+        tail = await self.base.read_up_to(-TAIL)
+        whole = len(tail.value) < TAIL
         if tail.generation != archive.generation:
             raise ChangedError
         return await self._raw(bytes(tail.value), tail.generation, whole=whole)

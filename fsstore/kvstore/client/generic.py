@@ -202,7 +202,7 @@ class _Listing(NamedTuple):
 
 
 Request: TypeAlias = Read | Write | _Listing
-_DOING = {Read: "reading", Write: "writing", _Listing: "listing"}
+_DOING = ((Read, "reading"), (Write, "writing"), (_Listing, "listing"))
 
 
 class _Filesystem:
@@ -236,7 +236,8 @@ class _Filesystem:
         return listing(request.key, finds=find.__module__ not in ("fsspec.spec", "fsspec.asyn"))
 
     def _failure(self, request: Request, error: Exception) -> StoreError:
-        return located(error, _DOING[type(request)], self.shown + request.key)
+        verb = next(word for kind, word in _DOING if isinstance(request, kind))
+        return located(error, verb, self.shown + request.key)
 
 
 _LISTING: Mapping[str, Mapping[str, Any]] = {

@@ -28,6 +28,7 @@ from fsstore.kvstore.contract.driver import (
     Features,
     Read,
     ReadResult,
+    ReadUpTo,
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
@@ -215,9 +216,10 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], generation_of(head.meta)
-        if not 0 < -read.start <= size:
+        start = max(size + read.start, 0) if isinstance(read, ReadUpTo) else size + read.start
+        if not 0 <= start < size:
             return fit(RangeAnswer(b"", 0, size, generation), read)
-        found = self._read_once(read._replace(start=size + read.start, stop=size), limit)
+        found = self._read_once(read._replace(start=start, stop=size), limit)
         if found.state == "value" and found.generation != generation:
             raise UnavailableError("the object changed while its end was being read")
         return found

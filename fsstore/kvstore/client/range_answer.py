@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
 from fsstore.errors import OutOfRangeError, UnavailableError
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, now
+from fsstore.kvstore.contract.byte_range import clipped_range, resolve_range
+from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, ReadUpTo, now
 from fsstore.kvstore.tuning import ANSWER_PART_BYTES, SLOWEST_ANSWER
 
 __all__ = [
@@ -140,7 +140,8 @@ def fit(piece: RangeAnswer, read: Read) -> ReadResult:
     if _is_elsewhere(piece, read, end):  # what it says of the size is believed no more than the rest
         raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for those from {read.start} on")
     if piece.total is not None:
-        start, stop = resolve_range(read.start, read.stop, piece.total)
+        resolve = clipped_range if isinstance(read, ReadUpTo) else resolve_range
+        start, stop = resolve(read.start, read.stop, piece.total)
     elif read.start < 0:
         start, stop = end + read.start, end
     else:

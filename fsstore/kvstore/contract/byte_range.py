@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from fsstore.errors import OutOfRangeError
 
-__all__ = ["resolve_range"]
+__all__ = ["clipped_range", "resolve_range"]
 
 
 def resolve_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
@@ -25,3 +25,13 @@ def resolve_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
         end = "?" if stop is None else stop
         raise OutOfRangeError(f"Requested byte range [{start}, {end}) is not valid for value of size {size}")
     return low, high
+
+
+def clipped_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
+    """Return the bytes of a range that a value of `size` bytes has.
+
+    >>> clipped_range(-30, None, 10), clipped_range(0, 30, 10)
+    ((0, 10), (0, 10))
+    """
+    low = max(size + start, 0) if start < 0 else min(start, size)
+    return low, size if stop is None else min(stop, size)

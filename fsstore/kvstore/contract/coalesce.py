@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.kvstore.contract.driver import Read, ReadResult
+from fsstore.kvstore.contract.driver import Read, ReadResult, ReadUpTo
 
 __all__ = ["REMOTE", "Ints", "Limits", "Spans", "coalesce", "limits_from", "read_merged"]
 
@@ -118,14 +118,15 @@ async def read_merged(reads: Sequence[Read], limits: Limits, fetch: Fetch) -> li
     groups: dict[tuple[str, bytes], list[int]] = {}
     merged: list[Read] = []
     places: list[int] = []
-    for place, (key, start, stop, if_not_equal, _) in enumerate(reads):
-        if stop is not None and 0 <= start < stop:
+    for place, read in enumerate(reads):
+        key, start, stop, if_not_equal, _ = read
+        if stop is not None and 0 <= start < stop and not isinstance(read, ReadUpTo):
             group = groups.get((key, if_not_equal))
             if group is None:
                 group = groups[key, if_not_equal] = []
             group.append(place)
         else:
-            merged.append(reads[place])
+            merged.append(read)
             places.append(place)
     plans = [_plan(reads, members, limits, merged) for members in groups.values()]
     fetched = await fetch(merged)

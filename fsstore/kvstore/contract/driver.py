@@ -29,7 +29,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple, Protocol
 
-from fsstore.errors import UnimplementedError
+from fsstore.errors import OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, able
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import (
@@ -41,6 +41,7 @@ from fsstore.kvstore.contract.request import (
     LateWrite,
     Read,
     ReadResult,
+    ReadUpTo,
     Stamp,
     State,
     Write,
@@ -61,6 +62,7 @@ __all__ = [
     "Read",
     "ReadOnly",
     "ReadResult",
+    "ReadUpTo",
     "Stamp",
     "StandsOver",
     "State",
@@ -165,6 +167,14 @@ class KvPrefix(NamedTuple):
     async def read(self, key: str = "", start: int = 0, stop: int | None = None) -> ReadResult:
         """Return the answer to a single read."""
         return (await self.driver.read_many([Read(self.path + key, start, stop)]))[0]
+
+    async def read_up_to(self, size: int, key: str = "") -> ReadResult:
+        """Return the first bytes of a value, or for a negative `size` the last ones; all of it if it is shorter."""
+        span = (0, size) if size >= 0 else (size, None)
+        try:
+            return (await self.driver.read_many([ReadUpTo(self.path + key, *span)]))[0]
+        except OutOfRangeError:
+            return await self.read(key)
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return the answers to `reads`, whose keys are relative to the path."""

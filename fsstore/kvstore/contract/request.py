@@ -19,6 +19,7 @@ __all__ = [
     "LateWrite",
     "Read",
     "ReadResult",
+    "ReadUpTo",
     "Stamp",
     "State",
     "Write",
@@ -48,6 +49,16 @@ class Read(NamedTuple):
     stop: int | None = None
     if_not_equal: bytes = UNKNOWN
     staleness_bound: float = math.inf
+
+
+class ReadUpTo(Read):
+    """A `Read` of so many bytes, or of all where the value is shorter: one round for files of any size.
+
+    That is a permission.  A store that knows nothing of it raises `OutOfRangeError` as for any other read, and one that
+    asks another store makes a request of its own, in which it is left out: see `KvPrefix.read_up_to`.
+    """
+
+    __slots__ = ()
 
 
 class ReadResult(NamedTuple):

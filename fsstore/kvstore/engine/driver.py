@@ -94,11 +94,12 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         """Return `reads` with paths for keys.  A key is looked at once: a batch may hold thousands of its ranges."""
         paths: dict[str, str] = {}
         out = []
-        for key, start, stop, if_not_equal, bound in reads:
+        for read in reads:
+            key, start, stop, if_not_equal, bound = read
             path = paths.get(key)
             if path is None:
                 path = paths[key] = self._path(key)
-            out.append(Read(path, start, stop, if_not_equal, bound))
+            out.append(type(read)(path, start, stop, if_not_equal, bound))
         return out
 
     async def _fetch(self, reads: list[Read]) -> list[ReadResult]:

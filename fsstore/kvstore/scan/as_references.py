@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.context.context import Context
-from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError
+from fsstore.errors import NotFoundError, ResourceExhaustedError
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.reference.state.refset import TableSet
@@ -38,10 +38,7 @@ _UNNAMED = "its name is not UTF-8, and no reference set can hold it"
 
 async def format_of(place: KvPrefix) -> str | None:
     """Return which of the scanned formats the file at a place has, or None."""
-    try:
-        found = await place.read("", 0, FORMAT_HEAD_BYTES)
-    except OutOfRangeError:
-        found = await place.read()
+    found = await place.read_up_to(FORMAT_HEAD_BYTES)
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
     return format_of_head(bytes(found.value[:FORMAT_HEAD_BYTES]))

@@ -105,10 +105,7 @@ class ScanSource:
 
     async def begin(self) -> ScanSource:
         """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
-        try:
-            found = await self.base.read("", 0, SCAN_HEAD_BYTES)
-        except OutOfRangeError:  # it is smaller
-            found = await self.base.read()
+        found = await self.base.read_up_to(SCAN_HEAD_BYTES)
         if found.state != "value":
             raise NotFoundError(f"{self.base.describe()} does not exist")
         self.generation, size = found.generation, found.size

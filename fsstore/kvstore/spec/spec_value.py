@@ -30,6 +30,7 @@ from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.path import absolute
 from fsstore.runtime.origin import process_name
 from fsstore.values import registry
+from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Json, quote
 from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
@@ -153,6 +154,7 @@ class KvSpecValue:
 
     def to_json(self, include_defaults: bool = False) -> Any:
         """Return the JSON form."""
+        include_defaults = as_flag("include_defaults", include_defaults)
         bound = list(self.bound_resources())
         if not bound:
             return self.json_with(None, include_defaults=include_defaults)
