@@ -10,7 +10,8 @@ import random
 import pytest
 import tensorstore
 
-from fsstore.schema.chunk_layout import ChunkLayout, layout_of
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.schema import Schema
 
 
 def some(rng, value, rank):
@@ -79,7 +80,9 @@ def theirs_merged(a, b):
 
 def ours_merged(a, b):
     """Merge layouts with us."""
-    return layout_of(a._value.merged(b._value))
+    schema = Schema(chunk_layout=a)
+    schema.update(chunk_layout=b)
+    return schema.chunk_layout
 
 
 def check(seed, count):
