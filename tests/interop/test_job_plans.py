@@ -231,7 +231,7 @@ def test_memory_stays_within_what_was_given(tmp_path, slabs, megabytes):
     ],
     ids=["a full disk", "an expired token"],
 )
-def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
+def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
     """A job that ends because a disk is full or a token is too old continues with what is left."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     values = np.arange(400, dtype="i4").reshape(20, 20)
@@ -247,7 +247,7 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
         patch.setitem(work._WORK, "box", full)
-        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+        tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(type(failure)):
             ts.copy(array, tmp_path / "b", **options).result()
     assert not (tmp_path / "b/zarr.json").exists()
