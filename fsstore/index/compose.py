@@ -161,12 +161,12 @@ def combined_maps(a_to_b: TransformValue, b_to_c: TransformValue, domain: Domain
     """Return the maps of `b_to_c` after `a_to_b`, over `domain`, whose bounds have been checked."""
     maps = []
     for dim, output in enumerate(b_to_c._maps):
-        method = output[0]
-        if method == SINGLE:
-            output = _through_affine(output, a_to_b._maps[output[3]], b_to_c._domain, dim)  # noqa: PLW2901
-        elif method == ARRAY and not domain.explicitly_empty:
-            output = _through_array(output, a_to_b, domain, b_to_c._domain)  # noqa: PLW2901
-        maps.append(constant_map(0) if output[0] == ARRAY and domain.explicitly_empty else output)
+        done = output
+        if output[0] == SINGLE:
+            done = _through_affine(output, a_to_b._maps[output[3]], b_to_c._domain, dim)
+        elif output[0] == ARRAY and not domain.explicitly_empty:
+            done = _through_array(output, a_to_b, domain, b_to_c._domain)
+        maps.append(constant_map(0) if done[0] == ARRAY and domain.explicitly_empty else done)
     return maps
 
 

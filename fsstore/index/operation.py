@@ -167,17 +167,14 @@ def _translated(transform: T, shifts: Sequence[int]) -> T:
                 first, last = iv.shift(low[dim], high[dim], shift)
             low[dim], high[dim] = first, last
     moved = domain._of(tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels)
-    maps: list[OutputMap] = []
-    for output in transform._maps:
+    maps = list(transform._maps)
+    for dim, output in enumerate(maps):
         method, offset, step, source, _, _ = output
         if method == SINGLE and shifts[source]:
             change = step * shifts[source]
             if not (-INT64 <= change < INT64 and -INT64 <= offset - change < INT64):
-                raise StoreError(
-                    f"Integer overflow computing output offset for output dimension {len(maps)}."
-                )
-            output = single_map(source, offset - change, step)  # noqa: PLW2901
-        maps.append(output)
+                raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
+            maps[dim] = single_map(source, offset - change, step)
     return transform._of(moved, tuple(maps))
 
 

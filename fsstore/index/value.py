@@ -180,8 +180,13 @@ class DomainValue:
     def dims(self, selected: Iterable[int]) -> Self:
         """Return the domain of the dimensions `selected`, in that order, each once at most."""
         picked = list(selected)
-        sides = self._low, self._high, self._implicit_low, self._implicit_high, self._labels
-        return self._of(*[tuple([side[dim] for dim in picked]) for side in sides])  # type: ignore[arg-type]
+        return self._of(
+            tuple([self._low[dim] for dim in picked]),
+            tuple([self._high[dim] for dim in picked]),
+            tuple([self._implicit_low[dim] for dim in picked]),
+            tuple([self._implicit_high[dim] for dim in picked]),
+            tuple([self._labels[dim] for dim in picked]),
+        )
 
     def __eq__(self, other: object) -> bool:
         """Return whether bounds, flags and labels are equal."""

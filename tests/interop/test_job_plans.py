@@ -231,7 +231,7 @@ def test_memory_stays_within_what_was_given(tmp_path, slabs, megabytes):
     ],
     ids=["a full disk", "an expired token"],
 )
-def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
+def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
     """A job that ends because a disk is full or a token is too old continues with what is left."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     values = np.arange(400, dtype="i4").reshape(20, 20)
@@ -247,7 +247,7 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
         patch.setitem(work._WORK, "box", full)
-        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+        tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(type(failure)):
             ts.copy(array, tmp_path / "b", **options).result()
     assert not (tmp_path / "b/zarr.json").exists()
@@ -256,7 +256,7 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), values)
 
 
-def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
+def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch, tune):
     """A task whose store fails for a while is done again, and the report says how often."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
@@ -270,7 +270,7 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
         return await real(order, number)
 
     monkeypatch.setitem(work._WORK, "box", flaky)
-    monkeypatch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+    tune("task", TASK_PAUSE_S=0.001)
     report = ts.copy(array, tmp_path / "b", schema={"chunks": [2, 4]}, max_memory="2kB").result()
     assert report.retries == report.tasks == len(failed)
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), np.full((20, 20), 7))

@@ -97,9 +97,9 @@ def test_small_files_and_files_of_other_machines_are_not_held(tmp_path, later, m
     assert held(tmp_path) == []
 
 
-def test_what_is_held_is_bounded(tmp_path, later, monkeypatch):
+def test_what_is_held_is_bounded(tmp_path, later, tune):
     """Beyond so many files, or bytes, a file is replaced as it is."""
-    monkeypatch.setattr(local_space, "HELD_SPACE_FILES", 3)
+    tune("kvstore", HELD_SPACE_FILES=3)
     names = [f"{number}" for number in range(5)]
     put(tmp_path, *names)
     put(tmp_path, *names)
@@ -107,8 +107,7 @@ def test_what_is_held_is_bounded(tmp_path, later, monkeypatch):
     for job in later:
         job()
     wait_for_nothing_held()
-    monkeypatch.setattr(local_space, "HELD_SPACE_FILES", 64)
-    monkeypatch.setattr(local_space, "HELD_SPACE_BYTES", 2 * len(LARGE))
+    tune("kvstore", HELD_SPACE_FILES=64, HELD_SPACE_BYTES=2 * len(LARGE))
     put(tmp_path, *names)
     assert len(held(tmp_path)) == 2
     give_back()
