@@ -142,9 +142,9 @@ def show_overhead(count: int = 2000) -> None:
         async def run() -> float:
             journal = Journal(await ts.KvStore.open("memory://journal/"), "overhead")
             reporter = reporter_of(None, "overhead", count, 0)
-            tasks = (Task(number, operator.neg, (number,)) for number in range(count))
+            tasks = (Task((number,), operator.neg, (number,)) for number in range(count))
             began = time.perf_counter()
-            await run_tasks(tasks, executor, reporter, lambda task, _: journal.note("box", task.number))
+            await run_tasks(tasks, executor, reporter, lambda task, _: journal.note("box", task.numbers))
             await journal.settle()
             return (time.perf_counter() - began) / count
 

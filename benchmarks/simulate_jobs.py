@@ -1,43 +1,49 @@
-"""A simulation of jobs on 1 to 512 workers over S3: the runner and the journal as they are, on a clock that jumps.
+"""A simulation of jobs on 1 to 512 workers over S3: plan, pace, runner and journal as they are, on a clock that jumps.
 
-python -m benchmarks.simulate_jobs            10 TB, a table
-python -m benchmarks.simulate_jobs 1e12 0     another size, and a seed
+python -m benchmarks.simulate_jobs                          10 TB over S3, a table
+python -m benchmarks.simulate_jobs --bytes 1e12 --seed 1    another size, and a seed
+python -m benchmarks.simulate_jobs --bucket bucket.json     over a bucket that `benchmarks.measure_bucket` has measured
+python -m benchmarks.simulate_jobs --numbers                what is measured, published and assumed
 
-Time passes only where something waits for it, so the result depends on the seed alone.  What is simulated: workers that
-take tasks in order, the time that the scheduler takes for each, requests of S3 whose latency and speed vary, tasks that
-fail and are tried again, and stragglers.  The numbers are below; they are not measured by this program.
+Time passes only where something waits for it, so the result depends on the seed alone.  What is simulated are workers:
+their start, the requests that they make, the codecs, tasks that fail and stragglers; and the scheduler, which takes its
+time for each task.  The numbers are distributions in `benchmarks/profiles`, each with its source.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import math
 import random
 import selectors
-import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
-import fsstore as ts
+import numpy as np
+
+from benchmarks.distributions import Profile
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.errors import UnavailableError
+from fsstore.job.order import Order
+from fsstore.job.passes import box_pass
+from fsstore.job.plan import ChunkSides, memory_of_tasks, plan_boxes
+from fsstore.job.work import UNKNOWN_JOB, Done, work_on
 from fsstore.task.journal import Journal
 from fsstore.task.progress import Reporter
-from fsstore.task.runner import Task, run_tasks
+from fsstore.task.runner import Task
 
-TASK_BYTES = 160e6
-OBJECT_BYTES = 8e6
-FIRST_BYTE_S = 0.03  # median; lognormal
-FIRST_BYTE_SPREAD = 0.6
-REQUESTS_AT_ONCE = 8
-WORKER_SPEED = 90e6  # bytes a second of one worker to and from the bucket, median; lognormal
-SPEED_SPREAD = 0.25
-CODEC_SPEED = 300e6  # decoding and encoding together
-FAILS = 0.01  # of the tasks, at any moment of them
-STRAGGLES = 0.01  # of the tasks, which take two to ten times as long
-SCHEDULER_S = 0.003  # of the scheduler for a task, one after the other
-START_S = 1.0  # of a worker that gets the job, opens the stores and reads their metadata
+PROFILES = Path(__file__).with_name("profiles")
+MEMORY = 512_000_000  # the default of `copy`
+CHUNK = (8, 512, 512)  # of float32: 8.4 MB
+FAILS, STRAGGLES = 0.01, 0.01  # of the tasks; the condition under which the efficiency is asked for
+SLOWER = (2.0, 10.0)  # how many times longer a straggler takes
+REQUESTS_AT_ONCE = 32  # of a worker: the limit of the client
+REPEATED_AFTER_S = (0.5, 1.0)  # pause of the client before a request that failed is repeated
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -66,106 +72,248 @@ class JumpingLoop(asyncio.SelectorEventLoop):
 
 
 @dataclass
+class TaskModel:
+    """How long workers take for boxes: requests to a store, beside each other, and the codecs of one thread.
+
+    Nothing overlaps but requests with requests, which is less than workers do.
+    """
+
+    store: Profile
+    worker: Profile
+    dice: np.random.Generator
+    at_once: int = REQUESTS_AT_ONCE
+
+    def requests_s(self, kind: str, count: int, nbytes: float) -> float:
+        """Return how long requests of one kind take that move so many bytes together."""
+        each = nbytes / count / self.store[f"{kind}_bytes_per_s"].draw(self.dice, count)
+        each += self.store[f"{kind}_first_byte_s"].draw(self.dice, count)
+        failing = self.dice.random(count) < self.store["failing_requests"].draw(self.dice, count)
+        each += failing * self.dice.uniform(*REPEATED_AFTER_S, count)
+        rounds = [each[at : at + self.at_once].max() for at in range(0, count, self.at_once)]
+        line = nbytes / float(self.store["worker_bytes_per_s"].draw(self.dice, 1)[0])
+        return max(float(sum(rounds)), line)
+
+    def box_s(self, reads: int, writes: int, nbytes: float) -> float:
+        """Return how long a box takes that is read in so many requests, converted, and written."""
+        stored = nbytes * float(self.worker["encoded_share"].draw(self.dice, 1)[0])
+        codecs = sum(
+            nbytes / float(self.worker[name].draw(self.dice, 1)[0])
+            for name in ("decoded_bytes_per_s", "encoded_bytes_per_s")
+        )
+        return self.requests_s("get", reads, stored) + codecs + self.requests_s("put", writes, stored)
+
+
+@dataclass
+class _Limit:
+    """Requests a second that a prefix answers; those above it wait, as the pauses of a client have them do."""
+
+    rate: float
+    free: float = 0.0
+
+    def wait(self, now: float, requests: int) -> float:
+        """Return how long requests wait that are begun now."""
+        waited = max(0.0, self.free - now)
+        self.free = max(self.free, now) + requests / self.rate
+        return waited
+
+
+@dataclass
 class Workers(Executor):
     """Simulated workers: each takes the next task when it is done with one."""
 
     loop: JumpingLoop
     count: int
-    dice: random.Random
-    busy_s: float = 0.0
-    waiting: deque[Future[int]] = field(default_factory=deque)
-    idle: int = 0
+    model: TaskModel
+    pieces: BoxSlabs
+    itemsize: int = 4
+    needed_s: float = 0.0
+    """What the tasks would have taken that nothing has disturbed."""
+    tasks_s: list[float] = field(default_factory=list)
+    waiting: deque[tuple[Future[Any], tuple[Any, ...]]] = field(default_factory=deque)
+    idle: list[int] = field(default_factory=list)
+    knowing: set[int] = field(default_factory=set)
     scheduler_free: float = 0.0
     _max_workers: int = 0
 
     def __post_init__(self) -> None:
-        self._max_workers = self.count
-        for _ in range(self.count):
-            self.loop.call_later(START_S * (0.5 + self.dice.random()), self._free)
+        """Begin to start the workers."""
+        self._max_workers, numbers = self.count, self.model.store.numbers
+        endless = float("inf")
+        self.gets = _Limit(numbers["gets_per_s"].at(0.5) if "gets_per_s" in numbers else endless)
+        self.puts = _Limit(numbers["puts_per_s"].at(0.5) if "puts_per_s" in numbers else endless)
+        for worker, start in enumerate(self.model.worker["start_s"].draw(self.model.dice, self.count)):
+            self.loop.call_later(float(start) + 2 * self._latency(), self._free, worker)
 
-    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[int]:
-        """Queue a task."""
-        future: Future[int] = Future()
-        now = self.loop.time()
-        self.scheduler_free = max(now, self.scheduler_free) + SCHEDULER_S
-        self.loop.call_at(self.scheduler_free, self._arrive, future)
+    def _latency(self) -> float:
+        return float(self.model.store["get_first_byte_s"].draw(self.model.dice, 1)[0])
+
+    def submit(self, function: Any, /, *args: Any, **_: Any) -> Future[Any]:
+        """Queue a task, after those that the scheduler is busy with."""
+        future: Future[Any] = Future()
+        took = float(self.model.worker["scheduler_s"].draw(self.model.dice, 1)[0])
+        self.scheduler_free = max(self.loop.time(), self.scheduler_free) + took
+        self.loop.call_at(self.scheduler_free, self._arrive, future, args)
         return future
 
-    def _arrive(self, future: Future[int]) -> None:
+    def _arrive(self, future: Future[Any], args: tuple[Any, ...]) -> None:
         if self.idle:
-            self.idle -= 1
-            self._work(future)
+            self._work(self.idle.pop(), future, args)
         else:
-            self.waiting.append(future)
+            self.waiting.append((future, args))
 
-    def _free(self) -> None:
+    def _free(self, worker: int) -> None:
         if self.waiting:
-            self._work(self.waiting.popleft())
+            self._work(worker, *self.waiting.popleft())
         else:
-            self.idle += 1
+            self.idle.append(worker)
 
-    def _work(self, future: Future[int]) -> None:
-        took = task_time(self.dice)
-        fails = self.dice.random() < FAILS
-        if fails:
-            took *= self.dice.random()
-        else:
-            self.busy_s += took
+    def _work(self, worker: int, future: Future[Any], args: tuple[Any, ...]) -> None:
+        """Answer as `run_task` does: the job comes with the second call if the worker does not know it."""
+        *_, payload, order = args
+        if order is None and worker not in self.knowing:
+            future.set_result(UNKNOWN_JOB)
+            self._free(worker)
+            return
+        self.knowing.add(worker)
+        took, outcome = self._outcome(payload)
 
         def end() -> None:
-            if fails:
-                future.set_exception(UnavailableError("simulated"))
+            if isinstance(outcome, Exception):
+                future.set_exception(outcome)
             else:
-                future.set_result(int(TASK_BYTES))
-            self._free()
+                future.set_result(outcome)
+            self._free(worker)
 
         self.loop.call_later(took, end)
 
+    def _outcome(self, payload: tuple[int, int]) -> tuple[float, Done | Exception]:
+        """Return how long a task takes, and how it ends."""
+        dice, parts = self.model.dice, self._parts(payload)
+        slower = float(dice.uniform(*SLOWER)) if dice.random() < STRAGGLES else 1.0
+        requests = sum(part.requests for part in parts)
+        waits = self.gets.wait(self.loop.time(), requests) + self.puts.wait(self.loop.time(), requests)
+        whole = waits + slower * sum(part.seconds for part in parts)
+        left = whole * float(dice.random()) if dice.random() < FAILS else math.inf
+        answers, took = [], waits
+        for part in parts:
+            took += slower * part.seconds
+            if took > left:
+                kept = Done(answers, left, part.begin) if answers else UnavailableError("simulated")
+                return left, kept
+            answers.append(part.nbytes)
+            self.needed_s += part.seconds
+        self.tasks_s.append(took)
+        return took, Done(answers, took)
 
-def task_time(dice: random.Random) -> float:
-    """Return how long a task takes that reads and writes a box."""
-    requests = TASK_BYTES / OBJECT_BYTES / REQUESTS_AT_ONCE
-    latency = 2 * requests * FIRST_BYTE_S * dice.lognormvariate(0, FIRST_BYTE_SPREAD)
-    moved = 2 * TASK_BYTES / (WORKER_SPEED * dice.lognormvariate(0, SPEED_SPREAD))
-    took = latency + moved + TASK_BYTES / CODEC_SPEED
-    return took * dice.uniform(2, 10) if dice.random() < STRAGGLES else took
+    def _parts(self, payload: tuple[int, int]) -> list[_Part]:
+        parts = []
+        for begin, box in self.pieces.split(*payload):
+            nbytes = math.prod(box.shape) * self.itemsize
+            requests = max(1, round(nbytes / (math.prod(CHUNK) * self.itemsize)))
+            parts.append(_Part(begin, requests, nbytes, self.model.box_s(requests, requests, nbytes)))
+        return parts
 
 
-def simulate(nbytes: float, workers: int, seed: int = 0) -> tuple[float, float]:
-    """Return how long a job takes, and its efficiency: the work that was needed by the time that workers were there."""
-    loop = JumpingLoop()
+class _Part(NamedTuple):
+    begin: int
+    requests: int
+    nbytes: int
+    seconds: float
+
+
+@dataclass
+class _Notes:
+    """The store of a journal: each write takes as long as a request does."""
+
+    model: TaskModel
+    values: dict[str, bytes] = field(default_factory=dict)
+
+    async def write(self, key: str, value: str | None) -> None:
+        """Write or delete a note."""
+        await asyncio.sleep(self.model.requests_s("put", 1, 1000))
+        if value is None:
+            self.values.pop(key, None)
+        else:
+            self.values[key] = value.encode()
+
+
+class Outcome(NamedTuple):
+    """What a simulated job took; `efficiency` is the work that was needed by the time that workers were there."""
+
+    seconds: float
+    efficiency: float
+    tasks_s: list[float]
+
+
+def planned(nbytes: float) -> BoxSlabs:
+    """Return the pieces of a copy of an array of so many bytes to another codec, as it is planned."""
+    shape = (max(1, int(nbytes / (4 * 4096 * 4096))), 4096, 4096)
+    sides = ChunkSides(CHUNK, CHUNK, 4)
+    return plan_boxes(shape, sides, sides, memory_of_tasks(MEMORY), spills=True).pieces
+
+
+def simulate(
+    nbytes: float, workers: int, seed: int = 0, store: Profile | None = None, worker: Profile | None = None
+) -> Outcome:
+    """Return what a job takes."""
+    loop, pieces = JumpingLoop(), planned(nbytes)
     random.seed(seed)  # pauses before another attempt
-    executor = Workers(loop, workers, random.Random(seed))
-    count = int(nbytes / TASK_BYTES)
-    store = ts.KvStore.open({"driver": "memory", "path": "journal/"}, context=ts.Context()).result()
-    journal = Journal(store, "simulated")
-
-    def tasks() -> Iterator[Task]:
-        for number in range(count):
-            yield Task(number, int, ())
+    found = store or Profile.load(PROFILES / "s3.json"), worker or Profile.load(PROFILES / "worker.json")
+    model = TaskModel(*found, np.random.default_rng(seed))
+    executor = Workers(loop, workers, model, pieces)
+    notes = _Notes(model)
+    journal = Journal(notes, "simulated")  # type: ignore[arg-type]  # the part of a store that it writes with
 
     async def run() -> float:
-        reporter = Reporter("simulated", count, int(nbytes), None)
-        await run_tasks(tasks(), executor, reporter, lambda task, _: journal.note("box", task.number))
+        reporter = Reporter("simulated", len(pieces), int(nbytes), None)
+        order = Order("simulated", targets=pieces.boxes, pieces=pieces)
+
+        def note(task: Task, _answers: Any) -> None:
+            journal.note(task.work, task.numbers)
+
+        await work_on(order, box_pass("box", pieces, int(nbytes)), executor, reporter, note)
         await journal.settle()
-        assert len((await journal.finished())["box"]) == count
+        assert reporter.state.tasks == len(pieces)
         return loop.time()
 
     try:
         took = loop.run_until_complete(run())
     finally:
         loop.close()
-    return took, executor.busy_s / (took * workers)
+    return Outcome(took, executor.needed_s / (took * workers), executor.tasks_s)
+
+
+def rows(nbytes: float, counts: list[int], seed: int, store: Profile, worker: Profile) -> Iterator[str]:
+    """Yield a table, line by line."""
+    yield f"| workers | {nbytes / 1e12:g} TB in hours | efficiency | to one worker | tasks take (5 %, median, 95 %) |"
+    yield "|---|---|---|---|---|"
+    alone = 0.0
+    for count in counts:
+        took, efficiency, tasks = simulate(nbytes, count, seed, store, worker)
+        alone = alone or took * count
+        low, middle, high = np.quantile(tasks, (0.05, 0.5, 0.95))
+        share = alone / (took * count)
+        lengths = f"{low:.1f}, {middle:.1f}, {high:.1f} s"
+        yield f"| {count} | {took / 3600:.2f} | {efficiency:.3f} | {share:.3f} | {lengths} |"
 
 
 def main() -> None:
     """Print the table."""
-    nbytes = float(sys.argv[1]) if len(sys.argv) > 1 else 10e12
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    print(f"| workers | {nbytes / 1e12:g} TB in hours | efficiency |\n|---|---|---|")
-    for exponent in range(10):
-        took, efficiency = simulate(nbytes, 2**exponent, seed)
-        print(f"| {2**exponent} | {took / 3600:.2f} | {efficiency:.3f} |", flush=True)
+    parser = argparse.ArgumentParser(description="Simulate jobs on many workers.")
+    parser.add_argument("--bytes", type=float, default=10e12)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--bucket", default=PROFILES / "s3.json", help="a profile of measure_bucket")
+    parser.add_argument("--worker", default=PROFILES / "worker.json", help="a profile of measure_worker")
+    parser.add_argument("--workers", default="1,2,4,8,16,32,64,128,256,512")
+    parser.add_argument("--numbers", action="store_true", help="show the numbers and where they come from")
+    options = parser.parse_args()
+    store, worker = Profile.load(options.bucket), Profile.load(options.worker)
+    if options.numbers:
+        print(store, worker, sep="\n\n")
+        return
+    counts = [int(each) for each in options.workers.split(",")]
+    for row in rows(options.bytes, counts, options.seed, store, worker):
+        print(row, flush=True)
 
 
 if __name__ == "__main__":

@@ -19,6 +19,8 @@ __all__ = ["Access", "access_of", "sample"]
 
 Box = tuple[Any, ...]
 _POINTS, _BOXES, _THREADS = 2000, 100, 8
+_STEPS = ("in order", "ahead")
+"""Boxes one after the other, each waited for; in the second fsstore may fetch eight chunks ahead."""
 
 
 def sample(cell: Cell) -> np.ndarray[Any, Any]:
@@ -40,6 +42,10 @@ class Access:
 
     def tensorstore(self, library: Any, store: Any) -> Any:
         """Do it through TensorStore's API, which `library` has."""
+        if self.name == "list":
+            return len(store.kvstore.list().result())
+        if self.name == "write append":
+            return self._appended(store)
         if self.values:
             for future in [
                 store[box].write(value) for box, value in zip(self.boxes, self.values, strict=True)
@@ -53,13 +59,25 @@ class Access:
         if self.out is not None:
             library.array(self.out).write(store[self.boxes[0]]).result()
             return self.out
-        if self.name == "in order":
+        if self.name in _STEPS:
             return [store[box].read().result() for box in self.boxes]
         read = [future.result() for future in [store[box].read() for box in self.boxes]]
         return read if self.name == "many" else read[0]
 
     def zarr(self, array: Any) -> Any:
         """Do it through zarr-python's API; what is begun at once there runs on threads."""
+        if self.name == "list":
+            from zarr.core.sync import sync
+
+            count: int = sync(_count(array.store))
+            return count
+        if self.name == "write append":
+            before = array.shape
+            array.resize((before[0] + len(self.values[0]), *before[1:]))
+            array[before[0] :] = self.values[0]
+            read = np.asarray(array[before[0] :])
+            array.resize(before)
+            return read
         if self.values:
             self._each(lambda pair: array.__setitem__(*pair), list(zip(self.boxes, self.values, strict=True)))
             return np.asarray(array[self.boxes[0]])
@@ -70,13 +88,17 @@ class Access:
         if self.out is not None:
             self.out[...] = array[self.boxes[0]]
             return self.out
-        if self.name == "in order":
+        if self.name in _STEPS:
             return [np.asarray(array[box]) for box in self.boxes]
         read = self._each(lambda box: np.asarray(array[box]), self.boxes)
         return read if self.name == "many" else read[0]
 
     def numpy(self, whole: np.ndarray[Any, Any]) -> Any:
         """Return what it must read of an array, or what must stand there after it was written."""
+        if self.name == "list":
+            return None
+        if self.name == "write append":
+            return whole
         if self.values:
             for box, value in zip(self.boxes, self.values, strict=True):
                 whole[box] = value
@@ -86,12 +108,21 @@ class Access:
         if self.name == "outer":
             return whole[np.ix_(*self.points)]
         read = [whole[box] for box in self.boxes]
-        return read if self.name in ("many", "in order") else read[0]
+        return read if self.name in ("many", *_STEPS) else read[0]
+
+    def _appended(self, store: Any) -> Any:
+        """Append, read what was appended, and cut it off again, for the next run."""
+        before, (value,) = store.shape, self.values
+        longer = store.resize(exclusive_max=[before[0] + len(value), *before[1:]]).result()
+        longer[before[0] :].write(value).result()
+        read = longer[before[0] :].read().result()
+        longer.resize(exclusive_max=list(before)).result()
+        return read
 
     @property
     def plain(self) -> bool:
         """Whether slices and numbers say it, which is all that h5py can read quickly."""
-        return not self.points and not self.values
+        return not self.points and not self.values and self.name != "list"
 
     @staticmethod
     def _each(work: Callable[[Any], Any], items: list[Any]) -> list[Any]:
@@ -101,10 +132,19 @@ class Access:
             return list(threads.map(work, items))
 
 
+async def _count(store: Any) -> int:
+    return len([key async for key in store.list()])
+
+
 def access_of(cell: Cell) -> Access:
     """Return the access of a cell."""
     random = cell.generator()
     name = cell.access.removeprefix("write ") if cell.writes else cell.access
+    if name == "list":
+        return Access(name)
+    if name == "append":
+        step = (cell.shards or cell.chunks)[0]
+        return Access(cell.access, values=[np.resize(sample(cell), (step, *cell.shape[1:]))])
     boxes = _boxes(name, cell, random)
     if cell.writes:
         whole = sample(cell)
@@ -146,7 +186,7 @@ def _boxes(name: str, cell: Cell, random: np.random.Generator) -> list[Box]:
     if name == "tail":
         first = max(1, shape[0] // 8)
         return [(slice(shape[0] - first, shape[0]), *(slice(None) for _ in shape[1:]))]
-    if name == "in order":
+    if name in _STEPS:
         step = cell.chunks[0]
         starts = range(0, shape[0], step)[:64]
         return [(slice(at, min(at + step, shape[0])), *(slice(None) for _ in shape[1:])) for at in starts]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["ACCESSES", "READS", "STORES", "WRITES", "Cell", "draw"]
+__all__ = ["ACCESSES", "STORES", "Cell", "draw"]
 
 READS = ("all", "box", "plane", "row", "strided", "points", "outer", "mask", "one", "many", "out", "in order")
 WRITES = ("write all", "write box", "write plane", "write one", "write many", "write tail")
-ACCESSES = (*READS, *WRITES)
+MORE = ("ahead", "list", "write append")
+"""Drawn by a second throw, so that the others are what their seeds say in older reports."""
+ACCESSES = (*READS, *WRITES, *MORE)
 STORES: dict[str, tuple[str, ...]] = {
     "zarr3": ("local", "local", "memory", "zip", "ocdbt", "http", "far", "s3"),
     "zarr2": ("local", "local", "memory", "zip", "http", "far", "s3"),
@@ -63,7 +65,7 @@ class Cell:
     @property
     def writes(self) -> bool:
         """Whether the access changes the array."""
-        return self.access in WRITES
+        return self.access.startswith("write ")
 
     def generator(self) -> np.random.Generator:
         """Return the source of what is random within the cell."""
@@ -81,7 +83,7 @@ class Cell:
 def draw(seed: int) -> Cell:
     """Return the cell of a seed."""
     dice = random.Random(seed)
-    access = dice.choice(ACCESSES)
+    access = dice.choice((*READS, *WRITES))
     array_format = dice.choice(_FORMATS)
     store = dice.choice(STORES[array_format])
     if access in WRITES and (store in _READ_ONLY or array_format in ("references", "hdf5")):
@@ -106,7 +108,23 @@ def draw(seed: int) -> Cell:
         )
     codec = dice.choice(_CODECS[array_format])
     synced = access in WRITES and store == "local" and dice.random() < 0.5
-    return Cell(seed, array_format, store, kind.name, shape, chunks, shards, codec, access, synced)
+    cell = Cell(seed, array_format, store, kind.name, shape, chunks, shards, codec, access, synced)
+    again = random.Random(f"more {seed}")
+    other = again.choice(ACCESSES)
+    if other not in MORE or not _fits(other, cell):
+        return cell
+    return replace(
+        cell, access=other, synced=other == "write append" and store == "local" and again.random() < 0.5
+    )
+
+
+def _fits(access: str, cell: Cell) -> bool:
+    """Return whether an access makes sense where a cell is: chunks of local files are not read ahead."""
+    if access == "ahead":
+        return cell.store in ("http", *_FAR_STORES) and cell.format != "hdf5"
+    if cell.format in ("references", "hdf5") or cell.store in ("http", "far"):
+        return False
+    return access == "list" or (cell.format != "precomputed" and cell.store not in ("zip", "s3"))
 
 
 def _between(dice: random.Random, low: int, high: int) -> int:

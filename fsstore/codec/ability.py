@@ -40,6 +40,12 @@ class Abilities:
     """Decodes into an array of the shape of the chunk."""
     shard: Any = None
     """The layout of the encoding, which is a shard."""
+    decode_run: Callable[[Any], Array | None] | None = None
+    """Decodes several encodings along a new first dimension, good until the thread decodes others."""
+    run_length: int = 1
+    """How many encodings are best decoded at once."""
+    array_effort: float = 1
+    """How long an encoding that is not flat decodes: 1 is as long as zstd."""
 
     # of codecs between bytes, ways into memory that is there already: False says that `decode` has to look
     decode_into: Callable[[Any, Any], bool] | None = None

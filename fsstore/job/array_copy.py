@@ -12,17 +12,25 @@ from typing import Any, NamedTuple
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
-from fsstore.job.passes import Pass, box_pass, key_pass, remove_strangers
-from fsstore.job.plan import ChunkSides, CopyPlan, CopyRegions, chunks_in, memory_of_tasks, plan_boxes
+from fsstore.job.passes import Pass, box_pass, key_pass, keys_in_piece, remove_strangers
+from fsstore.job.plan import (
+    ChunkSides,
+    CopyPlan,
+    CopyRegions,
+    chunks_in,
+    memory_of_tasks,
+    pace_text,
+    plan_boxes,
+)
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
-from fsstore.job.tuning import TASK_KEYS
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
@@ -157,17 +165,19 @@ class ArrayCopy:
         shown = self.source.spec().to_json()["driver"], self.place.describe()
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
-            why = "format, chunks and codecs are the same"
-            count = chunks_in(target.shape, chunk_sides(target).write)
+            count, each = chunks_in(target.shape, chunk_sides(target).write), _chunk_bytes(target)
+            pieces = -(-count // keys_in_piece(each))
+            pace = pace_text(pieces, keys_in_piece(each) * each, nbytes, "neighbouring chunks")
+            why = f"format, chunks and codecs are the same; {pace}"
             requests = count if self._is_taken() else 2 * count
             return CopyPlan(
-                _where(self.source, shown[0]), shown[1], 0, -(-count // TASK_KEYS), (), nbytes, nbytes, requests,
+                _where(self.source, shown[0]), shown[1], 0, pieces, (), nbytes, nbytes, requests,
                 self.memory, why,
             )  # fmt: skip
         boxes = self.boxes(target, _sharing(executor))
         return CopyPlan(
             _where(self.source, shown[0]), shown[1], boxes.passes, boxes.tasks, boxes.targets.step,
-            boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, boxes.why,
+            boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, f"{boxes.why}; {boxes.pace}",
         )  # fmt: skip
 
     async def run(self, executor: Executor | None, progress: Any) -> CopyReport:
@@ -213,7 +223,8 @@ class ArrayCopy:
         chunk_bytes = _chunk_bytes(self.source)
         together = max(1, min(256, self.memory // (2 * _sharing(None) * chunk_bytes)))
         target = KvStore.of(store.at(self.place.path))
-        passes = [await key_pass("keys", source.prefix, chunk_bytes, counted=counted)]
+        chunks = chunks_in(self.source.shape, chunk_sides(self.source).write)
+        passes = [await key_pass("keys", source.prefix, chunk_bytes, chunks=chunks, counted=counted)]
         unseen = self.existing is None
         return replace(order, source=source, target=target, together=together, unseen=unseen), passes
 
@@ -238,17 +249,17 @@ class ArrayCopy:
         self, order: Order, name: str, boxes: CopyRegions, quick: OpenKv | None
     ) -> tuple[Order, list[Pass]]:
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
-        count = len(boxes.targets)
         if boxes.sources is None:
-            return replace(order, targets=boxes.targets), [box_pass("box", count, nbytes, boxes.held)]
+            order = replace(order, targets=boxes.targets, pieces=boxes.pieces)
+            return order, [box_pass("box", boxes.pieces, nbytes, boxes.held)]
         below = self.scratch.below(f"{name}/spill")
         if quick is not None:
             root = quick if around(self.store) is None else root_of(quick)
             below = KvStore.of(root.at(below.path))
         order = replace(order, targets=boxes.targets, sources=boxes.sources, scratch=below)
         return order, [
-            box_pass("spilled", len(boxes.sources), nbytes, boxes.held),
-            box_pass("gathered", count, nbytes, boxes.held),
+            box_pass("spilled", BoxSlabs.whole(boxes.sources), nbytes, boxes.held),
+            box_pass("gathered", boxes.pieces, nbytes, boxes.held),
         ]
 
     async def _work(
@@ -264,22 +275,16 @@ class ArrayCopy:
         for each in passes:
             done = finished.get(each.kind, set())
             before += len(done)
-            reporter.resumed(len(done), each.nbytes * len(done) // each.count if each.count else 0)
+            reporter.resumed(len(done), each.nbytes * len(done) // each.pieces if each.pieces else 0)
 
-            async def left(each: Pass = each, done: set[int] = done) -> Any:
-                async for task in each.tasks():
-                    if task.number not in done:
-                        yield task
-
-            def note(task: Task, answer: Any) -> None:
+            def note(task: Task, answers: list[Any]) -> None:
                 nonlocal by_storage
-                journal.note(task.work, task.number)
-                if isinstance(answer, tuple):
-                    by_storage += answer[1]
+                journal.note(task.work, task.numbers)
+                by_storage += sum(answer[1] for answer in answers if isinstance(answer, tuple))
 
             try:
                 most = memory_of_tasks(self.memory) // each.held
-                await work_on(order, left(), executor, reporter, note, most)
+                await work_on(order, each.after(done), executor, reporter, note, most)
             finally:
                 await journal.settle()
         state = reporter.state
@@ -320,7 +325,7 @@ async def _stored_documents(job: ArrayCopy) -> dict[str, ReadResult]:
 
 
 def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:
-    count, nbytes = sum(each.count for each in passes), sum(each.nbytes for each in passes)
+    count, nbytes = sum(each.pieces for each in passes), sum(each.nbytes for each in passes)
     return reporter_of(progress, f"copy {path}".strip(), count, nbytes)
 
 

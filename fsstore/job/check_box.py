@@ -19,9 +19,8 @@ from fsstore.runtime.future import Future
 __all__ = ["checked_box"]
 
 
-async def checked_box(order: Order, number: int) -> tuple[int, int, list[tuple[Any, ...]]]:
+async def checked_box(order: Order, box: Region) -> tuple[int, int, list[tuple[Any, ...]]]:
     """Return how many bytes were read, how many chunks are mere fill, and what is wrong: start, stop, what, kind."""
-    box = order.targets[number]
     values, other, failure = await _read(order, box)
     item = order.source.dtype.numpy_dtype.itemsize
     nbytes = int(np.prod(box.shape, dtype=np.int64)) * max(1, item)

@@ -63,7 +63,7 @@ def delete(
         if store.driver.features.atomic_transactions:
             await store.prefix.delete_range(KeyRange())
         else:
-            await _delete_all(store, executor, progress)
+            await _delete_all(store, count, executor, progress)
         return count
 
     return execution.start(run())
@@ -73,19 +73,19 @@ async def _counted(place: KvPrefix) -> int:
     return sum([len(batch) async for batch in place.scan()])
 
 
-async def _delete_all(store: OpenKv, executor: Executor | None, progress: Any) -> None:
+async def _delete_all(store: OpenKv, count: int, executor: Executor | None, progress: Any) -> None:
     found = await look(store.prefix)
     await store.prefix.write_many([Write(name, None) for name in found.words.documents])
     quick = await unsynced(store)
     order = Order(f"delete-{uuid4().hex}", target=KvStore.of(quick or store))
     if quick is not None:
         order = replace(order, durable=KvStore.of(root_of(store)))
-    keys = await key_pass("delete", store.prefix, 1, counted=progress is not None)
-    reporter = reporter_of(progress, "delete", keys.count, 0)
+    keys = await key_pass("delete", store.prefix, 1, chunks=count, counted=progress is not None)
+    reporter = reporter_of(progress, "delete", keys.pieces, 0)
 
-    def forget(_task: Task, _answer: Any) -> None:
+    def forget(_task: Task, _answers: Any) -> None:
         """Note nothing: what is deleted is not listed again."""
 
-    await work_on(order, keys.tasks(), executor, reporter, forget)
+    await work_on(order, keys, executor, reporter, forget)
     await remove_tree(store.prefix)  # directories, and what came meanwhile
     reporter.ended()

@@ -17,6 +17,7 @@ from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.wrapping import array as wrapped
 from fsstore.chunk.plan.regions import Region, Regions, cut
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.context.context import Context, context_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.job.array_copy import chunk_sides
@@ -97,12 +98,13 @@ class _Growth:
         """Where what is appended begins."""
         return tuple(self.begin if number == self.axis else 0 for number in range(self.array.rank))
 
-    def boxes(self, longer: TensorStore) -> Regions:
-        """Return the boxes of what is appended."""
+    def pieces(self, longer: TensorStore) -> BoxSlabs:
+        """Return the boxes of what is appended, in the pieces that tasks take."""
         sides, read = chunk_sides(longer), chunk_sides(self.values).read
         most = max(1, memory_of_tasks(self.memory) // width_of(None) // max(1, sides.itemsize))
         domain, anchor = Region(self.low, self.shape), (0,) * self.array.rank
-        return cut(domain, sides.write, read, anchor, most, lambda each: held_for(each, read))
+        boxes = cut(domain, sides.write, read, anchor, most, lambda each: held_for(each, read))
+        return BoxSlabs.thinnest(boxes, sides.write, read)
 
     def at_once(self, boxes: Regions) -> int:
         """Return how many tasks the memory has room for."""
@@ -210,30 +212,26 @@ async def _write(
     spec.pop("transform", None)
     spec["kvstore"] = (quick or store).effective_spec()
     longer = await open_array(spec, assume_metadata=True, open=True)
-    boxes = growth.boxes(longer)
+    pieces = growth.pieces(longer)
     stored = await journal.plan()
     if stored is not None:
-        boxes = replace(boxes, step=tuple(stored["step"]))
-    await journal.follow({"step": list(boxes.step)})
+        pieces = BoxSlabs(replace(pieces.boxes, step=tuple(stored["step"])), *stored["pieces"])
+    await journal.follow({"step": list(pieces.boxes.step), "pieces": [pieces.dimension, pieces.side]})
     source = growth.values.translate_to[growth.low]
-    order = Order(f"{journal.name}-{journal.run}", source, longer, targets=boxes)
+    order = Order(f"{journal.name}-{journal.run}", source, longer, targets=pieces.boxes, pieces=pieces)
     if quick is not None:
         order = replace(order, durable=KvStore.of(root_of(store)))
     nbytes = int(growth.values.size) * array.dtype.numpy_dtype.itemsize
-    reporter = reporter_of(progress, "append", len(boxes), nbytes)
+    reporter = reporter_of(progress, "append", len(pieces), nbytes)
     done = (await journal.finished()).get("box", set())
-    reporter.resumed(len(done), nbytes * len(done) // max(1, len(boxes)))
+    reporter.resumed(len(done), nbytes * len(done) // max(1, len(pieces)))
+    left = box_pass("box", pieces, nbytes).after(done)
 
-    async def left() -> Any:
-        async for task in box_pass("box", len(boxes), nbytes).tasks():
-            if task.number not in done:
-                yield task
-
-    def note(task: Task, _answer: Any) -> None:
-        journal.note(task.work, task.number)
+    def note(task: Task, _answers: Any) -> None:
+        journal.note(task.work, task.numbers)
 
     try:
-        await work_on(order, left(), executor, reporter, note, growth.at_once(boxes))
+        await work_on(order, left, executor, reporter, note, growth.at_once(pieces.boxes))
     finally:
         await journal.settle()
     return reporter, len(done)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.plan.regions import Regions
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind
@@ -20,6 +21,7 @@ from fsstore.runtime.kept import keep, kept
 __all__ = ["Order", "OwnDatabase", "keys_of", "opened_database", "packed_keys", "root_of", "unsynced"]
 
 _NOWHERE = Regions((), (), (), ())
+_NOTHING = BoxSlabs(_NOWHERE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Order:
     scratch: KvStore | None = None
     targets: Regions = _NOWHERE
     sources: Regions = _NOWHERE
+    pieces: BoxSlabs = _NOTHING
+    """The boxes of the target as tasks take them."""
     together: int = 16
     """How many encoded chunks a worker holds at once."""
     durable: KvStore | None = None

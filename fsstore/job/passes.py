@@ -1,47 +1,73 @@
-"""The passes of a copy: tasks that may be done in any order, made one by one as workers ask for them.
+"""The passes of a job: tasks that may be done in any order, made one by one as workers ask for them.
 
+A task is a run of pieces, as long as the pace of the workers says.  Boxes are known by the numbers of their pieces.
 Chunks that move untouched are listed as the store lists them and handed out by the batch, so that a hundred million of
-them take no memory; a batch is known again by its keys.  Boxes are known by their number.
+them take no memory; a batch is known again by its keys.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job
-from fsstore.job.tuning import COPY_TASK_BYTES, KEYS_ASKED, TASK_KEYS
+from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
+from fsstore.task.pace import Pace
 from fsstore.task.runner import Task
 
-__all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "remove_strangers"]
+__all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove_strangers"]
+
+_Made: TypeAlias = Callable[[Pace, frozenset[int]], AsyncIterator[Task]]
+_Batch: TypeAlias = list[tuple[str, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Tasks that may be done in any order, and the kind under which the journal knows them."""
+    """Tasks that may be done in any order, and the kind under which the journal knows their pieces."""
 
     kind: str
-    count: int
+    pieces: int
+    """How many there are, at most."""
     nbytes: int
-    tasks: Callable[[], AsyncIterator[Task]]
+    made: _Made
     held: int = 1
     """How many bytes a task holds at most."""
+    done: frozenset[int] = field(default_factory=frozenset)
+    """The pieces that an earlier run has finished."""
+
+    def after(self, done: set[int]) -> Pass:
+        """Return the pass without pieces that are finished."""
+        return replace(self, done=frozenset(done))
+
+    def tasks(self, pace: Pace) -> AsyncIterator[Task]:
+        """Return the tasks for what is left, each made when it is asked for."""
+        return self.made(pace, self.done)
 
 
-def box_pass(kind: str, count: int, nbytes: int, held: int = 1) -> Pass:
+def box_pass(kind: str, pieces: BoxSlabs, nbytes: int, held: int = 1) -> Pass:
     """Return the pass over boxes."""
 
-    async def tasks() -> AsyncIterator[Task]:
-        for number in range(count):
-            yield Task(number, kind, (number,))
+    async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
+        begin, most = 0, len(pieces)
+        while begin < most:
+            if begin in done:
+                begin += 1
+                continue
+            limit = pieces.end(begin, pace.length())
+            end = next((each for each in range(begin, limit) if each in done), limit) if done else limit
+            pace.taken(end - begin)
+            yield Task(range(begin, end), kind, ((begin, end),))
+            begin = end
 
-    return Pass(kind, count, nbytes, tasks, held)
+    return Pass(kind, len(pieces), nbytes, tasks, held)
 
 
-async def chunks_at(place: KvPrefix) -> AsyncIterator[list[tuple[str, int]]]:
+async def chunks_at(place: KvPrefix) -> AsyncIterator[_Batch]:
     """Yield batches of the stored chunks of an array, with the sizes of their values where a listing has them."""
     async for batch in place.scan():
         found = [(each.key, each.size or 0) for each in batch if not is_of_job(each.key)]
@@ -49,32 +75,60 @@ async def chunks_at(place: KvPrefix) -> AsyncIterator[list[tuple[str, int]]]:
             yield found
 
 
-async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, counted: bool) -> Pass:
-    """Return the pass over stored keys; they are listed once more beforehand if somebody wants to know how many."""
-    most = max(1, min(TASK_KEYS, COPY_TASK_BYTES // max(1, chunk_bytes)))
+def keys_in_piece(chunk_bytes: int) -> int:
+    """Return how many keys a piece has."""
+    return max(1, min(PIECE_KEYS, PIECE_BYTES // max(1, chunk_bytes)))
 
-    async def tasks() -> AsyncIterator[Task]:
-        waiting: list[tuple[str, int]] = []
+
+async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, chunks: int, counted: bool) -> Pass:
+    """Return the pass over stored keys, of which there are `chunks` at most.
+
+    They are listed once more beforehand if they are to be `counted`.
+    """
+    most = keys_in_piece(chunk_bytes)
+
+    async def batches() -> AsyncIterator[_Batch]:
+        waiting: _Batch = []
         async for batch in chunks_at(place):
             waiting += batch
             while len(waiting) >= most:
-                yield _task(kind, waiting[:most])
+                yield waiting[:most]
                 waiting = waiting[most:]
         if waiting:
-            yield _task(kind, waiting)
+            yield waiting
 
-    count = nbytes = 0
+    async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
+        run: dict[int, _Batch] = {}
+        length = pace.length()
+        async for batch in batches():
+            if (number := _number(batch)) not in done:
+                run[number] = batch
+            if len(run) >= length:
+                pace.taken(len(run))
+                yield _task(kind, run)
+                run, length = {}, pace.length()
+        if run:
+            yield _task(kind, run)
+
+    nbytes = 0
     if counted:
+        chunks = 0
         async for batch in chunks_at(place):
-            count += len(batch)
+            chunks += len(batch)
             nbytes += sum(size or chunk_bytes for _, size in batch)
-    return Pass(kind, -(-count // most), nbytes, tasks)
+    return Pass(kind, -(-chunks // most), nbytes, tasks)
 
 
-def _task(kind: str, entries: list[tuple[str, int]]) -> Task:
-    text = "\0".join(f"{key}\1{size}" for key, size in entries).encode("utf-8", "surrogateescape")
-    number = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
-    return Task(number, kind, ((packed_keys([key for key, _ in entries]), sum(size for _, size in entries)),))
+def _number(batch: _Batch) -> int:
+    text = "\0".join(f"{key}\1{size}" for key, size in batch).encode("utf-8", "surrogateescape")
+    return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
+
+
+def _task(kind: str, run: dict[int, _Batch]) -> Task:
+    listed = [
+        (packed_keys([key for key, _ in batch]), sum(size for _, size in batch)) for batch in run.values()
+    ]
+    return Task(tuple(run), kind, (listed,))
 
 
 async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:

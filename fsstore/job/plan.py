@@ -5,9 +5,12 @@ decodes whole chunks of the source.  Where that would decode every byte more tha
 passes: the first reads boxes of whole chunks of the source once and spills them, cut along the boxes of the target; the
 second gathers them.  Then each byte is read twice and written twice, whatever the two layouts are.
 
-A task holds the values of its box, and beside them what is under way: first the chunks that it reads, encoded and
-decoded, and then those that it writes.  No task holds more than its memory, unless a single chunk does.
-Tasks share three quarters of the memory of a job: threads keep some of what they have freed, to use it again.
+A worker holds the values of a box, and beside them what is under way: first the chunks that it reads, encoded and
+decoded, and then those that it writes.  It never holds more than its memory, unless a single chunk does.
+Workers share three quarters of the memory of a job: threads keep some of what they have freed, to use it again.
+
+Memory says how large a box may be, and nothing here says how long it takes: that is found while the job runs.  Boxes
+are cut into pieces, the thinnest slabs that read nothing twice, and a task is as many of them as take a few seconds.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from html import escape
 from typing import Any
 
 from fsstore.chunk.plan.regions import Region, Regions, covered, cut, most_covered
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.job.tuning import COPIED_COPIES, MEMORY_OF_TASKS, READS_BEFORE_STAGING
 from fsstore.task.progress import bytes_text
 
@@ -29,6 +33,7 @@ __all__ = [
     "chunks_in",
     "held_for",
     "memory_of_tasks",
+    "pace_text",
     "parse_bytes",
     "plan_boxes",
 ]
@@ -60,8 +65,10 @@ class CopyPlan:
     """The plan of a copy, to be printed or shown in a notebook before anything is done.
 
     `passes` is 0 where encoded chunks move untouched, 1, or 2; `bytes_read` and `bytes_written` are decoded bytes, or
-    encoded ones where `passes` is 0; `why` says what decided the passes.  `requests` are reads and writes of chunks and
-    of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read together.
+    encoded ones where `passes` is 0; `why` says what decided the passes, and how long tasks take.  `tasks` counts the
+    pieces that tasks are made of while the job runs, so there are so many at most.  `requests` are reads and writes of
+    chunks and of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read
+    together.
     """
 
     source: str
@@ -84,8 +91,9 @@ class CopyPlan:
         return [
             ("from", self.source),
             ("to", self.target),
-            ("how", f"{passes}: {self.why}"),
-            ("tasks", f"{self.tasks:,}" + (f", boxes of {self.box}" if self.passes else "")),
+            ("how", f"{passes}: {self.why.partition('; ')[0]}"),
+            ("tasks", f"{self.tasks:,} at most" + (f", boxes of {self.box}" if self.passes else "")),
+            ("pace", self.why.partition("; ")[2]),
             ("traffic", f"{bytes_text(self.bytes_read)} read, {bytes_text(self.bytes_written)} written"),
             ("requests", f"{self.requests:,} at most"),
             ("memory", f"{bytes_text(self.memory)} a worker"),
@@ -109,6 +117,8 @@ class CopyRegions:
     bytes_read: int
     bytes_written: int
     why: str
+    pieces: BoxSlabs
+    """The boxes of the target as tasks take them."""
     itemsize: int = 1
     requests: int = 0
     reads: tuple[int, ...] = ()
@@ -131,6 +141,7 @@ class CopyRegions:
         return {
             "targets": list(self.targets.step),
             "sources": None if self.sources is None else list(self.sources.step),
+            "pieces": [self.pieces.dimension, self.pieces.side],
         }
 
     def as_stored(self, plan: Mapping[str, Any]) -> CopyRegions | None:
@@ -139,12 +150,34 @@ class CopyRegions:
         sources = None if plan.get("sources") is None else _of_step(self.targets, plan["sources"])
         if targets is None or (sources is None) != (plan.get("sources") is None):
             return None
-        return replace(self, targets=targets, sources=sources)
+        pieces = BoxSlabs(targets, *plan.get("pieces", ()))
+        return replace(self, targets=targets, sources=sources, pieces=pieces)
 
     @property
     def tasks(self) -> int:
-        """How many tasks there are in all passes."""
-        return len(self.targets) + (0 if self.sources is None else len(self.sources))
+        """How many tasks there are in all passes, at most."""
+        return len(self.pieces) + (0 if self.sources is None else len(self.sources))
+
+    @property
+    def pace(self) -> str:
+        """How much is known beforehand of the time that tasks take."""
+        if self.sources is not None:
+            what = "boxes, which are spilled whole"
+        elif self.pieces.in_box == 1 and self.tasks > 1:
+            what = "boxes, of which less would be read twice"
+        else:
+            what = "slabs of boxes"
+        return pace_text(self.tasks, self.least, self.bytes_written, what)
+
+    @property
+    def least(self) -> int:
+        """How many bytes a task moves at least."""
+        step = (
+            self.pieces.grid.step
+            if self.sources is None
+            else max(self.targets.step, self.sources.step, key=math.prod)
+        )
+        return self.itemsize * math.prod(step)
 
 
 def _of_step(regions: Regions, step: Any) -> Regions | None:
@@ -154,6 +187,16 @@ def _of_step(regions: Regions, step: Any) -> Regions | None:
         replace(regions, step=tuple(step))
         if all(isinstance(each, int) and each > 0 for each in step)
         else None
+    )
+
+
+def pace_text(pieces: int, least: int, nbytes: int, what: str) -> str:
+    """Return what is known beforehand of the time that tasks take, which are one piece of `least` bytes or several."""
+    if pieces <= 1:
+        return f"all of it is one task, of {bytes_text(nbytes)}"
+    return (
+        f"a task is as many pieces of {bytes_text(least)} ({what}) as take 1 to 5 s; one takes longer where a worker"
+        f" moves less than {bytes_text(least // 5)}/s, and all take less where it moves {bytes_text(nbytes)}/s"
     )
 
 
@@ -188,7 +231,8 @@ def plan_boxes(
     if (times <= READS_BEFORE_STAGING and fits) or not spills:
         why = f"every byte is decoded {times:.2f} times"
         requests = _parts(shape, targets.step, source.read) + chunks_in(shape, target.write)
-        return CopyRegions(targets, None, read, nbytes, why, itemsize, requests, tuple(source.read))
+        pieces = BoxSlabs.thinnest(targets, target.write, source.read)
+        return CopyRegions(targets, None, read, nbytes, why, pieces, itemsize, requests, tuple(source.read))
     targets = cut(whole, target.write, target.write, origin, most, held_for)
     sources = cut(whole, source.read, target.write, origin, most, held_for)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
@@ -196,7 +240,8 @@ def plan_boxes(
         why = "one pass would hold more than this memory"
     spilled = len(sources) + _parts(shape, sources.step, targets.step)
     requests = chunks_in(shape, source.read) + spilled + chunks_in(shape, target.write)
-    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, itemsize, requests)
+    pieces = BoxSlabs.whole(targets)
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, pieces, itemsize, requests)
 
 
 def chunks_in(shape: Sequence[int], chunk: Sequence[int]) -> int:

@@ -15,6 +15,7 @@ The members that the archive has already are unpacked first, so the copy finds t
 from __future__ import annotations
 
 import mmap
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -25,13 +26,15 @@ from uuid import uuid4
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
+from fsstore.dataset.removal import remove_directory
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.job.order import Order, OwnDatabase, opened_database, unsynced
 from fsstore.job.scratch import around
 from fsstore.job.tuning import MAPPED_FROM_BYTES, UNPACKED_BYTES
-from fsstore.kvstore.contract.ability import TakesAllAtOnce, WritesAtOnce, able
+from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.ocdbt.sink import DATA_NAME, NodeLayout
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore
@@ -107,6 +110,22 @@ class Stage:
         """Leave only data in the directory: what was taken is no database by itself any more."""
         for key in await self._manifests():
             await KvStore.of(self.directory).write(key, None)
+        await self._sweep()
+
+    async def _sweep(self) -> None:
+        """Remove what killed workers had begun to write: nobody opens their databases again, and so writes over it."""
+        driver, path = self.directory.driver, self.directory.path
+        sweeper, listing = able(driver, SweepsUnfinished), able(driver, ListsNames)
+        if sweeper is None or listing is None or self._taking.takes_stores != "own":
+            return
+        for name in await listing.names(path):
+            database = KvPrefix(driver, f"{path}{name}/")
+            await sweeper.sweep_unfinished(database.path, re.escape(_MANIFEST.decode()))
+            for prefix in NodeLayout().prefixes():
+                below = database.path + prefix.decode()
+                await sweeper.sweep_unfinished(below, DATA_NAME)
+                await remove_directory(KvPrefix(driver, below))
+            await remove_directory(database)
 
     async def _manifests(self) -> list[bytes]:
         if self._taking.takes_stores != "own":

@@ -1,9 +1,9 @@
 """The numbers that tune jobs, each with what it trades."""
 
-TASK_KEYS = 256  # of a task that copies keys: handing it over against doing it again after a kill
-COPY_TASK_BYTES = 128 * 1024 * 1024  # of a task: seconds of work, and little to do again after a kill
-# of a task that only reads, and leaves nothing behind when it is killed
-VERIFY_TASK_BYTES = 256 * 1024 * 1024
+# of a piece of a job that copies keys, of which a task takes as many as fill its time: short notes of what is finished,
+# against a slow store on which a piece alone takes long
+PIECE_KEYS = 256
+PIECE_BYTES = 16 * 1024 * 1024  # of a piece that copies keys, for the same reason
 KEYS_ASKED = 1000  # whose size is asked together: a page of a listing
 COPIED_COPIES = 2  # of each chunk that is read or written, when memory is shared out: encoded and decoded
 MEMORY_OF_TASKS = (

@@ -13,6 +13,7 @@ from uuid import uuid4
 
 from fsstore.arrays.store import TensorStore
 from fsstore.chunk.plan.regions import Region, Regions, cut
+from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError
@@ -22,7 +23,7 @@ from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
 from fsstore.job.report import Finding, Level, Verdict
 from fsstore.job.stored_keys import StoredChunks, stored_chunks
-from fsstore.job.tuning import REPAIR_ROUNDS, VERIFIED_COPIES, VERIFY_TASK_BYTES
+from fsstore.job.tuning import REPAIR_ROUNDS, VERIFIED_COPIES
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import Write
 from fsstore.kvstore.spec.opening import as_directory
@@ -170,22 +171,23 @@ async def _read_all(
         other = other.astype(store.dtype)
     itemsize = max(1, store.dtype.numpy_dtype.itemsize)
     sharing = width_of(None) if check.executor is None else 1
-    memory = min(VERIFY_TASK_BYTES, check.memory // sharing)
+    memory = check.memory // sharing
     whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
     chunk, anchor = _write_chunk(store), (0,) * store.rank
     boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (VERIFIED_COPIES * itemsize)))
     single = Regions(whole.start, whole.stop, chunk, anchor)
-    order = Order(f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single)
+    pieces = BoxSlabs.thinnest(boxes, chunk, chunk)
+    order = Order(f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single, pieces=pieces)
     name = f"verify {path}".strip()
-    reporter = reporter_of(check.progress, name, len(boxes), int(store.size) * itemsize)
+    reporter = reporter_of(check.progress, name, len(pieces), int(store.size) * itemsize)
 
-    def take(_task: Task, answer: Any) -> None:
-        nbytes, fill, wrong = answer
-        total.nbytes += nbytes
-        total.fill += fill
-        total.add([Finding(path, tuple(low), tuple(high), what, kind) for low, high, what, kind in wrong])
+    def take(_task: Task, answers: Any) -> None:
+        for nbytes, fill, wrong in answers:
+            total.nbytes += nbytes
+            total.fill += fill
+            total.add([Finding(path, tuple(low), tuple(high), what, kind) for low, high, what, kind in wrong])
 
-    await work_on(order, box_pass("check", len(boxes), 0).tasks(), check.executor, reporter, take)
+    await work_on(order, box_pass("check", pieces, 0), check.executor, reporter, take)
     total.findings.sort(key=lambda each: (each.array, each.start))
     reporter.ended()
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import math
 import pickle
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,16 +23,18 @@ from fsstore.chunk.plan.regions import Region, Regions
 from fsstore.codec.scratch import passing
 from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of
+from fsstore.job.passes import Pass
 from fsstore.job.tuning import PARTS_TOGETHER
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.kept import keep, kept, shares_memory
+from fsstore.task.pace import Pace
 from fsstore.task.progress import Reporter
-from fsstore.task.runner import Ask, Finished, Task, answered, run_tasks
+from fsstore.task.runner import Ask, Finished, Partly, Task, answered, run_tasks, workers_of
 
-__all__ = ["do", "read_box", "run_task", "work_on"]
+__all__ = ["Done", "do", "read_box", "run_task", "work_on"]
 
 UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
@@ -61,36 +64,80 @@ def run_task(name: str, kind: str, payload: Any, order: Order | bytes | None, be
         begun.discard(future)
 
 
-async def do(order: Order, kind: str, payload: Any) -> Any:
-    """Do a task and see that what it wrote is durable."""
+class Done(NamedTuple):
+    """The answers of a worker to a task, and how long it took there."""
+
+    answers: list[Any]
+    seconds: float
+    stopped: int | None = None
+    """The piece at which it has failed, when some were done before."""
+
+
+async def do(order: Order, kind: str, payload: Any) -> Done:
+    """Do the pieces of a task, one after the other, and see that what they wrote is durable."""
+    began = time.monotonic()
     order = await order.opened()
-    answer = await _WORK[kind](order, payload)
+    answers: list[Any] = []
+    stopped = None
+    for at, part in _parts_of(order, kind, payload):
+        try:
+            answers.append(await _WORK[kind](order, part))
+        except Exception:
+            if not answers:
+                raise
+            stopped = at  # it fails again when it is asked for again, unless that was a moment's trouble
+            break
     if order.durable is not None and kind not in _CHANGES_NOTHING:
         place = order.durable._open
         syncing = able(place.driver, SyncsTogether)
         assert syncing is not None
         await _asked(place.driver, lambda: syncing.sync(place.path))
-    return answer
+    return Done(answers, time.monotonic() - began, stopped)
+
+
+def _parts_of(order: Order, kind: str, payload: Any) -> Iterable[tuple[int, Any]]:
+    """Return what a task does one after the other, each with the number of its first piece."""
+    if kind in _BY_BOX:
+        return order.pieces.split(*payload)
+    return ((number, number) for number in range(*payload)) if kind in _BY_NUMBER else [(0, payload)]
 
 
 async def work_on(
     order: Order,
-    tasks: AsyncIterator[Task],
+    todo: Pass,
     executor: Executor | None,
     reporter: Reporter,
     finished: Finished,
     most: int | None = None,
 ) -> None:
-    """Run tasks of a job on an executor; of those in this process, which share its memory, at most `most` at once."""
+    """Run a pass of a job on an executor; of tasks in this process, which share its memory, at most `most` at once."""
     begun: set[Future[Any]] = set()
+    here = most if executor is None else None
+    workers = workers_of(executor) if here is None else max(1, min(here, workers_of(executor)))
+    pace = Pace(todo.pieces - len(todo.done), workers)
+    asking = _asking(order, executor, begun)
+
+    async def paced(task: Task) -> list[Any] | Partly:
+        done: Done = await asking(task)
+        if done.stopped is None:
+            pace.took(len(task.numbers), done.seconds)
+            return done.answers
+        first, last = (
+            _run(task, task.numbers[0], done.stopped),
+            _run(task, done.stopped, task.numbers[-1] + 1),
+        )
+        return Partly(first, done.answers, last)
+
     try:
-        asking = _asking(order, executor, begun)
-        here = most if executor is None else None
-        await run_tasks(tasks, executor, reporter, finished, most=here, ask=asking)
+        await run_tasks(todo.tasks(pace), executor, reporter, finished, most=here, ask=paced)
     except asyncio.CancelledError:
         for future in list(begun):
             future.cancel()
         raise
+
+
+def _run(task: Task, begin: int, end: int) -> Task:
+    return Task(range(begin, end), task.work, ((begin, end),))
 
 
 def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) -> Ask:
@@ -137,20 +184,19 @@ async def await_begun(begin: Any) -> Any:
     return await future
 
 
-async def _copy_box(order: Order, number: int) -> int:
-    box = order.targets[number]
+async def _copy_box(order: Order, box: Region) -> int:
     values = await read_box(order.source, box)
     await await_begun(lambda: order.target[box.slices].write(values).commit)
     return int(values.nbytes)
 
 
-async def _copy_keys(order: Order, listed: tuple[bytes, int]) -> tuple[int, int]:
+async def _copy_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> tuple[int, int]:
     """Copy encoded values as they are: inside the storage where it can, else a handful at a time.
 
     Return how many bytes were copied, and how many of them by the storage: by what it answers, or else had `listed`.
     """
-    packed, nbytes = listed
-    keys = keys_of(packed)
+    keys = [key for packed, _ in listed for key in keys_of(packed)]
+    nbytes = sum(size for _, size in listed)
     source, target = order.source.prefix, order.target.prefix
     taking = able(target.driver, TakesValues)
     if taking is not None and taking.takes_from(source.driver):
@@ -230,23 +276,24 @@ def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:
         values[_inside(box, part)] = np.frombuffer(answer.value, values.dtype).reshape(part.shape)
 
 
-async def _delete_keys(order: Order, listed: tuple[bytes, int]) -> int:
-    keys = keys_of(listed[0])
+async def _delete_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> int:
+    keys = [key for packed, _ in listed for key in keys_of(packed)]
     target = order.target.prefix
     await _asked(target.driver, lambda: target.write_many([Write(key, None) for key in keys]))
     return len(keys)
 
 
-async def _check_box(order: Order, number: int) -> Any:
+async def _check_box(order: Order, box: Region) -> Any:
     from fsstore.job.check_box import checked_box
 
-    return await checked_box(order, number)
+    return await checked_box(order, box)
 
 
 _WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
     "check": _check_box,
 }  # fmt: skip
+_BY_BOX, _BY_NUMBER = ("box", "check"), ("spilled", "gathered")
 _CHANGES_NOTHING = ("check", "delete")
 
 

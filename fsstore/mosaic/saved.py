@@ -32,7 +32,9 @@ async def load_mosaic(base: KvPrefix, *, with_scan: bool = False) -> tuple[Mosai
     """Return the dataset at a place, and the answer that had its document."""
     found = await base.read()
     if found.state != "value":
-        raise NotFoundError(f"There is no virtual dataset at {base.describe()}")
+        raise NotFoundError(
+            f"There is no virtual dataset at {base.describe()}; `combine` saves one under a name such as all.mosaic"
+        )
 
     def parsed() -> Mosaic:
         stored: StoredColumns = from_bytes(found.value, with_scan=with_scan)

@@ -171,7 +171,10 @@ def from_bytes(data: Any, *, with_scan: bool = False) -> StoredColumns:
     """Return what a document holds; raises `StoreError` for what is none, within bounded memory."""
     data = bytes(data)
     if not is_mosaic(data[:4096]):
-        raise JsonError("This is no virtual dataset: its mark is missing")
+        raise JsonError(
+            "This is no virtual dataset: its mark is missing.  `combine` saves one under a name such as all.mosaic; "
+            "other reference sets cannot be changed in part"
+        )
     try:
         return _from_parquet(data, with_scan) if data.startswith(_PARQUET) else _from_json(data, with_scan)
     except StoreError:

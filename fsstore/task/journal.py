@@ -66,9 +66,9 @@ class Journal:
                     found.setdefault(kind, set()).update(_numbers(spans))
         return found
 
-    def note(self, kind: str, number: int) -> None:
-        """Note a task as finished, with the next note that is written."""
-        self._pending.setdefault(kind, []).append(number)
+    def note(self, kind: str, numbers: Iterable[int]) -> None:
+        """Note pieces as finished, with the next note that is written."""
+        self._pending.setdefault(kind, []).extend(numbers)
         if self._writing is None:
             self._writing = asyncio.ensure_future(self._write())
 

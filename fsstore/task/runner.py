@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -28,17 +28,29 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Task", "answered", "run_tasks", "width_of"]
+__all__ = ["Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of", "workers_of"]
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A piece of work: a number that is the same in every run of the job, a function, and its arguments."""
+    """Pieces of work that are done together: their numbers, a function, and its arguments.
 
-    number: int
+    A piece has the same number in every run of the job.
+    """
+
+    numbers: Sequence[int]
     work: Any
     """A function, or what `Ask` knows the work by."""
     arguments: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Partly:
+    """The answer of a worker that has done the first pieces of a task, and failed at the next one."""
+
+    done: Task
+    answer: Any
+    rest: Task
 
 
 Finished: TypeAlias = Callable[[Task, Any], Awaitable[None] | None]
@@ -52,11 +64,21 @@ def width_of(executor: Executor | None) -> int:
     """Return how many tasks are under way at once."""
     if executor is None:
         return TASK_THREADS
+    workers = _known_workers(executor)
+    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * workers)) if workers else UNKNOWN_WIDTH
+
+
+def workers_of(executor: Executor | None) -> int:
+    """Return how many workers there are; of an executor that does not say so, how many it may have."""
+    return TASK_THREADS if executor is None else _known_workers(executor) or UNKNOWN_WIDTH
+
+
+def _known_workers(executor: Executor) -> int:
     workers = getattr(executor, "_max_workers", None)  # what ThreadPoolExecutor and ProcessPoolExecutor keep
     client = getattr(executor, "_client", None)  # of dask.distributed
     if workers is None and client is not None:
         workers = sum(client.nthreads().values())
-    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * int(workers))) if workers else UNKNOWN_WIDTH
+    return int(workers or 0)
 
 
 async def run_tasks(
@@ -70,9 +92,9 @@ async def run_tasks(
 ) -> None:
     """Run all tasks; the first failure that stays ends the run, after those under way have ended.
 
-    At most `most` are under way at once, or as many as suit the executor.  An answer that is a number, or begins with
-    one, counts as bytes.  A cancellation ends the run at once: what can be stopped is stopped, and what is not noted is
-    done again later.
+    At most `most` are under way at once, or as many as suit the executor; the next one is asked for when there is room
+    for it.  An answer that is a number, or begins with one, counts as bytes, and a list of answers as all of theirs.
+    A cancellation ends the run at once: what can be stopped is stopped, and what is not noted is done again later.
     """
     width = width_of(executor)
     room = asyncio.Semaphore(width if most is None else max(1, min(width, most)))
@@ -82,19 +104,18 @@ async def run_tasks(
 
     async def one(task: Task) -> None:
         try:
-            answer = await _attempted(task, asked, reporter)
-            if (noting := finished(task, answer)) is not None:
-                await noting
-            reporter.done(_bytes_of(answer))
+            await _done(task, asked, reporter, finished)
         except Exception as error:  # noqa: BLE001  # raised below, once the others have ended
             failures.append(error)
         finally:
             room.release()
 
     try:
-        async for task in _drawn(tasks):
+        drawn = _drawn(tasks)
+        while True:
             await room.acquire()
-            if failures:
+            task = None if failures else await anext(drawn, None)
+            if task is None:
                 break
             started = asyncio.ensure_future(one(task))
             running.add(started)
@@ -110,8 +131,25 @@ async def run_tasks(
         raise failures[0]
 
 
+async def _done(task: Task, ask: Ask, reporter: Reporter, finished: Finished) -> None:
+    """Return when a task is done and noted, in parts where its worker fails on the way."""
+    left: Task | None = task
+    while left is not None:
+        answer = await _attempted(left, ask, reporter)
+        done, left = left, None
+        if isinstance(answer, Partly):
+            done, answer, left = answer.done, answer.answer, answer.rest
+        if (noting := finished(done, answer)) is not None:
+            await noting
+        reporter.done(_bytes_of(answer), tasks=len(done.numbers))
+        if left is not None:
+            await _pause(0, reporter)
+
+
 def _bytes_of(answer: Any) -> int:
     """Return how many bytes an answer says were moved: a number, or the first of several things."""
+    if isinstance(answer, list):
+        return sum(map(_bytes_of, answer))
     first = answer[0] if isinstance(answer, tuple) and answer else answer
     return first if isinstance(first, int) else 0
 
@@ -160,7 +198,11 @@ async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)
             if final or attempt == TASK_ATTEMPTS - 1:
                 raise
-            reporter.retried()
-        # spread, so that many that failed together do not come back together
-        await asyncio.sleep(TASK_PAUSE_S * 2**attempt * (0.5 + random.random()))
+        await _pause(attempt, reporter)
     raise AssertionError  # the last attempt returns or raises
+
+
+async def _pause(attempt: int, reporter: Reporter) -> None:
+    """Count a failure and wait; spread, so that tasks that failed together do not come back together."""
+    reporter.retried()
+    await asyncio.sleep(TASK_PAUSE_S * 2**attempt * (0.5 + random.random()))

@@ -8,6 +8,10 @@ TASKS_AHEAD = 8
 TASK_THREADS = 2  # tasks under way in this process: one reads while the other writes
 UNKNOWN_WIDTH = 64  # tasks under way on an executor that does not say how many workers it has
 TASKS_UNDER_WAY = 4096  # at most, however many workers there are: each is held by this process
+TASK_S = 2.2  # of a task, between 1 and 5: long against handing it over, and little to do again after a kill
+PACE_MEMORY = (
+    0.8  # of what earlier tasks took, at each that ends: steady against following a store that changes
+)
 TASK_ATTEMPTS = 3  # at a task that fails, before the job fails
 STOPPED_S = 0.5  # for tasks that are stopped by Ctrl-C
 TASK_PAUSE_S = 0.2  # before a task that failed is tried again; it doubles

@@ -23,6 +23,7 @@ import numpy as np
 import fsstore as ts
 from fsstore import references
 from fsstore.job import passes, work
+from fsstore.task import pace
 
 try:
     from tests.fault.job_kill_loop import child, slowed
@@ -215,7 +216,7 @@ def main() -> None:
     kills, dice = int(sys.argv[1]), random.Random(int(sys.argv[2]))
     for name, function in list(work._WORK.items()):
         work._WORK[name] = slowed(function)
-    passes.TASK_KEYS = 1
+    passes.PIECE_KEYS, pace.TASK_S = 1, 0.015  # many tasks
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             print(

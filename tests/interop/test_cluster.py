@@ -168,7 +168,7 @@ def test_a_second_attempt_is_another_call(client, tmp_path):
 
     async def run():
         with client.get_executor() as executor:
-            tasks = (Task(number, _failing_once, (str(tmp_path / str(number)),)) for number in range(3))
+            tasks = (Task((number,), _failing_once, (str(tmp_path / str(number)),)) for number in range(3))
             reporter = reporter_of(None, "tasks", 3, 0)
             await run_tasks(tasks, executor, reporter, lambda _task, answer: answers.append(answer))
 

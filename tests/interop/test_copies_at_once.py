@@ -10,6 +10,7 @@ import pytest
 import fsstore as ts
 from fsstore import references
 from fsstore.job import copy as copy_module
+from fsstore.job import staging
 from fsstore.kvstore.reference.parquet import taking
 from fsstore.runtime import execution
 
@@ -56,6 +57,25 @@ def dataset(tmp_path):
     place = tmp_path / "year.mosaic"
     references.combine([tmp_path / "m0.nc", tmp_path / "m1.nc"], "time").result().save(str(place))
     return place
+
+
+def test_what_killed_workers_began_goes(tmp_path, source, monkeypatch):
+    """Files that a worker had begun when it was killed, in a database that nobody opens again, go with the job."""
+    commit = staging.Stage.commit
+
+    async def killed_before(self, *arguments, **options):
+        (stage,) = (tmp_path / "db/fsstore-data").iterdir()
+        data = stage / "0123456789abcdef/d"
+        data.mkdir(parents=True)
+        (data / f"{'ab' * 16}.__lock").touch()
+        (data.parent / "manifest.ocdbt.__lock").touch()
+        await commit(self, *arguments, **options)
+
+    monkeypatch.setattr(staging.Stage, "commit", killed_before)
+    ts.copy(source, f"file://{tmp_path}/db/|ocdbt:x/", schema={"chunks": [2, 3]}, atomic=True).result()
+    assert not list(tmp_path.rglob("*.__lock"))
+    assert not list(tmp_path.rglob("0123456789abcdef"))
+    assert np.array_equal(read(f"file://{tmp_path}/db/|ocdbt:x/"), NEW)
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -168,6 +168,7 @@ _SLOW = """
 import asyncio, sys
 import fsstore as ts
 from fsstore.job import passes, work
+from fsstore.task import pace
 
 def slowed(function):
     async def run(*arguments):
@@ -177,7 +178,7 @@ def slowed(function):
 
 for kind in list(work._WORK):
     work._WORK[kind] = slowed(work._WORK[kind])
-passes.TASK_KEYS = 1
+passes.PIECE_KEYS, pace.TASK_S = 1, 0.03  # many tasks
 print("ready", flush=True)
 report = ts.copy(sys.argv[1], sys.argv[2], schema=eval(sys.argv[3]), max_memory="250kB").result()
 print("resumed", report.resumed, flush=True)

@@ -102,11 +102,11 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
     array[:] = 3
     real, now, most = work._WORK["box"], [0], [0]
 
-    async def counted(order, number):
+    async def counted(order, box):
         now[0] += 1
         most[0] = max(most[0], now[0])
         try:
-            return await real(order, number)
+            return await real(order, box)
         finally:
             now[0] -= 1
 
@@ -239,10 +239,13 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
     array[:] = values
     real = work._WORK["box"]
 
-    async def full(order, number):
-        if number >= 3:
+    calls = []
+
+    async def full(order, box):
+        calls.append(box)
+        if len(calls) > 3:
             raise failure
-        return await real(order, number)
+        return await real(order, box)
 
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
@@ -263,26 +266,29 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch, tune):
     array[:] = 7
     real, failed = work._WORK["box"], set()
 
-    async def flaky(order, number):
-        if number not in failed:
-            failed.add(number)
+    async def flaky(order, box):
+        if box not in failed:
+            failed.add(box)
             raise UnavailableError("503 Slow Down")
-        return await real(order, number)
+        return await real(order, box)
 
     monkeypatch.setitem(work._WORK, "box", flaky)
     tune("task", TASK_PAUSE_S=0.001)
-    report = ts.copy(array, tmp_path / "b", schema={"chunks": [2, 4]}, max_memory="2kB").result()
-    assert report.retries == report.tasks == len(failed)
+    options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
+    report = ts.copy(array, tmp_path / "b", **options).result()
+    assert report.tasks == ts.plan_copy(array, tmp_path / "c", **options).result().tasks
+    assert report.retries == len(failed) > 3
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), np.full((20, 20), 7))
 
 
 def test_the_simulation_of_a_cluster():
-    """The runner keeps 64 simulated workers busy, though tasks fail and straggle, and tells the same each time."""
+    """The runner keeps 32 simulated workers busy, though tasks fail and straggle, and tells the same each time."""
     from benchmarks.simulate_jobs import simulate
 
-    took, efficiency = simulate(400e9, 64)
-    assert (took, efficiency) == simulate(400e9, 64)
-    assert efficiency > 0.8
+    outcome = simulate(300e9, 32)
+    assert outcome == simulate(300e9, 32)
+    assert outcome.efficiency > 0.8
+    assert 1 < np.median(outcome.tasks_s) < 5
 
 
 @pytest.mark.parametrize("most", [8_000_000, 7_999_999, 1000])

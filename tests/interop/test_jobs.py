@@ -302,12 +302,15 @@ import os, signal, sys, threading, time
 import fsstore as ts
 from fsstore.job import work
 
-async def slow(order, number):
+calls = []
+
+async def slow(order, box):
     import asyncio
-    if number > 2:
+    calls.append(box)
+    if len(calls) > 3:
         print("ready", flush=True)
         await asyncio.sleep(60)
-    return await work._copy_box(order, number)
+    return await work._copy_box(order, box)
 
 work._WORK["box"] = slow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off

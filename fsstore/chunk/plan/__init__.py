@@ -11,7 +11,8 @@ Plans are values; nothing here writes.
 * `open_chunks`: the chunks of one open array: what is constant from one read or write to the next
 * `place`: moving elements between a chunk and the array of a request, cell by cell
 * `planner`: from a request to cells: which chunks are touched, and which elements of each go where
-* `regions`: cutting a domain into boxes of whole chunks that fit into memory: the pieces in which arrays are copied
+* `regions`: cutting a domain into boxes of whole chunks that fit into memory
 * `request`: from index transforms to the requests of the engine
+* `slabs`: boxes cut into slabs: the pieces in which arrays are copied, a part of a box or several boxes at a time
 * `source`: where the bytes of chunks come from
 """

@@ -104,6 +104,12 @@ class ListedSegments(Sequence[Any]):
         flat = np.arange(begin, end) if self.order is None else self.order[begin:end]
         return np.unravel_index(flat, self.sizes)
 
+    def slices(self, span: range) -> list[slice]:
+        """Return which rows of some segments each of them has, counted from the first row of all."""
+        edges = self.bounds[span.start : span.stop + 1]
+        places: list[int] = (edges - edges[0]).tolist()
+        return list(map(slice, places[:-1], places[1:]))
+
     def addresses(self, span: range, strides: tuple[int, ...], step: int) -> IntArray:
         """Return where the elements of some segments lie in memory, in elements.
 

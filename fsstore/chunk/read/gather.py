@@ -9,7 +9,7 @@ a chunk.  A large chunk is a box of one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, overload
@@ -150,7 +150,7 @@ def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
                 yield CellBox(plan, cut.box(number))
 
 
-def split(cells: Sequence[Any], size: int) -> Iterator[Sequence[Any]]:
+def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
     """Yield cells that follow each other, up to `size` at a time; of a box, smaller boxes."""
     if not isinstance(cells, CellBox):
         for begin in range(0, len(cells), size):
@@ -198,7 +198,48 @@ class Gather:
     def gather(self, cells: CellBox, run: Array) -> None:
         """Copy the selected elements of all chunks of a box, which stand in `run` one after the other, to the array."""
         flat, (step, *strides) = _in_memory(run)
-        steps = _steps([len(span) for span in cells.spans], step)
+        base, columns = self._columns(cells, strides, _steps([len(span) for span in cells.spans], step))
+        address = reduce(np.add.outer, columns)
+        self._view[self._outside(cells)] = flat.take(address + base if base else address)
+
+    def pick(self, cells: CellBox, chunks: Iterable[Array | None], fill: Any) -> None:
+        """Copy the selected elements of the chunks of a box, each of which is good until the next is drawn.
+
+        Where they lie is found out for all of them at once.  `fill` stands for a chunk that is None.
+        """
+        listed = [
+            (component.listed, span)
+            for component, span in zip(self.plan.components, cells.spans, strict=True)
+            if component.listed is not None
+        ]
+        places = [each.slices(span) for each, span in listed]
+        index = self._outside(cells)
+        is_view = all(isinstance(each, slice) for each in index)
+        shape = [each[-1].stop for each in places]
+        picked = self._view[index] if is_view else np.empty(shape, self._view.dtype)
+        known: tuple[int, ...] | None = None
+        order: Sequence[int] | None = None
+        columns: list[IntArray] = []
+        for chunk, place in zip(chunks, product(*places), strict=True):
+            here: tuple[Any, ...] = (..., *place)
+            if chunk is None:
+                picked[here] = fill
+                continue
+            if chunk.strides != known:
+                known = chunk.strides
+                order, strides = _memory_order(chunk)
+                base, columns = self._columns(cells, strides, [0] * len(cells.spans))
+                columns[0] = columns[0] + base
+                columns = [_along(each, axis, len(columns)) for axis, each in enumerate(columns)]
+            flat = (chunk if order is None else chunk.transpose(order)).reshape(-1)
+            picked[here] = flat.take(_sum_of(columns, place))
+        if not is_view:
+            self._view[index] = picked
+
+    def _columns(
+        self, cells: CellBox, strides: Sequence[int], steps: Sequence[int]
+    ) -> tuple[int, list[IntArray]]:
+        """Return where the selected elements lie in memory: a number, and a column a listed component."""
         columns: list[IntArray] = []
         base = 0
         for component, span, apart in zip(self.plan.components, cells.spans, steps, strict=True):
@@ -207,8 +248,7 @@ class Gather:
                 base += component.segments[0].inside * own[0]
             else:
                 columns.append(component.listed.addresses(span, own, apart))
-        address = reduce(np.add.outer, columns)
-        self._view[self._outside(cells)] = flat.take(address + base if base else address)
+        return base, columns
 
     def _outside(self, cells: CellBox) -> tuple[Any, ...]:
         """Return the index of what a box of cells selects of the array."""
@@ -235,16 +275,37 @@ def _steps(counts: Sequence[int], step: int) -> list[int]:
 
 def _in_memory(run: Array) -> tuple[Array, list[int]]:
     """Return the elements of an array as they follow each other in memory, and its strides counted in elements."""
-    order: Sequence[int] = range(run.ndim)
+    order, strides = _memory_order(run)
+    return (run if order is None else run.transpose(order)).reshape(-1), strides
+
+
+def _memory_order(run: Array) -> tuple[Sequence[int] | None, list[int]]:
+    """Return the order of dimensions in which the elements of an array follow each other, and its strides then.
+
+    Strides are counted in elements.  None if they do so in the order of the dimensions, or have to be copied.
+    """
+    order: Sequence[int] | None = None
     if not run.flags.c_contiguous:
-        order = sorted(order, key=lambda axis: -run.strides[axis])
+        order = sorted(range(run.ndim), key=lambda axis: -run.strides[axis])
         if not run.transpose(order).flags.c_contiguous:  # a field of structures
-            run, order = np.ascontiguousarray(run), range(run.ndim)
+            order = None
     strides, step = [0] * run.ndim, 1
-    for axis in reversed(order):
+    for axis in reversed(range(run.ndim) if order is None else order):
         strides[axis] = step
         step *= run.shape[axis]
-    return run.transpose(order).reshape(-1), strides
+    return order, strides
+
+
+def _sum_of(columns: Sequence[IntArray], place: Sequence[slice]) -> IntArray:
+    """Return the sums of parts of columns, each along a dimension of its own."""
+    rank = len(columns)
+    parts = [
+        column[(slice(None),) * axis + (part,) + (slice(None),) * (rank - axis - 1)]
+        if rank > 1
+        else column[part]
+        for axis, (column, part) in enumerate(zip(columns, place, strict=True))
+    ]
+    return reduce(np.add, parts)
 
 
 def _along(values: IntArray, place: int, rank: int) -> IntArray:

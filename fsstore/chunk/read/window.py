@@ -8,7 +8,7 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -107,22 +107,60 @@ class ChunkReader(NamedTuple):
         if len(cells) < 2 or (self.chunks.model.bind is not None and not isinstance(cells, CellBox)):
             return False
         chain = self.chain(cells[0])
+        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
+            self._pick(self.placement, cells, identities, answers)
+            return True
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
-        cells = list(cells) if missing else cells
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
-        begin = 0
-        for some in split(here, size):
-            end = begin + len(some)
-            run = chain.decode_run_to_scratch(values[begin:end]) if size > 1 else None
+        for begin in range(0, len(here), size):
+            run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place(some, run, gaps=bool(missing))
-            begin = end
+            self._place(here[begin : begin + size], run, gaps=bool(missing))
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
+
+    def _pick(
+        self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]
+    ) -> None:
+        """Put the selected elements of listed positions in their places: of as many chunks at once as can be."""
+        chain, begin = self.chain(cells[0]), 0
+        for some in split(cells, chain.run_length if chain.run_length > 1 else len(cells)):
+            end = begin + len(some)
+            present, values = values_of(answers[begin:end])
+            run = chain.decode_run_to_scratch(values) if 1 < len(values) <= chain.run_length else None
+            if run is not None and len(present) == len(some):
+                gather.gather(some, self._view(run))
+            else:
+                if run is None:
+                    chunks = self._decoded(chain, values, [identities[begin + number] for number in present])
+                else:
+                    chunks = map(self._view, run)
+                full = self._with_missing(some, identities[begin:end], present, chunks)
+                gather.pick(some, full, self.chunks.model.fill)
+            begin = end
+
+    def _decoded(
+        self, chain: BoundChain, values: Iterable[Any], identities: Sequence[Any]
+    ) -> Iterator[Array]:
+        """Yield chunks one after the other, each good until the next is drawn."""
+        for value, identity in zip(values, identities, strict=True):
+            try:
+                chunk = chain.decode_to_scratch(memoryview(value))
+            except (StoreError, MemoryError) as error:
+                raise locate_error(self.source, identity, error) from error
+            yield self._view(chunk)
+
+    def _with_missing(
+        self, cells: CellBox, identities: Sequence[Any], present: Sequence[int], chunks: Iterator[Array]
+    ) -> Iterator[Array | None]:
+        """Yield the chunks of all cells; of one that is missing what `_missing` returns."""
+        here = set(present)
+        for number, identity in enumerate(identities):
+            yield next(chunks) if number in here else self._missing(cells[number], identity)
 
     @property
     def run_length(self) -> int:
@@ -171,15 +209,22 @@ class ChunkReader(NamedTuple):
         return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk, lead))
 
     def _fill(self, cell: ReadCell, identity: Any) -> None:
+        chunk = self._missing(cell, identity)
+        if chunk is None:
+            self.placement.fill(cell, self.chunks.model.fill)
+        else:
+            self.placement.copy_out(cell, chunk)
+
+    def _missing(self, cell: ReadCell, identity: Any) -> Array | None:
+        """Return what stands for a missing chunk, None if that is one value everywhere; or raise."""
         if not self.chunks.fill_missing:
             numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
         fill = self.chunks.model.fill
         if not (isinstance(fill, np.ndarray) and fill.ndim):
-            self.placement.fill(cell, fill)
-            return
+            return None
         chunk = np.broadcast_to(fill, (*self.chain(cell).chunk.shape, *fill.shape))
-        self.placement.copy_out(cell, chunk if self.grid is None else self.grid.in_array_order(chunk))
+        return chunk if self.grid is None else self.grid.in_array_order(chunk)
 
     def decode_cached(self, cell: ReadCell, identity: Any, found: CacheAnswer) -> None:
         """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""

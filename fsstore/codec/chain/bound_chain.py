@@ -76,6 +76,7 @@ class BoundChain:
         "_decode_array",
         "_decode_into",
         "_decode_joined",
+        "_decode_run",
         "_decode_span",
         "_from_array",
         "_in_pieces",
@@ -140,8 +141,13 @@ class BoundChain:
         self.effort: float = self._size * sum([stage.effort for stage in able])
         if self.shard is not None:
             self.effort += self.shard.count * self.shard.inner.effort
+        elif flat is None:
+            self.effort += self._size * packs.array_effort
         self.working_size = working_size(chunk, steps)
+        self._decode_run = packs.decode_run if plain and not stages else None
         self._find_fast_ways(able)
+        if self._decode_run is not None:
+            self.run_length = packs.run_length
         self.decodes_in_place = self._decode_into is not None or self._decode_array is not None
 
     def _find_fast_ways(self, stages: Sequence[Abilities]) -> None:
@@ -266,9 +272,11 @@ class BoundChain:
         The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
         More than `run_length` chunks at once gain nothing.  Damage gives None too: one by one it is seen where it is.
         """
-        if self._decode_joined is None:
-            return None
         try:
+            if self._decode_run is not None:
+                return self._decode_run(parts)
+            if self._decode_joined is None:
+                return None
             octets = self._joined(parts)
             if octets is None:
                 return None

@@ -7,7 +7,7 @@ Blocks are written whole.  Blocks of variable length (mode 1) hold objects, whic
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -112,13 +112,23 @@ def bind_block(
 class BoundBlock:
     """The codec of the blocks of one dataset."""
 
-    __slots__ = ("_compressor", "_header", "_payload_of", "dtype", "encoded", "shape")
+    __slots__ = (
+        "_compressor",
+        "_header",
+        "_payload_of",
+        "array_effort",
+        "dtype",
+        "encoded",
+        "run_length",
+        "shape",
+    )
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], compressor: Numcodec | None) -> None:
         self.dtype, self.shape, self._compressor = dtype, shape, compressor
         self._header = _header(shape)
         self._payload_of = lru_cache(maxsize=64)(self._bind_payload)
-        self._payload_of(shape)  # says what is wrong with the compressor
+        payload = self._payload_of(shape)  # says what is wrong with the compressor
+        self.run_length, self.array_effort = payload.run_length, payload.effort / payload.decoded_size
         self.encoded = ByteSpec(itemsize=0)
 
     def _bind_payload(self, shape: tuple[int, ...]) -> BoundChain:
@@ -139,6 +149,14 @@ class BoundBlock:
         out = np.zeros(self.shape, self.dtype)
         out[tuple(map(slice, shape))] = array
         return out
+
+    def decode_run(self, parts: Sequence[Any]) -> Array | None:
+        """Return the elements of several whole blocks; None if some are smaller, or must be taken one by one."""
+        length = len(self._header)
+        views = [memoryview(part) for part in parts]
+        if any(view[:length] != self._header for view in views):
+            return None
+        return self._payload_of(self.shape).decode_run_to_scratch([view[length:] for view in views])
 
     def _read_header(self, data: memoryview) -> tuple[tuple[int, ...], int]:
         length = len(self._header)
