@@ -31,7 +31,7 @@ from fsstore.runtime.kept import keep, kept, shares_memory
 from fsstore.task.progress import Reporter
 from fsstore.task.runner import Ask, Finished, Task, answered, run_tasks
 
-__all__ = ["do", "read_box", "run_task", "work_on"]
+__all__ = ["WORK", "do", "read_box", "run_task", "work_on"]
 
 UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
@@ -64,7 +64,7 @@ def run_task(name: str, kind: str, payload: Any, order: Order | bytes | None, be
 async def do(order: Order, kind: str, payload: Any) -> Any:
     """Do a task and see that what it wrote is durable."""
     order = await order.opened()
-    answer = await _WORK[kind](order, payload)
+    answer = await WORK[kind](order, payload)
     if order.durable is not None and kind not in _CHANGES_NOTHING:
         place = order.durable._open
         syncing = able(place.driver, SyncsTogether)
@@ -243,10 +243,11 @@ async def _check_box(order: Order, number: int) -> Any:
     return await checked_box(order, number)
 
 
-_WORK: dict[str, Callable[..., Awaitable[Any]]] = {
+WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
     "check": _check_box,
 }  # fmt: skip
+"""What each kind of task does with its order and payload."""
 _CHANGES_NOTHING = ("check", "delete")
 
 

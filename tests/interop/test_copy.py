@@ -175,8 +175,8 @@ def slowed(function):
         return await function(*arguments)
     return run
 
-for kind in list(work._WORK):
-    work._WORK[kind] = slowed(work._WORK[kind])
+for kind in list(work.WORK):
+    work.WORK[kind] = slowed(work.WORK[kind])
 passes.TASK_KEYS = 1
 print("ready", flush=True)
 report = ts.copy(sys.argv[1], sys.argv[2], schema=eval(sys.argv[3]), max_memory="250kB").result()
