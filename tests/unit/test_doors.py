@@ -168,7 +168,7 @@ def test_tests_speak_to_public_doors(find, listed):
 @pytest.mark.parametrize(
     ("source", "private", "constants"),
     [
-        ("from fsstore.format import zarr3\nmonkeypatch.setattr(zarr3, '_MAX_KEPT', 1)", 1, 1),
+        ("from fsstore.format import zarr3\nmonkeypatch.setattr(zarr3, '_MARSHAL', 1)", 1, 1),
         ("monkeypatch.setattr('fsstore.chunk.read.reader.JOINT_BYTES', 1)", 0, 1),
         ("store._driver.entry", 1, 0),
         ("row._replace(a=1); os._exit(0); self._driver", 0, 0),
