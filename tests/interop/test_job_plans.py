@@ -100,7 +100,7 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[8, 300, 300], dtype="f4", chunks=[1, 300, 300]).result()
     array[:] = 3
-    real, now, most = work._WORK["box"], [0], [0]
+    real, now, most = work.WORK["box"], [0], [0]
 
     async def counted(order, box):
         now[0] += 1
@@ -110,7 +110,7 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
         finally:
             now[0] -= 1
 
-    monkeypatch.setitem(work._WORK, "box", counted)
+    monkeypatch.setitem(work.WORK, "box", counted)
     ts.copy(array, tmp_path / "b", schema={"codec": "gzip"}, max_memory="100kB").result()
     assert most[0] == 1
     ts.copy(array, tmp_path / "c", schema={"codec": "gzip"}, max_memory="3MB").result()
@@ -237,7 +237,7 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
     values = np.arange(400, dtype="i4").reshape(20, 20)
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
     array[:] = values
-    real = work._WORK["box"]
+    real = work.WORK["box"]
 
     calls = []
 
@@ -249,7 +249,7 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
 
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
-        patch.setitem(work._WORK, "box", full)
+        patch.setitem(work.WORK, "box", full)
         tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(type(failure)):
             ts.copy(array, tmp_path / "b", **options).result()
@@ -264,7 +264,7 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch, tune):
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
     array[:] = 7
-    real, failed = work._WORK["box"], set()
+    real, failed = work.WORK["box"], set()
 
     async def flaky(order, box):
         if box not in failed:
@@ -272,7 +272,7 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch, tune):
             raise UnavailableError("503 Slow Down")
         return await real(order, box)
 
-    monkeypatch.setitem(work._WORK, "box", flaky)
+    monkeypatch.setitem(work.WORK, "box", flaky)
     tune("task", TASK_PAUSE_S=0.001)
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     report = ts.copy(array, tmp_path / "b", **options).result()

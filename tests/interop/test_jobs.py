@@ -312,7 +312,7 @@ async def slow(order, box):
         await asyncio.sleep(60)
     return await work._copy_box(order, box)
 
-work._WORK["box"] = slow
+work.WORK["box"] = slow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()

@@ -113,7 +113,7 @@ def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):
     """Sub-chunks are of the generation of the index, or nobody gets them."""
     store = opened(tmp_path, CHAINS["raw"])
     store.write(np.random.default_rng(0).integers(0, 2**16, SHAPE, "u2")).result()
-    driver = store.kvstore._driver()
+    driver = store.kvstore.prefix.driver
     layout = CodecChain.from_json(CHAINS["raw"]).bind(ChunkSpec(np.dtype("u2"), SHARD, np.uint16(0))).shard
     assert isinstance(layout, shard_layout.ShardLayout)
     key = store.kvstore.path + "c/0/0/0"
