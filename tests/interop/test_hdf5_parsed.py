@@ -291,6 +291,17 @@ def test_unwritten_values_behind_a_block_of_the_user(tmp_path):
     assert ts.open(f"file://{path}|hdf5:v").result().read().result().tolist() == [7] * 4
 
 
+def test_files_of_matlab_are_detected(tmp_path):
+    """MATLAB 7.3 writes HDF5 behind 512 bytes of its own, which begin with its name."""
+    path = tmp_path / "a.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file.create_dataset("x", data=np.arange(6.0), chunks=(2,), compression="gzip")
+    with path.open("r+b") as file:
+        file.write(b"MATLAB 7.3 MAT-file, Platform: GLNXA64".ljust(124) + b"\x00\x02IM")
+    assert ts.open_group(path).result()["x"].read().result().tolist() == list(range(6))
+    assert ts.open(f"file://{path}|hdf5:x").result().shape == (6,)
+
+
 def test_files_without_h5py(tmp_path, monkeypatch):
     """What is parsed needs no h5py; what needs it says so."""
     path = tmp_path / "a.h5"

@@ -18,10 +18,13 @@ GRIB = Detection("grib", "store", matches=_grib, head=32, at_least=8, title="a G
 HDF5 = Detection(
     "hdf5",
     "store",
-    signatures=(((0, _MAGIC),),),
+    signatures=(((0, _MAGIC),), ((0, b"MATLAB 7.3 MAT-file"),)),
     title="an HDF5 or NetCDF 4 file",
 )
-"""A file with a block of the user's own before the signature is opened by name: detection reads few bytes."""
+"""A file with a block of the user's own before the signature is opened by name: detection reads few bytes.
+
+MATLAB writes such a block, and it begins with a mark.
+"""
 
 NETCDF3 = Detection(
     "netcdf3",
