@@ -293,7 +293,7 @@ WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
     "check": _check_box,
 }  # fmt: skip
-"""What each kind of task does with its order and a piece of its payload."""
+"""The function of each kind of task, which takes the order and a piece of the payload."""
 _BY_BOX, _BY_NUMBER = ("box", "check"), ("spilled", "gathered")
 _CHANGES_NOTHING = ("check", "delete")
 

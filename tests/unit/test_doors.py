@@ -61,9 +61,7 @@ PRIVATE: dict[str, int] = {
 }
 
 # How many constants of modules it replaces.
-REPLACED: dict[str, int] = {
-    "interop/test_task_pace.py": 1,
-}
+REPLACED: dict[str, int] = {}
 
 
 def _is_private(name: str) -> bool:
