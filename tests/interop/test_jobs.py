@@ -525,3 +525,50 @@ def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     made = ts.open({"driver": "zarr3", "kvstore": {**place, "path": f"{engine}/b/"}}).result()
     assert np.array_equal(made.read().result(), VALUES[:12, :4, 0])
     assert bool(ts.verify(made, array, level="keys").result())
+
+
+@pytest.mark.parametrize("level", ["keys", "sizes", "decode", "values"])
+def test_a_region_is_checked_where_it_lies(tmp_path, level):
+    """A copy of a part, and the part itself, are compared by place within each: where they begin does not matter."""
+    array = made(tmp_path / "a")
+    part = (slice(3, 9), slice(None), slice(5, 11, 2))
+    options = {"level": level}
+    ts.copy(array, tmp_path / "b", region=part, verify=level).result()
+    assert ts.verify(tmp_path / "b", array[part], **options).result()
+    assert ts.verify(array[part], tmp_path / "b", **options).result()
+    if level == "values":
+        ts.open(f"file://{tmp_path}/b/").result()[2, 1, 1] = -5
+        found = ts.verify(tmp_path / "b", array[part], **options).result()
+        assert [each.kind for each in found.findings] == ["differs"]
+        assert ts.verify(tmp_path / "b", array[part], repair=True, **options).result().repaired == 1
+        assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES[part])
+
+
+def test_a_region_beyond_the_array_is_refused(tmp_path):
+    """A part that is not there is an error before anything is written, and says so."""
+    array = made(tmp_path / "a")
+    with pytest.raises(ts.errors.OutOfRangeError, match="is not contained within domain"):
+        ts.copy(array, tmp_path / "b", region=(slice(0, 10**6),)).result()
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_update_keeps_the_format(tmp_path):
+    """An array of version 2 is updated from one with shards, which it cannot have."""
+    array = made(tmp_path / "a", shards=(8, 10, 12))
+    ts.copy(
+        array[:4], tmp_path / "b", schema={"zarr_format": 2, "chunks": [5, 5, 5], "codec": "gzip"}
+    ).result()
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    found = ts.open(f"file://{tmp_path}/b/").result()
+    assert found.spec().to_json()["driver"] == "zarr"
+    assert np.array_equal(found.read().result(), VALUES)
+
+
+def test_an_update_keeps_the_type(tmp_path):
+    """An array that is updated from one of another type keeps its own, and gets the values."""
+    array = made(tmp_path / "a")
+    ts.copy(array[:4], tmp_path / "b", schema={"dtype": "float64", "codec": "gzip"}).result()
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    found = ts.open(f"file://{tmp_path}/b/").result()
+    assert found.dtype.name == "float64"
+    assert np.array_equal(found.read().result(), VALUES)
