@@ -59,6 +59,8 @@ def test_parts_are_what_numpy_selects(codecs, in_parts):
         np.s_[:32, :32],
         np.s_[3:66, 2:51],
         np.s_[:, 5],
+        np.s_[::5, ::3],
+        np.s_[60:3:-4, 50::-1],
         np.s_[::3, 40:],
         np.s_[33:62, 1:31],
     ):
