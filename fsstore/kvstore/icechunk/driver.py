@@ -232,8 +232,8 @@ def _may_hold(path: str, keys: KeyRange) -> bool:
 async def references_of(driver: IcechunkDriver, prefix: str = "") -> dict[str, Any]:
     """Return the references below a path, by the rest of their keys, as a mapping that is a set of version 0.
 
-    Documents and small chunks are inline.  Virtual chunks keep their URLs, with the names of containers expanded; chunks
-    of the repository itself are relative to its directory.  Sets have no checksums of their targets.
+    Documents and small chunks are inline.  Virtual chunks keep their URLs, with the names of containers expanded;
+    chunks of the repository itself are relative to its directory.  Sets have no checksums of their targets.
     """
     repository = driver.repository
     session = await repository.session()
