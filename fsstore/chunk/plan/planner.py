@@ -89,6 +89,12 @@ class PlanComponent(NamedTuple):
         return len(self.outputs) > 1 or len(self.inputs) > 1
 
     @property
+    def covers_some(self) -> bool:
+        """Whether some segment is all of a chunk along its dimensions."""
+        segments = self.segments
+        return segments.covers_some if isinstance(segments, SliceSegments) else any(map(_covers, segments))
+
+    @property
     def listed(self) -> ListedSegments | None:
         """The segments, if their positions are listed."""
         return self.segments if isinstance(self.segments, ListedSegments) else None
@@ -185,7 +191,7 @@ class CellPlan(NamedTuple):
     @property
     def covers_some(self) -> bool:
         """Whether all of some chunk is wanted."""
-        return all(any(map(_covers, component.segments)) for component in self.components)
+        return all(component.covers_some for component in self.components)
 
     def chunk_numbers(self, cell: Any) -> Sequence[int]:
         """Return the numbers of a cell's chunk along each output dimension."""
