@@ -140,7 +140,7 @@ def _opened(count: int) -> Work:
     import fsstore
 
     context = fsstore.Context()
-    metadata = {"shape": [count * _TINY], "data_type": "int32"}
+    metadata: dict[str, Any] = {"shape": [count * _TINY], "data_type": "int32"}
     metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [_TINY]}}
     spec = {"driver": "zarr3", "kvstore": "memory://"}
     made = fsstore.open(spec | {"metadata": metadata}, create=True, context=context).result()
