@@ -43,6 +43,7 @@ CHUNK = (8, 512, 512)  # of float32: 8.4 MB
 FAILS, STRAGGLES = 0.01, 0.01  # of the tasks; the condition under which the efficiency is asked for
 SLOWER = (2.0, 10.0)  # how many times longer a straggler takes
 REQUESTS_AT_ONCE = 32  # of a worker: the limit of the client
+_DRAWN = 256  # boxes whose times are drawn together, since that is quicker
 REPEATED_AFTER_S = (0.5, 1.0)  # pause of the client before a request that failed is repeated
 
 
@@ -82,25 +83,39 @@ class TaskModel:
     worker: Profile
     dice: np.random.Generator
     at_once: int = REQUESTS_AT_ONCE
+    _drawn: dict[tuple[int, int, int], list[float]] = field(default_factory=dict)
 
-    def requests_s(self, kind: str, count: int, nbytes: float) -> float:
-        """Return how long requests of one kind take that move so many bytes together."""
-        each = nbytes / count / self.store[f"{kind}_bytes_per_s"].draw(self.dice, count)
-        each += self.store[f"{kind}_first_byte_s"].draw(self.dice, count)
-        failing = self.dice.random(count) < self.store["failing_requests"].draw(self.dice, count)
-        each += failing * self.dice.uniform(*REPEATED_AFTER_S, count)
-        rounds = [each[at : at + self.at_once].max() for at in range(0, count, self.at_once)]
-        line = nbytes / float(self.store["worker_bytes_per_s"].draw(self.dice, 1)[0])
-        return max(float(sum(rounds)), line)
+    def requests_s(self, kind: str, count: int, nbytes: float, boxes: int = 1) -> Any:
+        """Return how long requests of one kind take that move so many bytes together, for so many boxes."""
 
-    def box_s(self, reads: int, writes: int, nbytes: float) -> float:
+        def drawn(name: str) -> Any:
+            return self.store[name].draw(self.dice, boxes * count).reshape(boxes, count)
+
+        each = nbytes / count / drawn(f"{kind}_bytes_per_s") + drawn(f"{kind}_first_byte_s")
+        failing = self.dice.random((boxes, count)) < drawn("failing_requests")
+        each += failing * self.dice.uniform(*REPEATED_AFTER_S, (boxes, count))
+        rounds = np.maximum.reduceat(each, np.arange(0, count, self.at_once), axis=1)
+        return np.maximum(
+            rounds.sum(axis=1), nbytes / self.store["worker_bytes_per_s"].draw(self.dice, boxes)
+        )
+
+    def box_s(self, reads: int, writes: int, nbytes: int) -> float:
         """Return how long a box takes that is read in so many requests, converted, and written."""
-        stored = nbytes * float(self.worker["encoded_share"].draw(self.dice, 1)[0])
+        left = self._drawn.setdefault((reads, writes, nbytes), [])
+        if not left:
+            left.extend(self._boxes_s(reads, writes, nbytes).tolist())
+        return left.pop()
+
+    def _boxes_s(self, reads: int, writes: int, nbytes: int) -> Any:
+        stored = nbytes * self.worker["encoded_share"].at(0.5)
         codecs = sum(
-            nbytes / float(self.worker[name].draw(self.dice, 1)[0])
+            nbytes / self.worker[name].draw(self.dice, _DRAWN)
             for name in ("decoded_bytes_per_s", "encoded_bytes_per_s")
         )
-        return self.requests_s("get", reads, stored) + codecs + self.requests_s("put", writes, stored)
+        read, written = (
+            self.requests_s(kind, count, stored, _DRAWN) for kind, count in (("get", reads), ("put", writes))
+        )
+        return read + codecs + written
 
 
 @dataclass
@@ -230,7 +245,7 @@ class _Notes:
 
     async def write(self, key: str, value: str | None) -> None:
         """Write or delete a note."""
-        await asyncio.sleep(self.model.requests_s("put", 1, 1000))
+        await asyncio.sleep(float(self.model.requests_s("put", 1, 1000)[0]))
         if value is None:
             self.values.pop(key, None)
         else:

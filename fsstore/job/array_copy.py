@@ -78,13 +78,17 @@ class ArrayCopy:
         """Where the job keeps what is its own."""
         return Scratch.of(self.store)
 
-    def _spec(self, store: OpenKv) -> dict[str, Any]:
+    def _open_spec(self, store: OpenKv, metadata: dict[str, Any]) -> dict[str, Any]:
+        kvstore = store.at(self.place.path).effective_spec()
         return {
             "driver": self.words.driver,
-            "kvstore": store.at(self.place.path).effective_spec(),
-            "dtype": self.wanted.dtype,
-            "metadata": self.wanted.metadata(self.words),
+            "kvstore": kvstore,
+            "dtype": _written_type(self),
+            "metadata": metadata,
         }
+
+    def _spec(self, store: OpenKv) -> dict[str, Any]:
+        return self._open_spec(store, self.wanted.metadata(self.words))
 
     async def _metadata(self) -> dict[str, Any]:
         if self.existing is not None:
@@ -97,7 +101,7 @@ class ArrayCopy:
 
     async def described(self, store: OpenKv | None = None) -> TensorStore:
         """Return the target as it will be, opened without its metadata being there."""
-        spec = {**self._spec(store or self.store), "metadata": await self._metadata()}
+        spec = self._open_spec(store or self.store, await self._metadata())
         return await open_array(spec, context=self.context, assume_metadata=True, open=True)
 
     async def documents(self) -> ArrayDocuments:
@@ -131,8 +135,8 @@ class ArrayCopy:
     def _from(self) -> TensorStore:
         """Return the source with the type of the target, beginning at zero."""
         source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        wanted = self.existing.dtype.name if self.existing is not None else self.wanted.dtype
-        return source if source.dtype.name == wanted else source.astype(wanted)
+        written = _written_type(self)
+        return source if source.dtype.name == written else source.astype(written)
 
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
@@ -154,11 +158,6 @@ class ArrayCopy:
             return False
         return _is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
-    def _is_taken(self) -> bool:
-        """Whether the storage of the target, or the kernel, copies values of the source, with a request each."""
-        taking, opened = able(self.store.driver, TakesValues), self.source._driver.kvstore
-        return taking is not None and opened is not None and taking.takes_from(opened.driver)
-
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
         target = await self.described()
@@ -169,7 +168,7 @@ class ArrayCopy:
             pieces = -(-count // keys_in_piece(each))
             pace = pace_text(pieces, keys_in_piece(each) * each, nbytes, "neighbouring chunks")
             why = f"format, chunks and codecs are the same; {pace}"
-            requests = count if self._is_taken() else 2 * count
+            requests = count if _is_taken(self) else 2 * count
             return CopyPlan(
                 _where(self.source, shown[0]), shown[1], 0, pieces, (), nbytes, nbytes, requests,
                 self.memory, why,
@@ -297,6 +296,16 @@ class ArrayCopy:
             state.retries,
             by_storage=by_storage,
         )
+
+
+def _written_type(job: ArrayCopy) -> str:
+    return job.wanted.dtype if job.existing is None else job.existing.dtype.name
+
+
+def _is_taken(job: ArrayCopy) -> bool:
+    """Whether the storage of the target, or the kernel, copies values of the source, with a request each."""
+    taking, opened = able(job.store.driver, TakesValues), job.source._driver.kvstore
+    return taking is not None and opened is not None and taking.takes_from(opened.driver)
 
 
 async def _grown_documents(job: ArrayCopy, existing: TensorStore) -> ArrayDocuments:

@@ -177,8 +177,10 @@ async def _source(source: Any, options: _Options) -> TensorStore | Group:
                 "A region is of one array; copy the arrays of a group one by one to copy parts of them"
             )
         return opened
-    view: TensorStore = opened if options.region is None else opened[options.region]
-    return await view.resolve(fix_resizable_bounds=True) if options.region is None else view
+    # with fixed bounds a region that reaches beyond the array is an error now, and not when it is read
+    array = await opened.resolve(fix_resizable_bounds=True)
+    view: TensorStore = array if options.region is None else array[options.region]
+    return view
 
 
 async def _target(target: Any, context: Context) -> tuple[OpenKv, str]:

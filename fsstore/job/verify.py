@@ -146,11 +146,12 @@ async def _arrays(opened: TensorStore | Group) -> dict[str, TensorStore]:
 async def _checked(
     path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
 ) -> None:
-    if other is not None and (store.shape, store.domain.origin) != (other.shape, other.domain.origin):
+    if other is not None and store.shape != other.shape:
         what = f"its shape is {store.shape} and that of the other {other.shape}"
         domain = store.domain
         total.add([Finding(path, domain.inclusive_min, domain.exclusive_max, what, "shape")])
         return
+    other = None if other is None else _beside(store, other)
     stored = await stored_chunks(path, store, other, sizes=check.level != "keys", most=_MOST_FINDINGS)
     if stored is not None:
         total.counted = True
@@ -192,6 +193,11 @@ async def _read_all(
     reporter.ended()
 
 
+def _beside(store: TensorStore, other: TensorStore) -> TensorStore:
+    """Return another array as beginning where a store does: what was copied of a region begins elsewhere."""
+    return other.translate_to[store.domain.origin] if store.rank else other
+
+
 def _write_chunk(store: TensorStore) -> tuple[int, ...]:
     shape = store.chunk_layout.write_chunk.shape or (None,) * store.rank
     return tuple(side or max(1, size) for side, size in zip(shape, store.shape, strict=True))
@@ -214,7 +220,7 @@ async def _repaired(
         else:
             assert other is not None
             box = tuple(map(slice, each.start, each.stop))
-            values = await other[box].astype(store.dtype).read()
+            values = await _beside(store, other)[box].astype(store.dtype).read()
             # a damaged chunk cannot be written in part: whole ones are, which the box is
             await writable[box].write(values)
         done += 1

@@ -185,7 +185,7 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
 
 
-def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
+def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch, tune):
     """A part of a chunk, under its name already, does not stay; a copy that fails leaves no part behind."""
     array = made(tmp_path / "a")
     part = tmp_path / "b/c/1/0/0"
@@ -198,7 +198,7 @@ def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("fsstore.kvstore.local.take._pour", full)
-        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+        tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
             ts.copy(array, tmp_path / "b").result()
     assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]
@@ -312,7 +312,7 @@ async def slow(order, box):
         await asyncio.sleep(60)
     return await work._copy_box(order, box)
 
-work._WORK["box"] = slow
+work.WORK["box"] = slow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
@@ -525,3 +525,50 @@ def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     made = ts.open({"driver": "zarr3", "kvstore": {**place, "path": f"{engine}/b/"}}).result()
     assert np.array_equal(made.read().result(), VALUES[:12, :4, 0])
     assert bool(ts.verify(made, array, level="keys").result())
+
+
+@pytest.mark.parametrize("level", ["keys", "sizes", "decode", "values"])
+def test_a_region_is_checked_where_it_lies(tmp_path, level):
+    """A copy of a part, and the part itself, are compared by place within each: where they begin does not matter."""
+    array = made(tmp_path / "a")
+    part = (slice(3, 9), slice(None), slice(5, 11, 2))
+    options = {"level": level}
+    ts.copy(array, tmp_path / "b", region=part, verify=level).result()
+    assert ts.verify(tmp_path / "b", array[part], **options).result()
+    assert ts.verify(array[part], tmp_path / "b", **options).result()
+    if level == "values":
+        ts.open(f"file://{tmp_path}/b/").result()[2, 1, 1] = -5
+        found = ts.verify(tmp_path / "b", array[part], **options).result()
+        assert [each.kind for each in found.findings] == ["differs"]
+        assert ts.verify(tmp_path / "b", array[part], repair=True, **options).result().repaired == 1
+        assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES[part])
+
+
+def test_a_region_beyond_the_array_is_refused(tmp_path):
+    """A part that is not there is an error before anything is written, and says so."""
+    array = made(tmp_path / "a")
+    with pytest.raises(ts.errors.OutOfRangeError, match="is not contained within domain"):
+        ts.copy(array, tmp_path / "b", region=(slice(0, 10**6),)).result()
+    assert not (tmp_path / "b").exists()
+
+
+def test_an_update_keeps_the_format(tmp_path):
+    """An array of version 2 is updated from one with shards, which it cannot have."""
+    array = made(tmp_path / "a", shards=(8, 10, 12))
+    ts.copy(
+        array[:4], tmp_path / "b", schema={"zarr_format": 2, "chunks": [5, 5, 5], "codec": "gzip"}
+    ).result()
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    found = ts.open(f"file://{tmp_path}/b/").result()
+    assert found.spec().to_json()["driver"] == "zarr"
+    assert np.array_equal(found.read().result(), VALUES)
+
+
+def test_an_update_keeps_the_type(tmp_path):
+    """An array that is updated from one of another type keeps its own, and gets the values."""
+    array = made(tmp_path / "a")
+    ts.copy(array[:4], tmp_path / "b", schema={"dtype": "float64", "codec": "gzip"}).result()
+    ts.copy(array, tmp_path / "b", if_exists="update").result()
+    found = ts.open(f"file://{tmp_path}/b/").result()
+    assert found.dtype.name == "float64"
+    assert np.array_equal(found.read().result(), VALUES)

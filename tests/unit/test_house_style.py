@@ -550,6 +550,7 @@ LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
 GIVEN: dict[str, str] = {
     "chunk.read.box_columns": "which strides a dense box has",
     "codec.extension.zfp": "the format of zfp",
+    "codec.extension.zfp_expert": "the format of zfp",
     "codec.image_header": "the formats of images",
     "codec.numcodecs.hdf5_v2": "the formats of filters of HDF5",
     "codec.numcodecs.numeric_v2": "the formats of zfp and pcodec",
@@ -567,7 +568,6 @@ GIVEN: dict[str, str] = {
     "kvstore.icechunk.format.envelope": "what a block of zstd may hold",
     "kvstore.icechunk.format.identifier": "the format of Icechunk",
     "kvstore.icechunk.format.snapshot": "the format of Icechunk",
-    "kvstore.local.read": "what Linux reads in one call",
     "kvstore.ocdbt.format.envelope": "bytes that may hide no more than a limit",
     "kvstore.ocdbt.format.leaf": "the format of OCDBT",
     "kvstore.ocdbt.sink": "a page of a disk",

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, point_segment, slice_segments
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment, SliceSegments, point_segment, slice_segments
 from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "OutputMap",
     "Plan",
     "PlanComponent",
+    "as_lists",
     "even",
     "plan",
     "plan_cells",
@@ -85,6 +86,12 @@ class PlanComponent(NamedTuple):
     def is_joint(self) -> bool:
         """Whether the segments are `Points`."""
         return len(self.outputs) > 1 or len(self.inputs) > 1
+
+    @property
+    def covers_some(self) -> bool:
+        """Whether some segment is all of a chunk along its dimensions."""
+        segments = self.segments
+        return segments.covers_some if isinstance(segments, SliceSegments) else any(map(_covers, segments))
 
     @property
     def listed(self) -> ListedSegments | None:
@@ -183,7 +190,7 @@ class CellPlan(NamedTuple):
     @property
     def covers_some(self) -> bool:
         """Whether all of some chunk is wanted."""
-        return all(any(map(_covers, component.segments)) for component in self.components)
+        return all(component.covers_some for component in self.components)
 
     def chunk_numbers(self, cell: Any) -> Sequence[int]:
         """Return the numbers of a cell's chunk along each output dimension."""
@@ -279,6 +286,17 @@ def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence
     listed = [component.listed is not None for component in components]
     only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
     return CellPlan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
+
+
+def as_lists(maps: Sequence[OutputMap], shape: tuple[int, ...]) -> list[OutputMap]:
+    """Return the maps of a request with the positions of slices listed."""
+    return [_list_of(each, shape) if isinstance(each, Affine) else each for each in maps]
+
+
+def _list_of(output_map: Affine, shape: tuple[int, ...]) -> Indexed:
+    first, step, axis = output_map
+    positions = first + step * np.arange(shape[axis], dtype=np.int64)
+    return Indexed(positions.reshape((-1, *[1] * (len(shape) - axis - 1))), _ends(output_map, shape))
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
