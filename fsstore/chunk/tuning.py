@@ -38,6 +38,8 @@ NEAR_SHARD_BYTES = 4 * 1024 * 1024
 NEAR_SHARDS_BYTES = 16 * 1024 * 1024  # of the shards that all threads read at once over such a store
 # of a window: planning a window costs the same for few, and more would hold up the workers
 READ_WINDOW_CELLS = 512
+# of each of many small sub-chunks: so few are gathered in less time than a slice of each is copied
+GATHERED_ELEMENTS = 512
 # of a window of a store that never waits: it is still in the processor's cache when it is decoded
 NEAR_WINDOW_BYTES = 1024 * 1024
 # windows a worker where decoding takes long: more share the work better, and cost more Python

@@ -1,7 +1,7 @@
 """Abilities of some bound codecs, and of some factories of codecs, beyond the contract.
 
 Each field of `Abilities` is one of them: a method or attribute of that name which a bound codec may have.  It is looked
-up here and nowhere else, once for each array that is opened; what a codec does not say is as the default has it.
+up only here, once for each array that is opened; an ability that a codec lacks has its default.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _DType: TypeAlias = np.dtype[Any]
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a bound codec, None or the default where it does not say."""
+    """The abilities of a bound codec, None or the default for those it lacks."""
 
     # of array codecs
     order: tuple[int, ...] | None = None
-    """It is a transpose: dimension i of what it gives is dimension `order[i]` of what it is given."""
+    """It is a transpose: dimension i of its output is dimension `order[i]` of its input."""
 
     # of codecs that make bytes of arrays
     flat_dtype: _DType | None = None
@@ -33,43 +33,43 @@ class Abilities:
     view: Callable[[Any], Array] | None = None
     """Like `decode`, but elements may keep the byte order in which they are stored."""
     verify: Callable[[Array], None] | None = None
-    """Raises when decoded elements hold values that the type forbids."""
+    """Raises if decoded elements have values that the type forbids."""
     mask: Any = None
     """Bits of elements that are not stored."""
     decode_array: Callable[[Any, Array], None] | None = None
     """Decodes into an array of the shape of the chunk."""
     shard: Any = None
-    """The layout of the encoding, which is a shard."""
+    """The layout of the encoding, if it is a shard."""
     decode_run: Callable[[Any], Array | None] | None = None
-    """Decodes several encodings along a new first dimension, good until the thread decodes others."""
+    """Decodes several encodings along a new first dimension; the result is valid until the thread decodes others."""
     run_length: int = 1
     """How many encodings are best decoded at once."""
     array_effort: float = 1
-    """How long an encoding that is not flat decodes: 1 is as long as zstd."""
+    """How long decoding takes if the encoding is not flat: 1 is as long as zstd."""
 
-    # of codecs between bytes, ways into memory that is there already: False says that `decode` has to look
+    # of codecs between bytes: ways to decode into existing memory; False means that `decode` has to be called
     decode_into: Callable[[Any, Any], bool] | None = None
     """Decodes into bytes of the exact size."""
     decode_span: Callable[[Any, Any, Span], bool] | None = None
-    """Decodes at least the bytes of a span to their places in what the whole has room in."""
+    """Decodes at least the bytes of a span, each to its place in a buffer for all bytes."""
     spans_from_start: bool = False
-    """`decode_span` also decodes all that is before the span."""
+    """`decode_span` also decodes everything before the span."""
     decode_joined: Callable[[Sequence[Any], Any], bool] | None = None
     """Decodes parts of one known size, one after the other."""
 
     # of codecs between bytes that do not need all of them at once
     encode_pieces: Callable[[Any], Iterator[Buffer]] | None = None
-    """Yields what `encode` would join, piece by piece."""
+    """Yields the result of `encode` piece by piece."""
     pass_pieces: Callable[[Iterable[Buffer]], Iterator[Buffer]] | None = None
-    """Takes such pieces in place of all in one, and yields its own."""
+    """Takes such pieces instead of one buffer, and yields its own."""
 
-    # how much they take and keep
+    # their costs and guarantees
     effort: float = 1
-    """How long it decodes: 1 is as long as zstd."""
+    """How long decoding takes: 1 is as long as zstd."""
     scratch_size: int = 0
-    """How many bytes it takes beside what it is given and what it gives."""
+    """How many bytes it needs in addition to its input and output."""
     is_exact: bool = False
-    """It gives back bit by bit whatever it was given."""
+    """Decoding returns its input bit by bit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +79,11 @@ class FactoryAbilities:
     members: Mapping[str, Any] | None = None
     """The table of the members of a configuration."""
     complete: Callable[[Any, Any], Codec] | None = None
-    """Makes a codec of options that may be partial, for what it will be given."""
+    """Makes a codec from options that may be partial, for a given input."""
     normalize: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    """Returns options without those that others make void."""
+    """Returns options without those that have no effect because of others."""
     always: frozenset[str] = frozenset()
-    """Members that a codec cannot do without even in a spec."""
+    """Members that are required even in a spec."""
 
 
 def _defaults(kind: Any) -> tuple[tuple[str, Any], ...]:

@@ -2,13 +2,13 @@
 
 A codec turns arrays into arrays (`array_to_array`), arrays into bytes (`array_to_bytes`) or bytes into bytes
 (`bytes_to_bytes`).  A `Codec` is a frozen dataclass whose fields are its JSON configuration.  `bind` checks the
-configuration against what will be encoded and returns a `BoundCodec`, which never checks again, keeps no state
-between calls, may be called from any number of threads at once and frees the interpreter lock where it works.
+configuration against the data to be encoded and returns a `BoundCodec`, which never checks again, keeps no state
+between calls, may be called from any number of threads at once, and releases the interpreter lock while it works.
 
 * `decode` returns exactly what `encode` was given, or raises `DataLossError` / `FailedPreconditionError` that says
   what is wrong with the bytes; the layers above add the chunk and the key.
-* `decode` never produces more than the bound `ByteSpec.size` bytes when it is known: bombs are refused before memory
-  is allocated for them.
+* If `ByteSpec.size` is known, `decode` never produces more bytes than that: decompression bombs are refused before
+  memory is allocated for them.
 * Codecs see buffers and arrays, never keys, stores or selections.
 """
 
@@ -27,7 +27,7 @@ __all__ = ["Array", "BoundCodec", "Buffer", "ByteSpec", "ChunkSpec", "Codec", "C
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Buffer: TypeAlias = bytes | bytearray | memoryview
 Span: TypeAlias = tuple[int, int]
-"""Elements of an encoding: the first, and the one behind the last."""
+"""Elements of an encoding: the first, and the one after the last."""
 Kind: TypeAlias = Literal["array_to_array", "array_to_bytes", "bytes_to_bytes"]
 
 
@@ -42,10 +42,10 @@ class ChunkSpec:
 
 @dataclass(frozen=True, slots=True)
 class ByteSpec:
-    """Bytes on their way through a chain: their exact size where it is fixed, and what they were made of.
+    """Bytes on their way through a chain: their exact size if it is fixed, and the size of their elements.
 
-    `max_size` bounds a size that is not fixed, where a bound is known.  `itemsize` is the element size that shuffling
-    codecs take by default, 0 when the bytes are no elements any more (compressed data, shards, text).
+    `max_size` bounds a size that is not fixed, if a bound is known.  `itemsize` is the default element size for
+    shuffling codecs, 0 if the bytes are no longer elements (compressed data, shards, text).
     """
 
     size: int | None = None
@@ -58,7 +58,7 @@ class BoundCodec(Protocol):
 
     @property
     def encoded(self) -> ChunkSpec | ByteSpec:
-        """The shape and type, or the bytes, that `encode` gives: the input of the next codec of the chain."""
+        """The shape and type, or the bytes, that `encode` returns: the input of the next codec of the chain."""
         ...
 
     def encode(self, data: Any) -> Any:
@@ -93,7 +93,7 @@ class Codec(Protocol):
 
 
 class CodecFactory(Protocol):
-    """A registered name stands for one of these: a class of codecs, or an object that makes them.
+    """The object behind a registered name: a class of codecs, or an object that makes them.
 
     `ability` lists what a factory may offer beyond this; partial codecs in specs need a table of members.
     """

@@ -1,8 +1,8 @@
 """Arrays of pieces: sources for files that are encoded alike, and where each file lies.
 
-The files of one encoding are put one behind the other into a hidden array of references, each with as many whole
-chunks as it has, so nothing has to line up.  How its values are decoded belongs to a piece, not to that array: a
-thousand files with a thousand scale factors share one.
+The files of one encoding are concatenated into a hidden array of references, each with all of its chunks, so nothing
+has to line up.  The decoding of values belongs to a piece, not to that array, so a thousand files with a thousand
+scale factors share one array.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Where files lie along a dimension: their coordinates decoded, sorted, and looked through for what does not fit.
 
-Files with equal coordinates are one *block*; with several dimensions every file is in one block of each.  Times become
-instants first where files count from different days, in different units or calendars, so that they are compared, and
-written, as what they mean.
+Files with equal coordinates form one *block*; with several dimensions, every file is in one block of each.  If files
+count time from different days, or in different units or calendars, times are converted to instants first, so that they
+are compared and written by their meaning.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Consolidated metadata: all documents of a hierarchy in one, made, kept true, and compared with what stands there.
 
-zarr v2 keeps them in `.zmetadata`, zarr v3 inside the `zarr.json` of the group.  A reader that believes them sees the
-hierarchy as it was when they were written; so whatever is changed through a group is changed there too.
+zarr v2 keeps them in `.zmetadata`, zarr v3 inside the `zarr.json` of the group.  A reader that relies on them sees the
+hierarchy as it was when they were written; so every change made through a group is made there, too.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ def levels_above(path: str) -> list[str]:
 
 
 async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
-    """Write the consolidated metadata of the group at a place; return the paths of which they had said something else.
+    """Write the consolidated metadata of the group at a place; return the paths whose entries have changed.
 
-    Documents that cannot be read are an error: a reader that believes the result would miss what they describe.
+    Unreadable documents are an error, because a reader that relies on the result would miss the nodes they describe.
     """
     key = root_document(words)
     if key is None:
@@ -80,9 +80,9 @@ def consolidated(documents: Mapping[str, bytes], words: NodeWords) -> dict[str, 
 
 
 async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = False) -> None:
-    """Say in all consolidated metadata above a path, up to the place, what stands at the path and below it now.
+    """Update the entries for a path, and for everything below it, in all consolidated metadata above, up to the place.
 
-    With `gone` that is nothing.  Groups without consolidated metadata are left as they are.
+    With `gone` the entries are removed.  Groups without consolidated metadata do not change.
     """
     key = root_document(words)
     if key is None:
@@ -97,9 +97,9 @@ async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = Fa
 
 
 async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None:
-    """Say in all consolidated metadata at a group and above it what its attributes are now.
+    """Update the attributes of a group in the consolidated metadata of the group itself and of all groups above it.
 
-    In zarr v3 its own document holds both; in zarr v2 another one repeats the attributes.
+    In zarr v3 one document holds attributes and consolidated metadata; in zarr v2 `.zmetadata` repeats the attributes.
     """
     if path:
         await renew(place, words, path)

@@ -1,8 +1,8 @@
 """Changing the shape of a chunked array, through a view of it.
 
-The metadata document is replaced under a condition, so that two resizes never mix.  Chunks that lie outside the new
-shape are deleted then, and not before: a resize that fails has lost nothing.  One that is interrupted leaves chunks
-that are seen again if the array grows.  Chunks partly outside stay as they are.
+The metadata document is replaced by a conditional write, so that two resizes never mix.  Only then are the chunks
+outside the new shape deleted, so a resize that fails loses nothing.  If it is interrupted, it leaves chunks behind
+that reappear when the array grows.  Chunks that are partly outside do not change.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A resize through a view, as a request to the array below: new extents, and what must not be changed unseen.
 
-A view may show a part of the array, with bounds that are explicit.  Unless the caller takes what is tied together
-along (`resize_tied_bounds`), nothing that the view hides may change, and so nothing may be hidden.
+A view may show a part of the array, with explicit bounds.  Unless the caller allows it (`resize_tied_bounds`), a resize
+must not change elements that the view does not show, so it is refused if there are any.
 """
 
 from __future__ import annotations

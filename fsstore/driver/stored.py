@@ -35,7 +35,7 @@ async def stored_share(
     if model.shard is None:
         identities = (model.key(outline.chunk_numbers(cell)) for cell in outline.cells())
     else:
-        entries = ShardEntries(maps, shape, model)
+        entries = ShardEntries.touched_by(maps, shape, model)
         source = entries.grid.source(source)
         identities = (
             identity

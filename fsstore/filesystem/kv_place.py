@@ -3,9 +3,9 @@
 A filesystem may be made inside a running event loop, so making one opens nothing.  Operations run where stores run
 (`runtime.execution`), and are awaited on whichever loop fsspec uses, its own or the caller's.
 
-A store that never waits needs no other loop: its operations run at once, as long as they take less time than handing
-them to a thread does.  When all of the last few took longer (large values, a slow disk), the next go to threads, where
-several run side by side, until one is quick again.  zarr-python reads small chunks a quarter faster that way.
+A store that never waits needs no other loop: its operations run at once, as long as this takes less time than handing
+them to a thread.  If all of the last few took longer (large values, a slow disk), the next ones go to threads, where
+several run at once, until one is quick again.  This makes zarr-python a quarter faster at reading small chunks.
 """
 
 from __future__ import annotations

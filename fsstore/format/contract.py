@@ -1,7 +1,8 @@
 """The contract of an array format: pure functions between stored documents, constraints and `ChunkedArray`.
 
-`ChunkedArray` says what is stored, once: engine, schema and printed metadata are read off it.  A format decodes it from
-its metadata document, creates it from a schema and metadata constraints, changes its shape, and writes the document.
+`ChunkedArray` is the only description of a stored array: engine, schema and printed metadata derive from it.  A format
+decodes it from its metadata document, creates it from a schema and metadata constraints, changes its shape, and writes
+the document.
 """
 
 from __future__ import annotations
@@ -26,12 +27,13 @@ __all__ = ["ChunkedArray", "Format", "decode_stored"]
 class ChunkedArray:
     """A stored array.
 
-    `metadata` is the document as stored, `constraints` what a spec says of it with every default filled in, `codec` the
-    part of this that says how chunks are encoded, `extra` how the format found it (a selected field, say).
+    `metadata` is the document as stored, and `constraints` is its form in a spec, with every default filled in.
+    `codec` is the part of the constraints that describes the encoding of chunks; `extra` are the options with which the
+    array was opened, such as a selected field.
     The last `fixed` dimensions belong to the elements and cannot be resized.
-    `origin` is where the domain begins, empty for all zeros; the model counts from zero all the same.
-    `codec_chunk` is the shape of what is encoded as one within a chunk, where there is such a thing.
-    `place` says where the chunks are, given the place of the array; None is right there.
+    `origin` is the start of the domain, empty for all zeros; the model counts from zero in any case.
+    `codec_chunk` is the shape of the units that are encoded within a chunk, if there are any.
+    `place` returns the place of the chunks, given that of the array; None means the same place.
     """
 
     shape: tuple[int, ...]
@@ -79,9 +81,9 @@ class Format(Protocol):
     document: ClassVar[str]
     """The key of the metadata document."""
     attributes: ClassVar[str | None]
-    """The key of a document beside it that may name the dimensions, or None."""
+    """The key of another document that may name the dimensions, or None."""
     options: ClassVar[Mapping[str, Parser[Any]]]
-    """Spec members of its own (`field`) that choose how the document is understood, and their parsers."""
+    """Spec members of this format that say how to interpret the document (such as `field`), and their parsers."""
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
@@ -96,7 +98,7 @@ class Format(Protocol):
     def implied_schema(
         self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
     ) -> Schema:
-        """Return `schema` with all that follows from the constraints: layout, codec, fill value and units too."""
+        """Return `schema` with all that follows from the constraints, also layout, codec, fill value and units."""
         ...
 
     def decode(self, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
@@ -131,7 +133,7 @@ class Format(Protocol):
 def decode_stored(array_format: Format, data: bytes, options: Mapping[str, Any]) -> ChunkedArray:
     """Return the array that a stored document describes.
 
-    Faults of a stored document are failed preconditions, unless it has a status of its own.
+    Errors in a stored document are failed preconditions, unless they have a status of their own.
     """
     try:
         return array_format.decode(data, options)

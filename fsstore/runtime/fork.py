@@ -1,20 +1,20 @@
 """Locks and queues when the process forks; nothing else in fsstore listens to forks.
 
-A forked child has one thread, the one that forked.  A lock that another thread held would stay taken in the child for
-ever, and what other threads had under way would never be finished.  So whatever outlives one operation gets its lock
-here, from `lock`, and whatever hands work to threads has its state forgotten in the child: a module with `in_child`,
+A forked child has one thread, the one that forked.  In the child, a lock that another thread held would stay locked
+forever, and the work of other threads would never finish.  So every object that outlives one operation gets its lock
+here, from `lock`, and everything that hands work to threads forgets its state in the child: a module with `in_child`,
 an object with `tell_child`.  Objects are held weakly.
 
-Before a fork, functions of `before_fork` run (small writes are finished there), and then every lock is taken for a
-moment, so that no thread is in the middle of a change: the child sees whole transactions in memory and sound caches.
-They are taken in turns, so that one that is held for long costs the others nothing.  A lock that is held longer than
-`FORK_PATIENCE_S` is not waited for; it is free in the child, whoever held it.
+Before a fork, the functions of `before_fork` run (they finish small writes), and then every lock is briefly acquired,
+so that no thread is in the middle of a change: the child sees complete transactions in memory and sound caches.  The
+locks are tried in turns, so that one that is held for long does not delay the others.  The fork does not wait longer
+than `FORK_PATIENCE_S` for a lock; such a lock is free in the child.
 
-State of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because
-the operation is not in the child.
+The state of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because the
+operation does not exist in the child.
 
-Locks are reentrant.  The garbage collector may call a finalizer at any allocation, also while a lock is held, and that
-finalizer may use the same store; a plain lock would wait for its own thread there.
+Locks are reentrant.  The garbage collector may call a finalizer at any allocation, even while a lock is held, and that
+finalizer may use the same store; with a plain lock it would wait for its own thread.
 """
 
 from __future__ import annotations

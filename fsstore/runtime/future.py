@@ -1,7 +1,7 @@
 """Results that may not be there yet, as their consumers see them; `promise` and the functions here produce them.
 
 A future is resolved once, from any thread, and can be waited for in three ways: `result()` blocks, `await` works in
-any event loop, `add_done_callback` calls back.  It is its state and its value; what waiting takes comes with the wait.
+any event loop, `add_done_callback` calls back.  It holds only its state and its value; waiting creates what it needs.
 
 Blocking on the thread that runs fsstore's own event loop would wait for itself; it raises instead.
 """

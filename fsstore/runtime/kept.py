@@ -1,7 +1,7 @@
 """Values that a process keeps by name for work that is sent to it in many small pieces; the names used last stay.
 
-A worker opens the stores of a job once, and finds them here for each of the job's tasks.  A forked child begins empty:
-what was opened before may have connections and threads of its parent.
+A worker opens the stores of a job once, and finds them here for each task of the job.  A forked child begins empty,
+because open stores may have connections and threads of the parent.
 """
 
 from __future__ import annotations

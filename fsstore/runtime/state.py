@@ -1,7 +1,7 @@
 """Values that modules keep between calls: for the process, or for each of its threads.
 
 A module binds such a value to a name once, as `OfProcess` or `OfThread`, and reads it as `now`.  A forked child begins
-with a new value of the process, because what its parent's threads had under way is nobody's there.
+with a new value of the process, because the work of its parent's threads does not exist there.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Formats that are recognised without a driver of ours being needed: one table.
 
-Where a driver of that name is registered it opens what is found; otherwise the error names the format and what reads
+If a driver of that name is registered, it opens the file; otherwise the error names the format and a tool that reads
 it.
 """
 

@@ -1,7 +1,7 @@
 """Any array or hierarchy shown as the keys of a zarr store.
 
-Metadata are written in the words of zarr version 2 or 3, and chunks are passed on as they are stored or encoded anew.
-Tools that only read zarr see every format this way.
+Metadata are presented in zarr version 2 or 3, and chunks are passed on as stored, or encoded again.
+So tools that only read zarr can read every format.
 
 * `chunk`: the bytes of the chunks of an array that is shown as zarr
 * `codec`: how chunks are encoded, said in the words of the other version of zarr, where both have the words

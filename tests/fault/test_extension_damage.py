@@ -31,6 +31,8 @@ def zfp() -> list[BoundChain]:
         {"mode": "reversible"},
         {"mode": "fixed_rate", "rate": 13.0},
         {"mode": "fixed_precision", "precision": 11},
+        {"mode": "expert", "minbits": 5, "maxbits": 500, "maxprec": 20, "minexp": -30},
+        {"mode": "expert", "minbits": 900, "maxbits": 900, "maxprec": 64, "minexp": -1074},
     ]
     near = {"mode": "fixed_accuracy", "tolerance": 0.01}
     return [

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")  # those of the cluster, which
 
 def new_cluster(workers):
     return distributed.LocalCluster(
-        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+        n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
     )
 
 

@@ -53,7 +53,7 @@ def client(tmp_path_factory):
     with (
         patient,
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=":0", silence_logs=50
         ) as cluster,
         distributed.Client(cluster, timeout=120) as found,
     ):

@@ -122,7 +122,12 @@ def results(tmp_path_factory):
 @pytest.mark.parametrize("number", range(len(CASES)), ids=[line[:60] for line, _ in CASES])
 def test_it_prints_what_it_always_did(number, results):
     """A command line prints and returns what the file says."""
-    assert shown(*results[number]).strip("\n") == CASES[number][1]
+    line, expected = CASES[number]
+    printed = shown(*results[number]).strip("\n")
+    if line == "--help":  # whose columns Python 3.13 begins elsewhere
+        assert printed.split() == expected.split()
+    else:
+        assert printed == expected
 
 
 def test_every_command_of_the_help_is_run():

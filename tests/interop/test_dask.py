@@ -145,7 +145,7 @@ def test_a_cluster_of_processes_in_another_directory(tmp_path, monkeypatch):
     patient = dask.config.set(
         {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(tmp_path / "dask")}
     )
-    options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": None}
+    options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": ":0"}
     with (
         patient,
         distributed.LocalCluster(**options) as cluster,

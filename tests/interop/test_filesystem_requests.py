@@ -157,7 +157,10 @@ def test_simplecache_downloads_what_the_server_announces(object_server, tmp_path
 
 @pytest.mark.parametrize("form", ["references", "archive"])
 def test_chunks_in_one_file_are_few_requests(object_server, form):
-    """zarr-python reads ten chunks at a time: of one file that is one request for ten, where it was one for each."""
+    """zarr-python reads ten chunks at a time: of one file that is one request for ten, where it was one for each.
+
+    From 3.4 on it begins another chunk as soon as one is there, so that fewer are asked for together.
+    """
     count = 40
     data = np.arange(count * 64, dtype="<i4").reshape(count, 64)
     array = {"zarr_format": 2, "compressor": None, "filters": None, "order": "C", "fill_value": None}
@@ -182,4 +185,5 @@ def test_chunks_in_one_file_are_few_requests(object_server, form):
     found = zarr.open_array(zarr.storage.FsspecStore(fs, path="v", read_only=True), mode="r", zarr_format=2)
     before = len(object_server.log)
     assert (found[...] == data).all()
-    assert len(object_server.log) - before <= 10
+    is_newer = tuple(map(int, zarr.__version__.split(".")[:2])) >= (3, 4)
+    assert len(object_server.log) - before <= (count // 2 if is_newer else 10)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import imagecodecs
 import ml_dtypes
 import numpy as np
 import pytest
@@ -135,8 +136,43 @@ def test_zfp(mode: Any, dtype: str, shape: tuple[int, ...]):
         assert np.array_equal(found, whole)
 
 
+EXPERT = (
+    (1, 2000, 16, -20), (1, 300, 12, -1074), (64, 64, 64, -1074), (0, 16658, 64, -1074), (100, 200, 30, 0), (13, 13, 19, -2),
+    (600, 9000, 20, 3), (1, 16658, 64, -1075),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("parameters", EXPERT, ids=str)
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32", "int64"])
+def test_zfp_by_experts(parameters: tuple[int, int, int, int], dtype: str):
+    """The mode `expert` gives the numbers that imagecodecs and zfpy give, and where it means another mode, its bytes."""
+    mode = dict(zip(("minbits", "maxbits", "maxprec", "minexp"), parameters, strict=True))
+    for shape in ((), (7,), (5, 6), (3, 4, 5), (2, 3, 4, 5), (40, 41)):
+        values = np.asarray((np.random.default_rng(1).standard_normal(shape) * 1000)).astype(dtype)
+        store = array(values, [{"name": "zfp", "configuration": {"mode": "expert", **mode}}], shape)
+        [key] = [key for key in store.kvstore.list().result() if key != b"zarr.json"]
+        flat = values.reshape(shape or (1,))
+        headed = imagecodecs.zfp_encode(flat, (*parameters[:3], parameters[3] % 2**32), mode="expert")
+        assert np.array_equal(reread(store), zfpy.decompress_numpy(headed).reshape(shape))
+        if parameters == (64, 64, 64, -1074):
+            assert store.kvstore[key] == zfpy.compress_numpy(flat, write_header=False, rate=64 / 4**flat.ndim)
+        whole = store.kvstore[key]
+        for damaged in (whole[:-3], whole[: len(whole) // 16 * 8], b"", whole * 1000):
+            store.kvstore[key] = damaged
+            with pytest.raises(StoreError, match="zfp|decode|long"):
+                reread(store)
+
+
+def test_zfp_that_experts_cannot_have():
+    """Fewer bits at most than at least, or than an exponent takes, are refused when the array is made."""
+    for wrong in ({"minbits": 9, "maxbits": 8}, {"minbits": 1, "maxbits": 8}):
+        mode = {"mode": "expert", "maxprec": 64, "minexp": -1074, **wrong}
+        with pytest.raises(StoreError, match="maxbits"):
+            array(np.zeros(4, "f4"), [{"name": "zfp", "configuration": mode}], (4,))
+
+
 @pytest.mark.parametrize("configuration", [{}, {"mode": "fixed_rate"}, {"mode": "reversible", "rate": 3}, {"mode": "x"},
-                                           {"mode": "expert", "minbits": 1}])  # fmt: skip
+                                           {"mode": "expert", "minbits": 1}, {"mode": "reversible", "minexp": 1}])  # fmt: skip
 def test_zfp_that_is_not_said_right(configuration: dict[str, Any]):
     """A mode has its parameter and no other."""
     document = {

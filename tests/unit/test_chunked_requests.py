@@ -6,6 +6,7 @@ import pytest
 import fsstore as ts
 from fsstore.chunk.plan import open_chunks
 from fsstore.chunk.read import reader as chunk_read
+from fsstore.chunk.read import shard_window
 from fsstore.chunk.shard import shard_entries
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
@@ -275,8 +276,8 @@ def test_a_large_shard_is_read_in_windows(few, ranges, requests, monkeypatch):
 
     Of many, those that lie next to each other are asked for as one.
     """
-    monkeypatch.setattr(chunk_read, "NEAR_SHARD_BYTES", 32)  # two sub-chunks
-    for module in (chunk_read, open_chunks):
+    monkeypatch.setattr(shard_window, "NEAR_SHARD_BYTES", 32)  # two sub-chunks
+    for module in (chunk_read, open_chunks, shard_window):
         monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)  # more is read by workers
     monkeypatch.setattr(shard_entries, "FEW_CELLS", few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}

@@ -550,6 +550,7 @@ LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
 GIVEN: dict[str, str] = {
     "chunk.read.box_columns": "which strides a dense box has",
     "codec.extension.zfp": "the format of zfp",
+    "codec.extension.zfp_expert": "the format of zfp",
     "codec.image_header": "the formats of images",
     "codec.numcodecs.hdf5_v2": "the formats of filters of HDF5",
     "codec.numcodecs.numeric_v2": "the formats of zfp and pcodec",

@@ -132,7 +132,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "eccodes": ("codec.numcodecs.kerchunk_v2", "kvstore.scan.grib.library"),
     "msgpack": ("codec.numcodecs.object_list",),
     "pcodec": ("codec.numcodecs.numeric_v2",),
-    "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp"),
+    "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp", "codec.extension.zfp_expert"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore"),
     "pyarrow": ("kvstore.reference", "mosaic.stored"),

@@ -8,6 +8,7 @@ import pytest
 import fsstore as ts
 from fsstore.chunk.plan import open_chunks
 from fsstore.chunk.read import reader as chunk_read
+from fsstore.chunk.read import shard_window
 from fsstore.chunk.read import window as chunk_window
 from fsstore.chunk.shard import shard_entries
 from fsstore.errors import StoreError
@@ -36,10 +37,11 @@ CHAINS = {
 @pytest.fixture(params=[0, 32])
 def in_parts(request, monkeypatch):
     """Shards of more than 256 bytes are read in parts, by columns of entries or one by one."""
-    monkeypatch.setattr(chunk_read, "NEAR_SHARD_BYTES", 256)
-    for module in (chunk_read, open_chunks):
+    monkeypatch.setattr(shard_window, "NEAR_SHARD_BYTES", 256)
+    for module in (chunk_read, open_chunks, shard_window):
         monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)
-    monkeypatch.setattr(shard_entries, "FEW_CELLS", request.param)
+    for module in (shard_entries, shard_window):
+        monkeypatch.setattr(module, "FEW_CELLS", request.param)
 
 
 def opened(codecs, values, threads=2):
@@ -64,6 +66,8 @@ def test_parts_are_what_numpy_selects(codecs, in_parts):
         np.s_[:32, :32],
         np.s_[3:66, 2:51],
         np.s_[:, 5],
+        np.s_[::5, ::3],
+        np.s_[60:3:-4, 50::-1],
         np.s_[::3, 40:],
         np.s_[33:62, 1:31],
     ):
@@ -115,7 +119,7 @@ def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkey
     """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
-        monkeypatch.setattr(chunk_read, "FAR_SHARD_BYTES", 256)
+        monkeypatch.setattr(shard_window, "FAR_SHARD_BYTES", 256)
     store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]

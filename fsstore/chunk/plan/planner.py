@@ -36,6 +36,7 @@ __all__ = [
     "OutputMap",
     "Plan",
     "PlanComponent",
+    "as_lists",
     "even",
     "plan",
     "plan_cells",
@@ -279,6 +280,17 @@ def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence
     listed = [component.listed is not None for component in components]
     only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
     return CellPlan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
+
+
+def as_lists(maps: Sequence[OutputMap], shape: tuple[int, ...]) -> list[OutputMap]:
+    """Return the maps of a request with the positions of slices listed."""
+    return [_list_of(each, shape) if isinstance(each, Affine) else each for each in maps]
+
+
+def _list_of(output_map: Affine, shape: tuple[int, ...]) -> Indexed:
+    first, step, axis = output_map
+    positions = first + step * np.arange(shape[axis], dtype=np.int64)
+    return Indexed(positions.reshape((-1, *[1] * (len(shape) - axis - 1))), _ends(output_map, shape))
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -22,21 +22,19 @@ from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
-from fsstore.chunk.read.shard_window import listed_windows, shard_windows
+from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
-from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.tuning import (
     COPIED_IN_FLIGHT_BYTES,
     COPIED_PER_DECODED,
     FAR_SHARD_BYTES,
     FAR_WINDOW_BYTES,
+    FEW_CELLS,
     FEW_LARGE_CELLS,
     INLINE_READ_BYTES,
     JOINT_BYTES,
     LOOP_COPY_BYTES,
     LOOP_DECODE_BYTES,
-    NEAR_SHARD_BYTES,
-    NEAR_SHARDS_BYTES,
     NEAR_WINDOW_BYTES,
     READ_WINDOW_CELLS,
     SHARED_CHUNK_BYTES,
@@ -119,9 +117,9 @@ def plan_alone(request: ReadRequest) -> Planned:
         touched = outline.cell_count * model.chain.decoded_size
         windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
-        entries = ShardEntries(maps, out.shape, model)
-        touched = entries.touched_bytes
-        windows = list(_entry_windows(request, entries, small=True, near=False))
+        grid, found = entries_of(request)
+        touched = found.cell_count * grid.layout.inner.decoded_size
+        windows = list(entry_windows(request, grid, found, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
@@ -143,24 +141,24 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    entries = None if model.shard is None else ShardEntries(maps, out.shape, model)
-    outline = plan(maps, out, model.axes) if entries is None else entries.plan
-    cells = outline.cell_count
+    grid, found = (None, plan(maps, out, model.axes)) if model.shard is None else entries_of(request)
+    chain = model.chain if grid is None else grid.layout.inner
+    cells = found.cell_count
     if not cells:
         return futures.ready(out)
-    touched = cells * model.chain.decoded_size if entries is None else entries.touched_bytes
-    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
+    touched = cells * chain.decoded_size
+    small = touched <= INLINE_READ_BYTES or (cells == 1 and grid is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     waits = chunks.store.driver.features.waits
-    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+    if waits and grid is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
         queued = False  # its parts have to be of one generation
     way = _way(chunks, later, small=small, queued=queued)
-    if entries is None:  # where nothing is decoded, nothing is to be done while more is fetched
+    if grid is None:  # where nothing is decoded, nothing is to be done while more is fetched
         at_once = small or (waits and model.chain.flat_dtype is not None)
-        windows = _chunk_windows(request, outline, at_once=at_once)
-        return _CutRead(windows, model.chain, touched).begin(way, request, later)
-    windows = _entry_windows(request, entries, small=small, near=not waits and not queued)
-    return _CutRead(windows, entries.grid.layout.inner, touched).begin(way, request, later)
+        windows = _chunk_windows(request, found, at_once=at_once)
+    else:
+        windows = entry_windows(request, grid, found, small=small, near=not waits and not queued)
+    return _CutRead(windows, chain, touched).begin(way, request, later)
 
 
 def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
@@ -206,37 +204,14 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
     return _windows(request, outline, size, threads)
 
 
-def _entry_windows(
-    request: ReadRequest, entries: ShardEntries, *, small: bool, near: bool
-) -> Iterator[Window]:
-    """Yield windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
-    chunks, maps, out = request
-    waits = chunks.store.driver.features.waits
-    threads = chunks.workers(entries.grid.layout.inner.working_size)
-    most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
-    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
-    if entries.plan.listed:
-        return listed_windows(request, entries, NEAR_SHARD_BYTES)
-    outline = plan(maps, out, chunks.model.axes)
-    worth = outline.cell_count < threads and (small or waits)
-    few = worth and _worth_dividing(request, entries, small=small)
-    return shard_windows(request, outline, entries, most=most, together=together, few=few)
-
-
-def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
-    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
-    if not small:
-        return entries.grid.worth_sharing
-    model, store = request.chunks.model, request.chunks.store
-    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
-
-
 def _cells_at_once(chunks: OpenChunks, outline: CellPlan, share: int, touched: int) -> int:
     """Return how many chunks a window has, up to a share, if a worker decodes `touched` bytes."""
-    return outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched))))
+    return outline.even(
+        max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched, listed=outline.listed)))
+    )
 
 
-def _most_cells(chunks: OpenChunks, touched: int) -> int:
+def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
     """Return how many chunks a window may have, if a worker decodes `touched` bytes.
 
     Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
@@ -249,7 +224,7 @@ def _most_cells(chunks: OpenChunks, touched: int) -> int:
         return FAR_WINDOW_BYTES // size
     if chunks.model.chain.effort > size:
         return max(NEAR_WINDOW_BYTES, min(touched // SLOW_WINDOWS, SLOW_WINDOW_BYTES)) // size
-    return 1 if size > TOGETHER_BYTES else NEAR_WINDOW_BYTES // size
+    return NEAR_WINDOW_BYTES // size if listed or size <= TOGETHER_BYTES else 1
 
 
 def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:
@@ -316,9 +291,19 @@ def _sharers(windows: Sequence[Window]) -> int:
         return 1
     if windows[0].part.chunks.cache is not None:
         return 1
-    effort = sum([len(window.cells) * _chain_of(window).effort for window in windows])
+    effort = sum(map(_effort_of, windows))
     threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
     return min(threads, int(effort // THREAD_WORTH_BYTES))
+
+
+def _effort_of(window: Window) -> float:
+    """Return how long a window is decoded; of few cells only as far as they are decoded."""
+    chain, cells = _chain_of(window), window.cells
+    if not chain.decodes_spans or len(cells) > FEW_CELLS:
+        return len(cells) * chain.effort
+    size = math.prod(chain.chunk.shape)
+    spans = [window.part.span(cell) or (0, size) for cell in cells]
+    return chain.effort * sum([stop - first for first, stop in spans]) / size
 
 
 async def read_waiting(windows: Sequence[Window]) -> None:

@@ -7,24 +7,78 @@ is read again when the last part has been put in its place.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
 
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import Plan
+from fsstore.chunk.plan.planner import ChunkBox, Plan, as_lists, plan
 from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
-from fsstore.chunk.shard.shard_entries import ShardEntries, entries_at
-from fsstore.chunk.shard.shard_grid import ShardGrid
-from fsstore.chunk.tuning import FAR_SHARD_PART_BYTES, FEW_CELLS
+from fsstore.chunk.shard.shard_entries import ShardEntries, entries_at, entry_at, entry_axes
+from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
+from fsstore.chunk.tuning import (
+    FAR_SHARD_BYTES,
+    FAR_SHARD_PART_BYTES,
+    FAR_WINDOW_BYTES,
+    FEW_CELLS,
+    GATHERED_ELEMENTS,
+    INLINE_READ_BYTES,
+    NEAR_SHARD_BYTES,
+    NEAR_SHARDS_BYTES,
+    NEAR_WINDOW_BYTES,
+    THREAD_WORTH_BYTES,
+)
 from fsstore.codec.chain.shard_layout import grid_boxes
 
-__all__ = ["listed_windows", "shard_windows"]
+__all__ = ["entries_of", "entry_windows"]
 
 
-def listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
+def entries_of(request: ReadRequest) -> tuple[ShardGrid, Plan]:
+    """Return the grid of the sub-chunks of shards, and the plan of a request over it."""
+    model = request.chunks.model
+    grid = shard_grid(model.chain)
+    return grid, plan(request.maps, request.out, entry_axes(grid, model))
+
+
+def entry_windows(
+    request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool
+) -> Iterable[Window]:
+    """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
+    chunks, maps, out = request
+    if isinstance(found, ChunkBox):
+        part = ChunkReader(chunks, placement_of(found, out), grid.source(KvSource(chunks.store)), grid)
+        return [Window(part, [found], [entry_at(found.numbers, grid, chunks.model)])]
+    entries = ShardEntries(grid, found)
+    waits = chunks.store.driver.features.waits
+    threads = chunks.workers(grid.layout.inner.working_size)
+    most = min(NEAR_SHARD_BYTES, NEAR_SHARDS_BYTES // threads) if near else FAR_SHARD_BYTES
+    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    if entries.plan.listed:
+        return _listed_windows(request, entries, NEAR_SHARD_BYTES)
+    if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
+        part = ChunkReader(chunks, Placement(found, out), grid.source(KvSource(chunks.store)), grid)
+        return [Window(part, *entries.all_of_few(chunks.model))]
+    little = 1 < out.size <= GATHERED_ELEMENTS * found.cell_count and len(maps) == len(grid.shape)
+    if little and grid.layout.inner.run_length > 1 and not found.covers_some:
+        listed = ShardEntries.touched_by(as_lists(maps, out.shape), out.shape, chunks.model)
+        return _listed_windows(request, listed, NEAR_SHARD_BYTES)
+    outline = plan(maps, out, chunks.model.axes)
+    worth = outline.cell_count < threads and (small or waits)
+    few = worth and _worth_dividing(request, entries, small=small)
+    return _shard_windows(request, outline, entries, most=most, together=together, few=few)
+
+
+def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
+    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
+    if not small:
+        return entries.grid.worth_sharing
+    model, store = request.chunks.model, request.chunks.store
+    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
+
+
+def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
     """Yield windows of listed positions in shards: what is touched of whole shards, about `most` bytes at a time.
 
     A shard of which more is touched has several windows.
@@ -49,7 +103,7 @@ def listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> It
         yield from _cut(window, grid, most, complete=False) if large and alone else [window]
 
 
-def shard_windows(
+def _shard_windows(
     request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
     """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
@@ -73,7 +127,7 @@ def shard_windows(
     large = chain.decoded_size > most
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
-        coarse = ShardEntries(maps, out.shape, chunks.model, depth)
+        coarse = ShardEntries.touched_by(maps, out.shape, chunks.model, depth)
         coarse_part = ChunkReader(
             chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
         )

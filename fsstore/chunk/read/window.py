@@ -133,7 +133,7 @@ class ChunkReader(NamedTuple):
             present, values = values_of(answers[begin:end])
             run = chain.decode_run_to_scratch(values) if 1 < len(values) <= chain.run_length else None
             if run is not None and len(present) == len(some):
-                gather.gather(some, self._view(run))
+                gather.gather(some, self._view(run, lead=1))
             else:
                 if run is None:
                     chunks = self._decoded(chain, values, [identities[begin + number] for number in present])
@@ -173,9 +173,6 @@ class ChunkReader(NamedTuple):
         return None if run is None else map(self._view, run)
 
     def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
-        if isinstance(self.placement, Gather) and isinstance(cells, CellBox):
-            self.placement.gather(cells, self._view(run, lead=1))
-            return
         # where chunks are missing, as many others may be in the box
         boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None

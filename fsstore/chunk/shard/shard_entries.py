@@ -20,7 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.cell_run import CellRun
-from fsstore.chunk.plan.grid import Segment, SliceSegments
+from fsstore.chunk.plan.grid import Axis, Segment, SliceSegments
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import (
@@ -39,7 +39,7 @@ from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.chain.shard_layout import NO_SIZE, grid_boxes
 from fsstore.kvstore.contract.coalesce import Ints
 
-__all__ = ["ShardEntries", "entries_at"]
+__all__ = ["ShardEntries", "entries_at", "entry_at", "entry_axes"]
 
 Number: TypeAlias = "int | tuple[int, ...]"
 
@@ -52,15 +52,19 @@ class ShardEntries:
 
     __slots__ = ("_kept_groups", "_levels", "grid", "plan")
 
-    def __init__(
-        self, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
-    ) -> None:
-        rank = len(model.chain.chunk.shape)
-        inside = model.axes[rank:]  # dimensions inside the elements, which are never cut
-        self.grid = shard_grid(model.chain, depth)
-        self.plan = plan_cells(maps, shape, [*self.grid.axes, *inside])
-        self._levels = self.grid.numbering(len(inside))
+    def __init__(self, grid: ShardGrid, touched: CellPlan) -> None:
+        self.grid, self.plan = grid, touched
+        outputs = sum([len(component.outputs) for component in touched.components])
+        self._levels = grid.numbering(outputs - len(grid.shape))
         self._kept_groups: list[dict[tuple[int, ...], list[tuple[Any, Number]]]] | None = None
+
+    @classmethod
+    def touched_by(
+        cls, maps: Sequence[OutputMap], shape: tuple[int, ...], model: ChunkModel, depth: int | None = None
+    ) -> ShardEntries:
+        """Return the sub-chunks that a request touches."""
+        grid = shard_grid(model.chain, depth)
+        return cls(grid, plan_cells(maps, shape, entry_axes(grid, model)))
 
     @property
     def _groups(self) -> list[dict[tuple[int, ...], list[tuple[Any, Number]]]]:
@@ -78,6 +82,23 @@ class ShardEntries:
         groups = [group[chunk] for group, chunk in zip(self._groups, chunks, strict=True)]
         cells, numbers = self._product(groups)
         return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
+
+    def all_of_few(self, model: ChunkModel) -> tuple[list[Cell], list[Any]]:
+        """Return all cells, one by one, and their identities."""
+        cells = list(self.plan.cells())
+        if not (self.plan.separable and len(self._levels) == 1):
+            return cells, [entry_at(self.plan.chunk_numbers(cell), self.grid, model) for cell in cells]
+        [level] = self._levels
+        shards, added = [], []
+        for (_, _, segments), size, stride in zip(
+            self.plan.components, level.shard, level.stride, strict=True
+        ):
+            numbers = [segment.chunk for segment in segments]
+            shards.append([number // size for number in numbers])
+            added.append([number % size * stride for number in numbers])
+        keys = {shard: model.key(shard) for shard in set(product(*shards))}
+        pairs = zip(product(*shards), map(sum, product(*added)), strict=True)
+        return cells, [(keys[shard], number) for shard, number in pairs]
 
     def boxes(
         self, outline: Plan, model: ChunkModel, most: int
@@ -152,13 +173,26 @@ class ShardEntries:
         return self.plan.cell_count * self.grid.layout.inner.decoded_size
 
 
+def entry_axes(grid: ShardGrid, model: ChunkModel) -> list[Axis]:
+    """Return the boundaries of sub-chunks, and those of dimensions inside the elements, which are never cut."""
+    return [*grid.axes, *model.axes[len(grid.axes) :]]
+
+
+def entry_at(numbers: Sequence[int], grid: ShardGrid, model: ChunkModel) -> Any:
+    """Return what a source calls the sub-chunk of some numbers along the dimensions of the array."""
+    outer = grid.levels[0].shard
+    key = model.key([number // size for number, size in zip(numbers, outer, strict=False)])
+    added = [sum([level.add(axis, numbers[axis]) for axis in range(len(outer))]) for level in grid.levels]
+    return _identity(key, tuple(added))
+
+
 def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> Sequence[Any]:
     """Return what a source calls sub-chunks whose numbers along each dimension of the array are a column."""
     shards = [column // size for column, size in zip(columns, grid.levels[0].shard, strict=False)]
     firsts, owners = _distinct(shards)
     keys = model.keys_of([column[firsts] for column in shards])
     numbers = [
-        reduce(np.add, [level.add(axis, column) for axis, column in enumerate(columns)])
+        reduce(np.add, [level.add(axis, columns[axis]) for axis in range(len(level.stride))])
         for level in grid.levels
     ]
     if len(numbers) == 1:

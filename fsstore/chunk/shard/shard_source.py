@@ -178,7 +178,9 @@ class ShardSource:
             head, whole, _ = heads[shard]
             absent = head if head.state != "value" else ReadResult("missing", b"", *head[2:])
             data = memoryview(head.value)
-            rows = self._rows(heads[shard], shard, entries[shard]).tolist()
+            rows = _sound_rows(heads[shard], entries[shard])
+            if rows is None:
+                rows = self._rows(heads[shard], shard, entries[shard]).tolist()
             for number, (offset, length) in zip(numbers, rows, strict=True):
                 _, start, stop, _ = ranges[number]
                 if offset == MISSING:
@@ -316,6 +318,21 @@ class EntriesInParts(ShardSource):
             if self._complete and head.state == "value":
                 self._checked(rows, range(len(rows)), shard, head.size)
         return found
+
+
+def _sound_rows(head: _Head, numbers: Sequence[int]) -> list[Any] | None:
+    """Return offset and length of a few entries, looked at one by one; None if something may be wrong with them."""
+    if head.answer.state != "value":
+        return [(MISSING, MISSING)] * len(numbers)
+    rows: list[Any] = head.rows[numbers].tolist()
+    size, behind = len(head.answer.value) if head.whole else NO_SIZE, 0
+    for offset, length in sorted(rows) if head.whole else rows:
+        if offset == length == MISSING:
+            continue
+        if offset + length > size or (head.whole and offset < behind):
+            return None
+        behind = offset + length
+    return rows
 
 
 def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:

@@ -63,7 +63,7 @@ class ChunkEncoder:
         self._elide, self._keeps = request.elide, keeps
         self._entries: ShardEntries | None = None
         if self._model.shard is not None:
-            self._entries = ShardEntries(request.maps, request.values.shape, self._model)
+            self._entries = ShardEntries.touched_by(request.maps, request.values.shape, self._model)
             self._entry_placement = Placement(self._entries.plan, request.values)
 
     def portions(self, cell: AnyCell, old: Stored | None) -> Portions | None:

@@ -80,6 +80,7 @@ class BoundChain:
         "_decode_span",
         "_from_array",
         "_in_pieces",
+        "_is_plain",
         "_names",
         "_size",
         "_steps",
@@ -154,16 +155,20 @@ class BoundChain:
         """Set the ways of the first bytes codec, the last to be undone, into memory that is there already."""
         self._decode_into: Callable[[Any, Array], bool] | None = None
         self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
+        self._is_plain = False
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
         self.spans_from_start: bool = bool(stages) and stages[0].spans_from_start
         if self._stored is None or not self._size:
             return
-        self._decode_joined = stages[0].decode_joined if stages else _join
+        self._is_plain = not stages
+        self._decode_joined = stages[0].decode_joined if stages else None
         if stages and self._size >= DIRECT_BYTES:
             self._decode_into = stages[0].decode_into
             self._decode_span = stages[0].decode_span
-        if self._decode_joined is not None and self._size <= (RUN_PART_BYTES if stages else RUN_COPIED_BYTES):
+        if (self._is_plain or self._decode_joined is not None) and self._size <= (
+            RUN_PART_BYTES if stages else RUN_COPIED_BYTES
+        ):
             self.run_length = RUN_BYTES // self._size
 
     def decode(self, data: Buffer, out: Array | None = None) -> Array:
@@ -275,7 +280,7 @@ class BoundChain:
         try:
             if self._decode_run is not None:
                 return self._decode_run(parts)
-            if self._decode_joined is None:
+            if self._decode_joined is None and not self._is_plain:
                 return None
             octets = self._joined(parts)
             if octets is None:
@@ -290,13 +295,15 @@ class BoundChain:
 
     def _joined(self, parts: Sequence[Any] | Array) -> Array | None:
         """Return the bytes that parts decode to."""
-        assert self._decode_joined is not None
         if isinstance(parts, np.ndarray):
-            if self._decode_joined is _join:
+            if self._is_plain:
                 return parts if parts.shape[1] == self._size else None
             parts = [memoryview(row) for row in parts]
         if outer := self._undo_bytes[:-1]:
             parts = [through(outer, part) for part in parts]
+        if self._decode_joined is None:  # nothing is encoded
+            sizes = set(map(len, parts))
+            return np.frombuffer(b"".join(parts), np.uint8) if sizes == {self._size} else None
         octets = scratch(len(parts) * self._size)
         return octets if self._decode_joined(parts, octets) else None
 
@@ -351,15 +358,6 @@ class BoundChain:
             return self.chunk.shape
         sizes = dict(zip(self.order, self.shard.inner.read_shape, strict=True))
         return tuple(sizes[axis] for axis in range(len(sizes)))
-
-
-def _join(parts: Sequence[Any], out: Array) -> bool:
-    """Put parts that are not encoded one after the other, if they are as large as they should be."""
-    size = len(out) // len(parts)
-    if any(len(part) != size for part in parts):
-        return False
-    out[:] = np.frombuffer(b"".join(parts), np.uint8)
-    return True
 
 
 def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | None:

@@ -1,7 +1,7 @@
 """The `zfp` codec: numbers by blocks of four in each dimension, as a bare stream of zfp.
 
 Zfp looks at the shape only, and never where its data end: they are decoded with two different continuations, and where
-the results differ, the data were cut off.  The package that encodes does not offer the mode `expert`.
+the results differ, the data were cut off.
 """
 
 from __future__ import annotations
@@ -15,22 +15,25 @@ import numpy as np
 
 from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
 from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
+from fsstore.codec.extension.zfp_expert import LEAST_BLOCK_BITS, ExpertMode
 from fsstore.codec.size import too_long
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, integer, number, one_of
 
 __all__ = ["BoundZfp", "ZfpCodec"]
 
-_PARAMETERS = {
-    "reversible": None,
-    "fixed_accuracy": "tolerance",
-    "fixed_rate": "rate",
-    "fixed_precision": "precision",
+_PARAMETERS: dict[str, tuple[str, ...]] = {
+    "reversible": (),
+    "fixed_accuracy": ("tolerance",),
+    "fixed_rate": ("rate",),
+    "fixed_precision": ("precision",),
+    "expert": ExpertMode._fields,
 }
-"""The parameter of each mode."""
+"""The parameters of each mode."""
 _MOST_DIMENSIONS = 4
+_MOST_BITS = 1 << 15  # of a block, that zfp can say
+_EXPONENTS = (-16495, 16272)  # that zfp can say
 _WORD = 8  # bytes: zfp writes words
-_LEAST_BLOCK_BITS = 12  # an exponent is written, however few bits a block shall have
 _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
 
@@ -42,22 +45,28 @@ class ZfpCodec(Configured):
     tolerance: float | None = None
     rate: float | None = None
     precision: int | None = None
+    minbits: int | None = None
+    maxbits: int | None = None
+    maxprec: int | None = None
+    minexp: int | None = None
 
     name: ClassVar[str] = "zfp"
     kind: ClassVar[Kind] = "array_to_bytes"
     members: ClassVar[Members] = {
-        "mode": Member(one_of(*_PARAMETERS, "expert"), stored=True),
+        "mode": Member(one_of(*_PARAMETERS), stored=True),
         "tolerance": Member(number),
         "rate": Member(number),
         "precision": Member(integer(0, 64)),
+        "minbits": Member(integer(0, _MOST_BITS)),
+        "maxbits": Member(integer(0, _MOST_BITS)),
+        "maxprec": Member(integer(1, 64)),
+        "minexp": Member(integer(*_EXPONENTS)),
     }
     always: ClassVar[frozenset[str]] = frozenset({"mode"})
 
     @classmethod
     def from_json(cls, configuration: Mapping[str, Json]) -> Self:
         """Return the codec of a stored configuration."""
-        if configuration.get("mode") == "expert":
-            raise UnimplementedError('The mode "expert" of zfp is not supported')
         codec = cls(**read_options(cls.members, configuration))
         codec._check()
         return codec
@@ -71,9 +80,13 @@ class ZfpCodec(Configured):
 
     def _check(self) -> None:
         wanted = _PARAMETERS[self.mode]
-        given = {name for name in ("tolerance", "rate", "precision") if getattr(self, name) is not None}
-        if given != ({wanted} if wanted else set()):
-            raise JsonError(f'The mode "{self.mode}" of zfp has {wanted or "no"} parameter')
+        if self.parameters().keys() != set(wanted):
+            raise JsonError(f'The mode "{self.mode}" of zfp has {", ".join(wanted) or "no"} parameter')
+
+    def parameters(self) -> dict[str, Any]:
+        """Return what goes with the mode."""
+        named = {name: getattr(self, name) for name in self.members if name != "mode"}
+        return {name: value for name, value in named.items() if value is not None}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundZfp:
         """Return the codec for chunks like `decoded`."""
@@ -96,16 +109,18 @@ class ZfpCodec(Configured):
 class BoundZfp:
     """The codec bound to chunks of one type and shape."""
 
-    __slots__ = ("_length", "_native", "_options", "_shape", "decoded", "encoded", "scratch_size")
+    __slots__ = ("_expert", "_length", "_native", "_options", "_shape", "decoded", "encoded", "scratch_size")
 
     def __init__(self, decoded: ChunkSpec, codec: ZfpCodec) -> None:
-        name = _PARAMETERS[codec.mode]
         self.decoded, self.encoded = decoded, ByteSpec(itemsize=0)
-        self._options: dict[str, Any] = {} if name is None else {name: codec.to_json()[name]}
+        self._options = codec.parameters()
+        self._expert = ExpertMode(**self._options) if codec.mode == "expert" else None
         self._native, self._shape = decoded.dtype.newbyteorder("="), decoded.shape or (1,)
         self.scratch_size = 2 * self._native.itemsize * math.prod(self._shape)  # two results
-        if codec.rate is not None and codec.rate * 4 ** len(self._shape) < _LEAST_BLOCK_BITS:
+        if codec.rate is not None and codec.rate * 4 ** len(self._shape) < LEAST_BLOCK_BITS:
             raise StoreError(f'"zfp" codec cannot encode: the rate {codec.rate:g} is too small')
+        if self._expert is not None:
+            self._expert.check(self._shape)
         # at a fixed rate all chunks have the same length
         self._length = (
             len(self.encode(np.zeros(self._shape, self._native))) if codec.rate is not None else None
@@ -116,6 +131,8 @@ class BoundZfp:
         import zfpy
 
         array = np.ascontiguousarray(data, dtype=self._native).reshape(self._shape)
+        if self._expert is not None:
+            return self._shortest(self._expert.encode(array))
         try:
             return bytes(zfpy.compress_numpy(array, write_header=False, **self._options))
         except (ValueError, TypeError, RuntimeError) as error:
@@ -123,21 +140,36 @@ class BoundZfp:
 
     def decode(self, data: Any) -> Array:
         """Return the numbers."""
-        import zfpy
-
-        stream, kind = bytes(data), zfpy.dtype_to_ztype(self._native)
+        stream = bytes(data)
         beyond, rest = self._beyond(len(stream))
         try:
-            zeros, others = (
-                zfpy._decompress(stream + pad * beyond + rest, kind, self._shape, **self._options)
-                for pad in (b"\0", b"\xff")
-            )
+            zeros, others = (self._numbers(stream + pad * beyond + rest) for pad in (b"\0", b"\xff"))
         except (ValueError, TypeError, RuntimeError) as error:
             raise FailedPreconditionError(f"Invalid zfp data: {error}") from None
         if not np.array_equal(zeros.view(np.uint8), others.view(np.uint8)):
             raise self._truncated(len(stream))
         numbers: Array = zeros.reshape(self.decoded.shape).astype(self.decoded.dtype, copy=False)
         return numbers
+
+    def _numbers(self, stream: bytes) -> Array:
+        import zfpy
+
+        if self._expert is not None:
+            return self._expert.decode(stream, self._native, self._shape)
+        numbers: Array = zfpy._decompress(
+            stream, zfpy.dtype_to_ztype(self._native), self._shape, **self._options
+        )
+        return numbers
+
+    def _shortest(self, stream: bytes) -> bytes:
+        """Return a stream without a last word that no number needs."""
+        if stream.endswith(bytes(_WORD)):
+            try:
+                self.decode(stream[:-_WORD])
+            except FailedPreconditionError:
+                return stream
+            return stream[:-_WORD]
+        return stream
 
     def _truncated(self, length: int) -> FailedPreconditionError:
         return FailedPreconditionError(f"Truncated zfp-compressed data; at byte {length}")
@@ -149,7 +181,11 @@ class BoundZfp:
         blocks = math.prod(-(-size // 4) for size in self._shape)
         # numbers are stored by planes of bits, each with a mark or more; exponents and the like lead
         block = (4 ** len(self._shape) * (8 * self._native.itemsize + 1) + 64) // 8 + _WORD
+        least = 0 if self._expert is None else self._expert.minbits  # of every block
+        if 8 * length < blocks * least:
+            raise self._truncated(length)
+        block = max(block, least // 8 + _WORD)
         most = blocks * block if self._length is None else self._length
         if length > most:
             raise too_long(most, length)
-        return block, bytes(block + blocks * _ZERO_BLOCK_BITS // 8 + _WORD)
+        return block, bytes(block + blocks * max(least, _ZERO_BLOCK_BITS) // 8 + _WORD)

@@ -1,8 +1,8 @@
 """Scanning many files: places written out, batches of them on an executor, and what is done of a run that was killed.
 
-A task is a batch of files that takes some seconds; it answers with columns, and doing it twice does no harm.  A file
-that fails stops nothing, nor does one that kills its worker: batches that fail again are halved until it is alone, and
-named.  On an executor other tasks make one batch of several, so that what was found comes back as a few.
+A task is a batch of files that takes some seconds; it returns columns, and repeating it does no harm.  Neither a file
+that fails nor one that kills its worker stops the scan: a batch that fails again is halved until that file is alone,
+and reported.  On an executor, further tasks merge batches, so that only a few results return.
 """
 
 from __future__ import annotations

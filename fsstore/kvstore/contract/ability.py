@@ -1,8 +1,8 @@
 """Abilities of some key-value store drivers beyond the contract.
 
-Each ability is a class with one or two methods and its own promises.  A driver that has it names the class among its
-bases; `able(driver, Ability)` returns the driver as one that has it, or None.  An adapter that has an ability because
-the driver below has it names it in `passes_on`, and `able` looks below by itself.
+Each ability is a class with one or two methods and its own promises.  A driver with an ability names the class among
+its bases; `able(driver, Ability)` returns the driver, typed as the ability, or None.  An adapter that has an ability
+whenever the driver below has it lists the class in `passes_on`, and `able` then looks below.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
 
 
 class ReadsNow:
-    """A driver that never waits and answers a single read as a plain call: a coroutine takes longer than a look."""
+    """A driver that never waits and answers a single read as a plain call, because a coroutine takes longer."""
 
     __slots__ = ()
 
@@ -75,9 +75,9 @@ class WritesLate:
     ) -> list[Stamp]:
         """Return what `write_many` answers for the writes that the functions `makes` return.
 
-        They are called on `makers` threads, one a core unless told, and what is made meanwhile is written.  If a value
-        comes in portions, the next one is asked for when the one before is written, and none if the condition does not
-        hold.
+        They are called on `makers` threads, by default one per core, and each value is written while others are made.
+        If a value comes in portions, the next portion is requested once the previous one is written, and none is
+        requested if the condition does not hold.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
@@ -98,9 +98,9 @@ class WritesAtOnce:
 
 
 class Modifies:
-    """A driver that shows a transaction, in which a key can be changed by a function of its value.
+    """A driver that shows a transaction, in which a function of the stored value can change a key.
 
-    `base` is the store as it is outside of the transaction.
+    `base` is the store as it is outside the transaction.
     """
 
     __slots__ = ()
@@ -112,19 +112,19 @@ class Modifies:
 
 
 class Borrows:
-    """A driver that holds values in memory, and need not copy those that nobody changes any more."""
+    """A driver that holds values in memory, and need not copy values that no longer change."""
 
     __slots__ = ()
 
     def borrowing(self, lent: Any) -> Any:
-        """Return a driver of the same store that keeps values which lie in the memory of the array `lent`, uncopied."""
+        """Return a driver of the same store that keeps values in the memory of the array `lent`, uncopied."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class MayBeMissing:
-    """A driver over something that may be missing as a whole, and must not pass for empty then.
+    """A driver over something that may be missing as a whole, which must not look like an empty store.
 
-    It raises `NotFoundError` for reads and listings until it is announced that it will be written.
+    Reads and listings raise `NotFoundError` until a caller announces that it will write.
     """
 
     __slots__ = ()
@@ -135,26 +135,26 @@ class MayBeMissing:
 
 
 class IsMetered:
-    """A driver that holds bytes itself, or asks a storage for them, and tells a meter what it did.
+    """A driver that holds bytes itself, or requests them from a storage, and reports this work to a meter.
 
-    It has a meter when it is opened; without one it counts nothing.
+    It gets its meter when it is opened; without one it counts nothing.
     """
 
     meter: Meter | None = None
 
 
 class KnowsSizes:
-    """A driver that knows the sizes of some values without asking anybody."""
+    """A driver that knows the sizes of some values without a request."""
 
     __slots__ = ()
 
     async def known_size(self, key: str) -> int | None:
-        """Return the size of a value, or None; whether it can be read, reading it shows."""
+        """Return the size of a value, or None; reading it may fail all the same."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ListsDocuments:
-    """A driver that can list its keys without those that end in a number, which chunks do."""
+    """A driver that can list its keys without those that end in a number, as the keys of chunks do."""
 
     __slots__ = ()
 
@@ -164,7 +164,7 @@ class ListsDocuments:
 
 
 class ListsKeys:
-    """A driver that can list its keys as bytes, without the cost of an object a key."""
+    """A driver that can list its keys as bytes, without creating an object for each key."""
 
     __slots__ = ()
 
@@ -174,25 +174,25 @@ class ListsKeys:
 
 
 class ListsNames:
-    """A driver that can tell what lies directly in a directory, without looking at anything below that."""
+    """A driver that can list the direct contents of a directory, without looking at anything deeper."""
 
     __slots__ = ()
 
     async def names(self, directory: str) -> list[str]:
-        """Return the names in a directory (a path that ends with a slash, or none); none if it cannot be listed.
+        """Return the names in a directory (an empty path, or one that ends with a slash); none if it cannot be listed.
 
-        A directory that holds no key may be among them: names are for messages.
+        Directories without keys may be among them: the names are for messages.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class CopiesRanges:
-    """A driver that can take keys of another without reading their values."""
+    """A driver that can copy keys of another driver without reading their values."""
 
     __slots__ = ()
 
     def copies_from(self, other: Any) -> bool:
-        """Return whether `copy_range` takes keys of the driver `other`."""
+        """Return whether `copy_range` can copy keys of the driver `other`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
     async def copy_range(self, other: Any, keys: KeyRange, cut: int, target: str) -> None:
@@ -201,25 +201,25 @@ class CopiesRanges:
 
 
 class TakesAllAtOnce:
-    """A driver that takes what other stores hold without copying it, in one step with other changes.
+    """A driver that takes over the contents of other stores without copying them, in one step with other changes.
 
-    It refers to stores of its own kind, or of files, below the directory that it lies in; `takes_stores` says which.
+    It refers to stores below its own directory: of its own kind, or of plain files, as `takes_stores` says.
     """
 
     __slots__ = ()
 
     @property
     def takes_stores(self) -> Literal["own", "files"] | None:
-        """Whether it takes stores of its own kind, or plain ones, or, as it was opened, none."""
+        """Whether it takes stores of its own kind, plain ones, or none, because of the way it was opened."""
         return "own"
 
     @property
     def only_takes(self) -> bool:
-        """Whether values of an array cannot be written before its metadata, so that it can only be taken."""
+        """Whether chunks cannot be written before the metadata of their array, so arrays can only be taken over."""
         return False
 
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
-        """Raise what `take_all` would raise of these as the store is now, before anything is prepared for it."""
+        """Raise the error that `take_all` would raise now, before any work is done for it."""
         raise NotImplementedError  # a driver that names the ability defines it
 
     async def take_all(
@@ -230,7 +230,7 @@ class TakesAllAtOnce:
         unchanged: Mapping[str, bytes],
         deleted: Sequence[KeyRange],
     ) -> None:
-        """Delete the ranges, take all keys below other prefixes without copying values, and write, as one step.
+        """As one step, delete the ranges, take over all keys below other prefixes, and apply the writes.
 
         Raises `AbortedError`, and changes nothing, if a key of `unchanged` has another generation by now.
         """
@@ -238,40 +238,40 @@ class TakesAllAtOnce:
 
 
 class TakesValues:
-    """A driver that can take values of another as they are, without their bytes passing through this process."""
+    """A driver that can copy values of another driver without their bytes passing through this process."""
 
     __slots__ = ()
 
     def takes_from(self, other: Any) -> bool:
-        """Return whether `take_values` takes values of the driver `other`."""
+        """Return whether `take_values` can copy values of the driver `other`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
     async def take_values(
         self, other: Any, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
     ) -> list[ReadResult]:
-        """Store what `other` holds under the first key of each pair under the second; each as a write would.
+        """Copy the value that `other` has under the first key of each pair to the second; each copy acts as a write.
 
-        `unseen`: nobody looks for the second keys before all is there, so a new value may be there in part meanwhile.
-        The answers are those to reads of nothing: whether there was a value, and its size where that is known.
+        With `unseen`, no reader looks for the second keys before all copies are done, so a new value may be incomplete
+        until then.  Answers are like those to empty reads: whether there was a value, and its size if it is known.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class SweepsUnfinished:
-    """A driver whose writers, when they are killed, may leave something behind that only a write of the key removes."""
+    """A driver whose writers, when killed, may leave behind remains that only another write of the key removes."""
 
     __slots__ = ()
 
     async def sweep_unfinished(self, prefix: str, name: str) -> None:
-        """Remove what writers that are gone left of keys that are `prefix` and a match of the expression `name`.
+        """Remove the remains of dead writers, for keys that consist of `prefix` and a match of the expression `name`.
 
-        For keys that nobody writes again.  Values that a living writer has begun stay.
+        This is for keys that are not written again.  Unfinished values of living writers stay.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class KeepsDirectories:
-    """A driver in which a directory stays when its last key goes."""
+    """A driver in which a directory remains after its last key is deleted."""
 
     __slots__ = ()
 
@@ -281,21 +281,21 @@ class KeepsDirectories:
 
 
 class SyncsTogether:
-    """A driver that can make many values durable at once, which is cheaper than one after the other."""
+    """A driver that can make many values durable together, which is cheaper than one by one."""
 
     __slots__ = ()
 
     def unsynced(self) -> Any:
-        """Return a driver of the same store whose writes are durable after the next `sync` only."""
+        """Return a driver of the same store whose writes become durable only with the next `sync`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
     async def sync(self, key: str) -> None:
-        """Return when everything written where `key` lies is durable, whoever wrote it on this machine."""
+        """Return once everything written to the place of `key` is durable, by any writer on this machine."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class TellsModified:
-    """A driver that can tell when a value was last modified."""
+    """A driver that knows when a value was last modified."""
 
     __slots__ = ()
 
@@ -305,7 +305,7 @@ class TellsModified:
 
 
 class PassesOn:
-    """An adapter with abilities that the driver below has: those in `passes_on`, if `inner` has them."""
+    """An adapter that has the abilities in `passes_on` whenever the driver below, `inner`, has them."""
 
     __slots__ = ()
     passes_on: ClassVar[frozenset[type]] = frozenset()
@@ -313,7 +313,7 @@ class PassesOn:
 
 
 def able(driver: object, ability: type[A]) -> A | None:
-    """Return the driver as one that has an ability, by itself or through what it is an adapter over; else None."""
+    """Return the driver that provides an ability, this one or the one below an adapter; None if neither does."""
     if isinstance(driver, ability):
         return driver
     if isinstance(driver, PassesOn) and ability in driver.passes_on:

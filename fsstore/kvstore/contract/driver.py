@@ -1,25 +1,25 @@
 """The contract of a key-value store driver, and the values that cross it.
 
 A driver maps string keys to byte strings.  Array code, adapters and the `KvStore` façade see nothing else
-of storage.  The batch is the primitive: `read_many` and `write_many` answer a whole batch, in order, one
-answer a request.
+of storage.  The batch is the primitive: `read_many` and `write_many` return one answer for each request of a
+batch, in order.
 
-Every driver promises (`fsstore.testing` checks it over each):
+Every driver promises the following (`fsstore.testing` checks each driver):
 
 * A missing key is `state="missing"`, never an exception.  Any other failure is an exception that names the
   key through `describe_key`: never "missing", or the reader would see fill values in place of data.
 * A byte range that reaches outside the value raises `OutOfRangeError`; a short read is an error.
-* `if_not_equal` equal to the current generation answers `state="unspecified"` without the value.
-* A driver that can tell how large a value is without reading it says so in the answer to an empty range, `[0, 0)`:
-  that is how to ask whether a key exists, how large its value is, and of which generation.
-* A write whose `if_equal` does not hold changes nothing and answers the generation `UNKNOWN`.
+* If `if_not_equal` is the current generation, the answer is `state="unspecified"`, without the value.
+* If a driver can find the size of a value without reading it, the answer to an empty range, `[0, 0)`, contains it.
+  So an empty range asks whether a key exists, how large its value is, and which generation it has.
+* A write whose `if_equal` does not hold changes nothing, and its answer has the generation `UNKNOWN`.
   `if_equal=NO_VALUE` writes only if the key is missing.  A driver that cannot promise this atomically
   declares so in `features` and raises `UnimplementedError`: it never pretends.
-* A write is visible as a whole or not at all, and durable when answered (unless its options say otherwise).
-* `value=None` deletes; deleting a missing key is fine and answers `NO_VALUE`.
-* What only some drivers can do is an ability (`ability`): a class that they name among their bases.
-* Values returned may be any read-only buffer; the caller must not change them.
-* With `features.waits` false no coroutine of the driver ever suspends, so `runtime.execution` may drive it inline on
+* A write is visible as a whole or not at all, and durable once it is answered (unless its options say otherwise).
+* `value=None` deletes; deleting a missing key is fine, and its answer is `NO_VALUE`.
+* An ability is something that only some drivers can do: a class that they name among their bases (`ability`).
+* Returned values may be any read-only buffer; the caller must not change them.
+* If `features.waits` is false, no coroutine of the driver ever suspends, so `runtime.execution` may drive it inline on
   any thread.  All drivers are thread-safe.
 """
 
@@ -86,21 +86,21 @@ class Features:
     conditional_write: bool = False
     """Whether `if_equal=<any generation>` is honoured atomically, against every writer of the store."""
     conditional_delete: bool = True
-    """Whether a condition guards deletions too, where `conditional_write` holds; S3 can guard writes only.
+    """Whether conditions also protect deletions, given `conditional_write`; on S3 they protect writes only.
 
-    Deleting under `if_equal=NO_VALUE` changes nothing and works wherever conditions do.
+    Deleting with `if_equal=NO_VALUE` changes nothing, and works wherever conditions do.
     """
     atomic_transactions: bool = False
     """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction/transaction.py`)."""
     sorted_scan: bool = False
     empty_key: bool = False
-    """Whether the empty key is where a value is expected, as in a store of one decompressed file."""
+    """Whether a value is expected at the empty key, as in a store of one decompressed file."""
     coarse_generations: bool = False
-    """Whether two writes may leave the same generation: the clock that makes them ticks slower than writers write."""
+    """Whether two writes may leave the same generation, because its clock ticks more slowly than writers write."""
     written_as_one: bool = False
-    """Whether each batch of writes makes everything anew: many changes belong into one transaction."""
+    """Whether each batch of writes rewrites everything, so that many changes belong into one transaction."""
     slow_writes: bool = False
-    """Whether writes block for long although the driver never suspends (a sync to disk): worth a pool thread."""
+    """Whether writes block for long although the driver never suspends (a sync to disk), so that a pool thread pays."""
 
 
 class KvDriver(Protocol):
@@ -109,7 +109,7 @@ class KvDriver(Protocol):
     id: ClassVar[str]
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
-        """Return one result for each of `reads`, in order: a list, or a sequence that makes them when asked."""
+        """Return one result for each of `reads`, in order: a list, or a sequence that makes them on demand."""
         ...
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
@@ -125,13 +125,13 @@ class KvDriver(Protocol):
         ...
 
     def describe_key(self, key: str) -> str:
-        """Return how messages call the key: `local file "/a/b"`, `"x" in ...`."""
+        """Return the name of the key in messages: `local file "/a/b"`, `"x" in ...`."""
         ...
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the JSON members with which the driver was opened, as effective now.
+        """Return the JSON members that are now in effect.
 
-        Without `driver`, `path`, `base` and context resources; without members equal to their default.
+        `driver`, `path`, `base`, context resources, and members equal to their defaults are left out.
         """
         ...
 
@@ -142,7 +142,7 @@ class KvDriver(Protocol):
 
 
 class ReadOnly:
-    """A driver that refuses to be written."""
+    """A driver that refuses writes."""
 
     __slots__ = ()
 
@@ -156,7 +156,7 @@ class ReadOnly:
 
 
 class KvPrefix(NamedTuple):
-    """A driver and a path that is put before every key: where adapters and arrays live.
+    """A driver and a path that is put before every key: the place of an adapter or an array.
 
     A path is a pure prefix of keys, not a directory.
     """
@@ -204,9 +204,9 @@ class KvPrefix(NamedTuple):
             yield self._relative(batch)
 
     async def documents(self) -> AsyncIterator[list[Entry]]:
-        """Yield batches of the entries below the path, of which a driver may leave out those that end in a number.
+        """Yield batches of the entries below the path; a driver may leave out keys that end in a number.
 
-        A set of a million chunks is not listed for the metadata of ten arrays, where the driver `ListsDocuments`.
+        So finding the metadata of ten arrays need not list a million chunks, if the driver `ListsDocuments`.
         """
         lists = able(self.driver, ListsDocuments)
         scan = self.driver.scan if lists is None else lists.documents
@@ -218,7 +218,7 @@ class KvPrefix(NamedTuple):
         return [Entry(entry.key[cut:], entry.size) for entry in batch] if cut else batch
 
     def describe(self, key: str = "") -> str:
-        """Return how messages call the key below the path."""
+        """Return the name in messages of the key below the path."""
         return self.driver.describe_key(self.path + key)
 
     def join(self, path: str) -> KvPrefix:
@@ -234,13 +234,13 @@ class StandsOver:
 
 
 def begin_creating(driver: KvDriver) -> None:
-    """Announce writes to what may not exist as a whole, before it is read for them."""
+    """Announce writes to a store that may not exist yet, before reading it."""
     missing = able(driver, MayBeMissing)
     if missing is not None:
         missing.begin_creating()
 
 
 async def known_size(place: KvPrefix, key: str) -> int | None:
-    """Return the size of a value that a store knows without asking anybody, or None."""
+    """Return the size of a value if the store knows it without a request, or None."""
     knows = able(place.driver, KnowsSizes)
     return None if knows is None else await knows.known_size(place.path + key)

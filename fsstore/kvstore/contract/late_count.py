@@ -24,8 +24,8 @@ def counting(
 ) -> list[Callable[[], LateWrite]]:
     """Return functions that make the same writes, and put what they make into `made`.
 
-    They hold the values of writes and are held by nothing: a circle would keep the values until the garbage collector
-    finds it.
+    They refer to the values of writes, and nothing refers to them: a reference cycle would keep the values alive until
+    the garbage collector finds it.
     """
     return [partial(_make, make, made) for make in makes]
 

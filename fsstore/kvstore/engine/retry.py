@@ -1,11 +1,11 @@
 """When a failed request is tried again: exponential pauses with jitter, until the tries or the time run out.
 
-Only `UnavailableError` is tried again, until the deadline; a connection that is refused three times in all, quickly,
-because waiting seldom helps.  The first retry of an operation is logged by `fsstore.kvstore` as a warning, so that a
-server that is down is not silence, and those that follow as information.
+Only `UnavailableError` is tried again, until the deadline.  A refused connection is tried three times in all, quickly,
+because waiting seldom helps.  The logger `fsstore.kvstore` reports the first retry of an operation as a warning, so
+that a server that is down does not look like silence, and later retries as information.
 
-`Attempts` remembers that a request may have been carried out although its answer was lost: a write must not simply be
-sent again then (see `lost_answer`).
+`Attempts` remembers that a request may have been carried out although its answer was lost: then a write must not
+simply be sent again (see `lost_answer`).
 """
 
 from __future__ import annotations

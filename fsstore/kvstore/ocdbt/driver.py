@@ -186,7 +186,7 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
     async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
         """Copy a range of `other` in one commit: `target` takes the place of the first `cut` bytes of its keys.
 
-        Values outside the tree are not copied but referred to, through the directory of `other` if that is below.
+        Values outside the tree are referenced instead of copied, in the directory of `other` if that is below this one.
         """
         _refuse_fixed(self)
         prefix = key_bytes(target)

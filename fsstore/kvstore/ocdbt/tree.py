@@ -1,8 +1,8 @@
 """Looking keys up in a version, and listing them.
 
-A batch of lookups goes down the tree together: all nodes of one level are fetched by one call of the base store.
-A listing goes down depth first, a window of sibling nodes at a time, so that its memory is bounded by the
-window and not by the database.
+A batch of look-ups descends the tree together: one call of the base store fetches all nodes of a level.
+A listing descends depth first, one window of sibling nodes at a time, so that the window limits its memory, and not the
+size of the database.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A scan that was saved, used in place of scanning again: `index="x.nc.parq"`.
 
-The index is a reference set that `references.open("x.nc").save(...)` wrote; it says which file it was made of, by size
-and by what the store says of the version.  A file that is another one by now is refused: its chunks lie elsewhere.
+The index is a reference set that `references.open("x.nc").save(...)` wrote; it records the size and the version of the
+file that it was made from.  If the file has changed since, it is refused, because its chunks are elsewhere.
 """
 
 from __future__ import annotations

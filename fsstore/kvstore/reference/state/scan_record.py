@@ -1,7 +1,7 @@
 """Which file a set was scanned from: enough to tell, later and elsewhere, whether it still is that file.
 
-Saved with the set, as the member `scanned` beside the references, which other readers ignore.  A set that was changed
-since has none: it no longer says what the file holds.
+It is saved with the set, as the member `scanned` next to the references, which other readers ignore.  A set that has
+changed since has no record, because it no longer describes the file.
 """
 
 from __future__ import annotations

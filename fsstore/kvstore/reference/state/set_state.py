@@ -40,7 +40,7 @@ Changes = Mapping[str, bytes | None]
 class State:
     """A set, the values that replace its own (None deletes), and the generation of its document.
 
-    `missing` says of a set that does not exist what there is to say; it is empty if there is one.
+    If the set does not exist, `missing` is the message that says so; otherwise it is empty.
     """
 
     base: ReferenceSet

@@ -1,9 +1,9 @@
 """Making the table: references in document order, sorted into blocks and loose keys.
 
-Keys come in batches, their families found in bulk.  A family with several keys in a batch waits as a piece.  The others
-of a batch, nearly all of a set of thousands of small arrays, stay among its loose keys, each with the hash of its
-family: only where a hash comes again, or is that of a piece, they are taken apart, all together, at the end.
-So an array of one chunk costs no more than a name: 0.8 µs, where a block of its own costs 10 or more.
+Keys arrive in batches, and the families of a batch are found in bulk.  A family with several keys in a batch becomes a
+piece.  All other keys (nearly all, in a set of thousands of small arrays) stay loose keys, each with the hash of its
+family.  At the end, only loose keys whose hash occurs again, or belongs to a piece, are taken apart, all together.
+So an array of one chunk costs no more than a name: 0.8 µs, compared with 10 or more for a block of its own.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Chunk grids of zarr arrays, read off their metadata: which keys an array may have, and their numbers.
 
-Parquet sets store references by the number of the chunk in C order, so keys become numbers and numbers keys.  All
-that is needed is the shape, the chunk shape and the form of keys; the rest of the metadata is not looked at.
+Parquet sets store references by the number of the chunk in C order, so keys are converted to numbers and back.  This
+needs only the shape, the chunk shape and the form of keys; the rest of the metadata is ignored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """The objects of a file: links followed, groups and datasets described.
 
-Objects are parsed here; what is unknown of one is described by h5py.  Links are walked and objects opened one by one:
-what visits a whole file in one call asks every dataset for the size of its chunk index, and so reads it.  Every object
-is tried in each pass until nothing it needs is missing; what succeeded is kept.  A group is shown once, under the first
-hard link to it, so that no cycle of links is without end.  Soft links are followed when everything else is known.
+Objects are parsed here; h5py describes those with parts that this parser does not know.  Links are walked and objects
+opened one by one, because h5py's visit of a whole file asks every dataset for the size of its chunk index, and so reads
+it.  Each pass tries every object until none of the blocks that it needs is missing, and keeps the results.  A group is
+shown once, under the first hard link to it, so that cycles of links end.  Soft links are followed after all else.
 """
 
 from __future__ import annotations
@@ -57,10 +57,10 @@ class _Awaited(NamedTuple):
 
 
 class Walk:
-    """The walk through a file; `step` is called until it is done.  `parse` is false to let h5py describe everything."""
+    """The walk through a file; `step` is called until it is done."""
 
-    def __init__(self, file: OpenHdf5, *, parse: bool = True) -> None:
-        self._file, self._parse = file, parse
+    def __init__(self, file: OpenHdf5) -> None:
+        self._file = file
         self.found = Objects()
         self._pending: list[_Awaited] = []
         self._seen: dict[int, str] = {}
@@ -95,7 +95,7 @@ class Walk:
 
     def _visit(self, object_: _Awaited) -> None:
         path, address = object_
-        reader = self._file.reader if self._parse else None
+        reader = self._file.reader
         if reader is None:
             self._by_library(path, address)
             return

@@ -1,10 +1,10 @@
 """A virtual dataset as a stack of its sources.
 
-Where the chunks of the sources are chunks of the stack, they are read as they are stored, and nothing is decoded here:
-the first source says what chunks and filters the stack has.  Elsewhere (interleaved rows, boxes that cut through
-chunks, other filters or types) chunks of the stack are put together from values that HDF5 reads of the sources.
+The first source determines the chunks and filters of the stack.  Where the chunks of the sources are chunks of the
+stack, they are read as stored, and nothing is decoded here.  Elsewhere (interleaved rows, boxes that cut through
+chunks, other filters or types) chunks of the stack are assembled from values that HDF5 reads from the sources.
 
-A source that is not there is an error, where HDF5 shows fill values in place of its data.
+A missing source is an error, whereas HDF5 shows fill values in place of its data.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where on earth an image is, and what GDAL says of it: the tags of GeoTIFF and GDAL as attributes.
 
-Attributes are named as the tags are.  `crs` and `transform` are added: the code of the reference system, and the six
-numbers that take columns and rows (of corners of pixels) to coordinates.
+Attributes have the names of the tags.  Two are added: `crs`, the code of the reference system, and `transform`, the six
+numbers that map columns and rows (of pixel corners) to coordinates.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Chunk indexes: where the chunks of a dataset are, for all six kinds.
 
-HDF5 can list chunks itself, but reads the nodes of an index one after the other, and gets the coordinates wrong where
-the one dimension without limit is not the first.  Here the nodes of a level are one round, and all of them are taken
-apart together.  Ordinals of fixed, implicit and extensible indexes count over the largest shape a dataset may get.
+HDF5 can list chunks itself, but it reads the nodes of an index one after the other, and gets the coordinates wrong if
+the only unlimited dimension is not the first.  Here the nodes of a level are read in one round and parsed together.
+Ordinals of fixed, implicit and extensible indexes refer to the largest shape that the dataset may have.
 """
 
 from __future__ import annotations
