@@ -162,12 +162,12 @@ def test_tasks_of_a_store_behind_a_slow_line(tmp_path):
     assert max(seconds) < 7
 
 
-def test_a_failure_on_the_way_keeps_what_was_done(tmp_path, monkeypatch):
+def test_a_failure_on_the_way_keeps_what_was_done(tmp_path, monkeypatch, tune):
     """A task of several pieces that fails at one of them does not do those before it again."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[64, 8], dtype="i4", chunks=[2, 8]).result()
     array[:] = np.arange(512, dtype="i4").reshape(64, 8)
-    real, seen, failed = work._WORK["box"], [], []
+    real, seen, failed = work.WORK["box"], [], []
 
     async def flaky(order, box):
         if len(seen) == 7 and not failed:
@@ -176,8 +176,8 @@ def test_a_failure_on_the_way_keeps_what_was_done(tmp_path, monkeypatch):
         seen.append(box)
         return await real(order, box)
 
-    monkeypatch.setitem(work._WORK, "box", flaky)
-    monkeypatch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+    monkeypatch.setitem(work.WORK, "box", flaky)
+    tune("task", TASK_PAUSE_S=0.001)
     report = ts.copy(array, tmp_path / "b", schema={"codec": "gzip"}, max_memory="1kB").result()
     assert (report.retries, len(failed)) == (1, 1)
     assert len(seen) == len(set(seen))
