@@ -1,6 +1,6 @@
 """Writing: chunks are encoded, or read and changed, and stored under conditions.
 
-* `changed_chunk`: what stored chunks are decoded to, to be changed, and the encodings of what became of them
+* `changed_chunk`: stored chunks are decoded, to be changed, and what became of them is encoded
 * `changed_shard`: the sub-chunks of a shard that requests change, each decoded and encoded once; the others keep
   their bytes
 * `encode`: what is stored of a chunk that a request writes

@@ -1,4 +1,4 @@
-"""What stored chunks are decoded to, to be changed, and the encodings of what became of them."""
+"""Stored chunks are decoded, to be changed, and what became of them is encoded."""
 
 from __future__ import annotations
 

@@ -24,6 +24,7 @@ from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded, joined
 from fsstore.chunk.write.changed_shard import ShardChange, Stored, changed_shard
 from fsstore.chunk.write.recent_chunks import is_kept
 from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.rows import encode_rows, in_rows
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.kvstore.contract.driver import ReadResult
@@ -125,10 +126,10 @@ class ChunkEncoder:
         blocks = self._placement.blocks(cells, chain.chunk.shape)
         if blocks is None:
             return None
-        rows = chain.in_rows(blocks)
+        rows = in_rows(chain, blocks)
         if not self._elide or fill is None or not (filled := rows_equal_fill(rows, fill)).any():
-            return list(chain.encode_rows(rows))
-        encoded = chain.encode_rows(rows[~filled])
+            return list(encode_rows(chain, rows))
+        encoded = encode_rows(chain, rows[~filled])
         return [None if is_filled else next(encoded) for is_filled in filled.tolist()]
 
     def _may_vanish(self, cell: AnyCell, chain: BoundChain, *, was_stored: bool) -> bool:

@@ -23,6 +23,7 @@ from fsstore.chunk.write.changed_chunk import Portions, joined
 from fsstore.chunk.write.changed_shard import Stored
 from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
+from fsstore.codec.chain.rows import rows_together
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
@@ -79,7 +80,7 @@ class RequestChanges:
 
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
         """Yield parts of a window: runs of whole small chunks that follow each other, and other chunks one by one."""
-        most = self.request.chunks.model.chain.rows_together
+        most = rows_together(self.request.chunks.model.chain)
         most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
         begin = 0
         for at, (_, changes) in enumerate(window):
@@ -150,8 +151,7 @@ class Writer:
         finally:  # also after a failure: some may be written
             for key, changes in window:
                 for change in changes:
-                    if change.of.cache is not None:
-                        change.of.forget(key)
+                    change.of.forget(key)
         return [
             pair
             for pair, stamp in zip(window, stamps, strict=True)
@@ -243,7 +243,7 @@ class Writer:
         elif alone:
             runs = list(of.runs(window))
         else:
-            step = max(1, of.request.chunks.model.chain.rows_together)
+            step = max(1, rows_together(of.request.chunks.model.chain))
             runs = [window[at : at + step] for at in range(0, len(window), step)]
         made = (
             map(writes, runs)

@@ -26,7 +26,6 @@ from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpe
 from fsstore.codec.scratch import scratch
 from fsstore.codec.tuning import (
     DIRECT_BYTES,
-    ENCODED_RUN_BYTES,
     PIECES_FROM_BYTES,
     RUN_BYTES,
     RUN_COPIED_BYTES,
@@ -73,44 +72,22 @@ class BoundChain:
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
     `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
     `spans_from_start`: to decode a part of a chunk, all before it is decoded too.
+    `packed`: the type of elements whose bytes are what the codecs `after_packing` are given, None if these are others.
+    `is_in_one_piece`: `portions` yields the encoding in one piece, which `encode` returns sooner.
     `is_exact`: decoding gives back every bit of a chunk that is encoded, whatever its elements are.
     `effort` is how long decoding a chunk takes beside copying it, as bytes that zstd decodes meanwhile.
     `working_size` is how much memory a thread takes that decodes or encodes a chunk.
     """
 
     __slots__ = (
-        "_arrays",
-        "_decode_array",
-        "_decode_into",
-        "_decode_joined",
-        "_decode_run",
-        "_decode_span",
-        "_from_array",
-        "_in_pieces",
-        "_is_plain",
-        "_names",
-        "_packed",
-        "_size",
-        "_stages",
-        "_steps",
-        "_stored",
-        "_undo_arrays",
-        "_undo_bytes",
-        "_undo_bytes_to_scratch",
-        "_verify",
-        "_view",
-        "chunk",
-        "decodes_in_place",
-        "effort",
-        "encoded_size",
-        "flat_dtype",
-        "is_exact",
-        "order",
-        "run_length",
-        "shard",
-        "spans_from_start",
-        "working_size",
-    )
+        "_arrays", "_decode_array", "_decode_into", "_decode_joined", "_decode_run", "_decode_span",
+        "_from_array", "_in_pieces", "_is_plain", "_names", "_size", "_steps",
+        "_stored", "_undo_arrays", "_undo_bytes", "_undo_bytes_to_scratch", "_verify", "_view",
+        "after_packing", "chunk",
+        "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
+        "order", "packed", "run_length",
+        "shard", "spans_from_start", "working_size",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -124,7 +101,6 @@ class BoundChain:
         self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
-        self._stages = tuple(stage.encode for stage in stages)
         self._in_pieces = in_pieces(steps)
         self._undo_arrays = decoders(arrays)
         self._undo_bytes = decoders(stages)
@@ -142,7 +118,7 @@ class BoundChain:
         natural = self.order == tuple(range(len(chunk.shape))) and not stages and self._verify is None
         self.flat_dtype: np.dtype[Any] | None = flat if natural else None
         self._stored = flat if plain and not chunk.dtype.hasobject else None
-        self._packed = self._stored if packs.mask is None and self.shard is None else None
+        self.packed = self._stored if packs.mask is None and self.shard is None else None
         self.is_exact: bool = (
             self._stored is not None
             and self._verify is None
@@ -169,6 +145,8 @@ class BoundChain:
         self._is_plain = False
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
+        self.after_packing = self._steps[len(self._arrays) + 1 :]
+        self.is_in_one_piece = self.shard is None and self._size < PIECES_FROM_BYTES
         self.spans_from_start: bool = bool(stages) and stages[0].spans_from_start
         if self._stored is None or not self._size:
             return
@@ -257,16 +235,6 @@ class BoundChain:
         return max(1, self._size)
 
     @property
-    def rows_together(self) -> int:
-        """How many chunks are best given to `encode_rows` at once."""
-        return ENCODED_RUN_BYTES // self.decoded_size
-
-    @property
-    def is_in_one_piece(self) -> bool:
-        """Whether `portions` yields the encoding in one piece, which `encode` returns sooner."""
-        return self.shard is None and self._size < PIECES_FROM_BYTES
-
-    @property
     def decodes_spans(self) -> bool:
         """Whether `decode_to_scratch` may decode less than a chunk."""
         return self._decode_span is not None
@@ -342,31 +310,6 @@ class BoundChain:
         `array`: to be kept for longer than the array stays unchanged, it has to be copied.
         """
         return through(self._steps, array)  # type: ignore[no-any-return]  # the last stage gives a buffer
-
-    def in_rows(self, blocks: Array) -> Array:
-        """Return several chunks, which are the last dimensions of `blocks`, along one first dimension.
-
-        They lie one behind the other in memory as `encode_rows` takes them.
-        """
-        shape, lead = self.chunk.shape, blocks.ndim - len(self.chunk.shape)
-        if self._packed is not None and self.order is not None:
-            blocks = blocks.transpose([*range(lead), *[lead + axis for axis in self.order]])
-            shape = tuple([shape[axis] for axis in self.order])
-        return np.ascontiguousarray(blocks, self.chunk.dtype).reshape((-1, *shape))
-
-    def encode_rows(self, rows: Array, *, elide: bool = True) -> Iterator[Buffer]:
-        """Return the encodings of several chunks one after the other; they may be views of `rows`.
-
-        Parts of shards that equal the fill value are stored unless `elide`.
-        """
-        if self._packed is None:
-            encode = self.encode if elide else self.encode_all
-            return (encode(rows[at, ...]) for at in range(len(rows)))
-        octets, size = rows.astype(self._packed, copy=False).reshape(-1).view(np.uint8).data, self._size
-        encoded: Iterator[Any] = (octets[begin : begin + size] for begin in range(0, len(octets), size))
-        for stage in self._stages:
-            encoded = map(stage, encoded)
-        return encoded
 
     def encode_all(self, array: Array) -> Buffer:
         """Return the encoding with every part of a shard stored, also those that equal the fill value."""

@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.rows import encode_rows, in_rows, rows_together
 from fsstore.codec.contract import Array, Buffer, ChunkSpec
 from fsstore.codec.fill import missing_element, rows_equal_fill
 from fsstore.codec.tuning import (
@@ -251,7 +252,7 @@ class ShardLayout:
         most = SHARD_PORTION_BYTES // size
         if self.shares_cores:
             most = min(
-                self.inner.rows_together, max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
+                rows_together(self.inner), max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
             )
         boxes = list(grid_boxes(self.grid, max(1, most)))
         encoded = self.map_parts(
@@ -260,13 +261,13 @@ class ShardLayout:
         return itertools.chain.from_iterable(encoded)
 
     def _encode_box(self, box: Array, *, elide: bool) -> Iterable[Buffer | None]:
-        rows = self.inner.in_rows(box)
+        rows = in_rows(self.inner, box)
         if not elide:
-            return self.inner.encode_rows(rows, elide=False)
+            return encode_rows(self.inner, rows, elide=False)
         filled = rows_equal_fill(rows, self._fill)
         if not filled.any():
-            return list(self.inner.encode_rows(rows))
-        encoded = self.inner.encode_rows(rows[~filled])
+            return list(encode_rows(self.inner, rows))
+        encoded = encode_rows(self.inner, rows[~filled])
         return [None if is_filled else next(encoded) for is_filled in filled.tolist()]
 
     def decode_into(self, shard: Buffer, out: Array) -> None:
