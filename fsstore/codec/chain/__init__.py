@@ -6,7 +6,8 @@ A shard is a chain inside a chain; `shard_layout` says where its sub-chunks lie.
 * `chain`: A chain of codecs as stored in zarr v3 metadata: array codecs, one codec that makes bytes, bytes codecs
 * `chain_spec`: A chain of codecs as wished for in a spec: partial, mergeable, not yet bound to a type or shape
 * `resolve`: completing a wished-for chain for one type and shape: what creating an array stores
-* `rows`: several small chunks encoded together: copied and compared in one step each, and given to the codecs one by one
+* `rows`: several small chunks encoded together: copied and compared in one step each, and given to the codecs one
+  by one
 * `sharding`: the sharding_indexed codec: a chunk cut into sub-chunks, encoded one by one and found through an index
 * `steps`: how the codecs of a chain follow each other: what one gives the next one takes, forwards, backwards, or
   in pieces
