@@ -300,16 +300,13 @@ def simulate(
 
 def rows(nbytes: float, counts: list[int], seed: int, store: Profile, worker: Profile) -> Iterator[str]:
     """Yield a table, line by line."""
-    yield f"| workers | {nbytes / 1e12:g} TB in hours | efficiency | to one worker | tasks take (5 %, median, 95 %) |"
-    yield "|---|---|---|---|---|"
-    alone = 0.0
+    yield f"| workers | {nbytes / 1e12:g} TB in hours | efficiency | tasks take (5 %, median, 95 %) |"
+    yield "|---|---|---|---|"
     for count in counts:
         took, efficiency, tasks = simulate(nbytes, count, seed, store, worker)
-        alone = alone or took * count
         low, middle, high = np.quantile(tasks, (0.05, 0.5, 0.95))
-        share = alone / (took * count)
         lengths = f"{low:.1f}, {middle:.1f}, {high:.1f} s"
-        yield f"| {count} | {took / 3600:.2f} | {efficiency:.3f} | {share:.3f} | {lengths} |"
+        yield f"| {count} | {took / 3600:.2f} | {efficiency:.3f} | {lengths} |"
 
 
 def main() -> None:

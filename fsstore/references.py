@@ -124,8 +124,7 @@ async def _scanned(source: Any, base: KvPrefix) -> TableSet | None:
 
 async def _of_snapshot(base: KvPrefix) -> References:
     """Return the references of a snapshot of an Icechunk repository, from where that lies."""
-    from fsstore.kvstore.icechunk.driver import IcechunkDriver
-    from fsstore.kvstore.icechunk.export import references_of
+    from fsstore.kvstore.icechunk.driver import IcechunkDriver, references_of
 
     assert isinstance(base.driver, IcechunkDriver)
     state = State(from_mapping(await references_of(base.driver, base.path)))

@@ -6,6 +6,7 @@ scripted: the next requests whose path contains a text are answered by the given
 
 import hashlib
 import itertools
+import pkgutil
 import re
 import socket
 import struct
@@ -17,7 +18,9 @@ import urllib.request
 import zlib
 from collections import deque
 from email.utils import formatdate
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
@@ -25,6 +28,28 @@ from xml.sax.saxutils import escape
 import pytest
 
 from tests.servers import process as process_of_servers
+
+
+@cache
+def _modules_of(package):
+    """Return the modules of a package, all but those with numbers that others take."""
+    home = import_module(f"fsstore.{package}")
+    names = [each.name for each in pkgutil.walk_packages(getattr(home, "__path__", []), f"{home.__name__}.")]
+    return [home, *[import_module(name) for name in names if not name.endswith((".tuning", ".__main__"))]]
+
+
+@pytest.fixture
+def tune(monkeypatch):
+    """Return what sets numbers of a package for a test, in whichever modules of the package use them."""
+
+    def set_numbers(package, **numbers):
+        for name, value in numbers.items():
+            users = [module for module in _modules_of(package) if name in vars(module)]
+            assert users, f"no module of {package} uses a {name}"
+            for module in users:
+                monkeypatch.setattr(module, name, value)
+
+    return set_numbers
 
 
 @pytest.fixture

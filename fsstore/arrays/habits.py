@@ -229,11 +229,11 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
 
 
 def within_bounds(
-    change: Callable[[IndexTransform], IndexTransform], transform: IndexTransform
+    change: Callable[..., IndexTransform], transform: IndexTransform, *arguments: Any
 ) -> IndexTransform:
     """Return a view of a view; an error about bounds that may grow, and so are shown as infinite, names them."""
     try:
-        return change(transform)
+        return change(transform, *arguments)
     except OutOfRangeError as error:
         if "inf)" not in error.message:
             raise

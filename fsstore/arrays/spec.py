@@ -96,8 +96,8 @@ class Spec(SpecValue, Indexable):
             raise StoreError("Cannot perform indexing operations on Spec with unspecified rank")
         return IndexTransform(rank)
 
-    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> Spec:
-        return self.replace(transform_=change(self._known_transform()))
+    def _apply(self, change: Callable[..., IndexTransform], *arguments: Any) -> Spec:
+        return self.replace(transform_=change(self._known_transform(), *arguments))
 
     # --- where it is
 

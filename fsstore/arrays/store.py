@@ -78,11 +78,11 @@ class TensorStore(ArrayHabits):
         view._readable, view._writable = self._readable, self._writable
         return view
 
-    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> TensorStore:
-        return self._with(within_bounds(change, self._transform))
+    def _apply(self, change: Callable[..., IndexTransform], *arguments: Any) -> TensorStore:
+        return self._with(within_bounds(change, self._transform, *arguments))
 
-    def _assign(self, change: Callable[[IndexTransform], IndexTransform], value: Any) -> None:
-        futures_of_write = self._with(change(self._transform)).write(value)
+    def _assign(self, value: Any, change: Callable[..., IndexTransform], *arguments: Any) -> None:
+        futures_of_write = self._with(change(self._transform, *arguments)).write(value)
         (futures_of_write.copy if self.transaction is not None else futures_of_write).result()
 
     # --- reading and writing

@@ -18,13 +18,12 @@ _KEPT = 20  # names of files that a report keeps of each group
 class Difference:
     """A difference between files: `groups` says which have which value, the first group that of the first file.
 
-    `count` has how many files are in each group, of which `groups` names the first.  `settled` says what was done.
+    `count` has how many files are in each group, of which `groups` names the first.
     """
 
     what: str
     groups: Mapping[str, Sequence[str]]
     count: Mapping[str, int]
-    settled: str = ""
 
     def __str__(self) -> str:
         """Return one line."""
@@ -33,7 +32,7 @@ class Difference:
             more = self.count[value] - min(_SHOWN, len(names))
             listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
             parts.append(f"{value} in {listed}")
-        return f"{self.what}: {'; '.join(parts)}" + (f" -> {self.settled}" if self.settled else "")
+        return f"{self.what}: {'; '.join(parts)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,7 @@ class CombineError(StoreError):
         self.report = report
 
 
-def grouped(what: str, names: Sequence[str], values: Sequence[str], settled: str = "") -> Difference:
+def grouped(what: str, names: Sequence[str], values: Sequence[str]) -> Difference:
     """Return the difference between files that have these values."""
     groups: dict[str, list[str]] = {}
     count: dict[str, int] = {}
@@ -131,4 +130,4 @@ def grouped(what: str, names: Sequence[str], values: Sequence[str], settled: str
         count[value] = count.get(value, 0) + 1
         if len(groups.setdefault(value, [])) < _KEPT:
             groups[value].append(name)
-    return Difference(what, groups, count, settled)
+    return Difference(what, groups, count)

@@ -19,7 +19,7 @@ __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
 _SETS = ("reference", "mosaic")
 _MOST_TOLD = 20  # requests
-_SAMPLE = 16_000_000  # elements that `stats` reads unless it is told to read all
+SAMPLED_ELEMENTS = 16_000_000  # elements that `stats` reads unless it is told to read all
 _MOST_PAGES = 5  # of Neuroglancer
 _MOST_PRINTED = 1_000_000  # elements as text
 
@@ -262,7 +262,7 @@ def _thinned(store: Any) -> Any:
     key: list[slice] = []
     left = store.size
     for size in store.shape:
-        step = min(size or 1, max(1, -(-left // _SAMPLE)))
+        step = min(size or 1, max(1, -(-left // SAMPLED_ELEMENTS)))
         key.append(slice(None, None, step))
         left = left // step
     return store[tuple(key)] if store.rank else store

@@ -35,13 +35,13 @@ from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Json, Parser, boolean, dumps, string
 
-__all__ = ["DETECT", "Zarr3"]
+__all__ = ["DETECT", "MAX_KEPT", "Zarr3", "kept_constraints"]
 
 DETECT = Detection("zarr3", "array", files=("zarr.json",), read_whole=True)
 """How an array is recognised."""
 
 _MARSHAL = 2  # the last version in which equal values are equal bytes
-_MAX_KEPT = 16 * 1024  # bytes of constraints whose parsed form is remembered
+MAX_KEPT = 16 * 1024  # bytes of constraints whose parsed form is remembered
 
 
 class Zarr3:
@@ -59,8 +59,8 @@ class Zarr3:
         """Return the `metadata` member of a spec, checked and in canonical form."""
         try:
             given = marshal.dumps(json, _MARSHAL)
-            if len(given) <= _MAX_KEPT:
-                constraints: dict[str, Json] = marshal.loads(_constraints(given))  # noqa: S302  # written below
+            if len(given) <= MAX_KEPT:
+                constraints: dict[str, Json] = marshal.loads(kept_constraints(given))  # noqa: S302  # written below
                 return constraints
         except ValueError:  # of other types than those of JSON, or refused: the parser says why
             pass
@@ -97,7 +97,7 @@ class Zarr3:
 
 
 @lru_cache(maxsize=64)
-def _constraints(given: bytes) -> bytes:
+def kept_constraints(given: bytes) -> bytes:
     """Return the constraints that a `metadata` member means; both are marshalled, so that nobody can change them.
 
     Programs open many arrays alike, or one many times.

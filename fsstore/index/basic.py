@@ -13,9 +13,9 @@ from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import effective, frozen, settled
 from fsstore.index.interval import INT64, MAX_FINITE, MIN_FINITE, Bounds
-from fsstore.index.output_map import CONSTANT, SINGLE, OutputMap, array_map, constant_map, single_map
+from fsstore.index.output_map import ARRAY, SINGLE, OutputMap, array_map, constant_map, single_map
 from fsstore.index.term import Term
-from fsstore.index.value import DomainValue, TransformValue, check_rank
+from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
 
 __all__ = ["Affine", "Row", "check_indices", "index_basic", "narrow", "slice_bounds", "sliced", "through"]
 
@@ -24,6 +24,7 @@ Affine: TypeAlias = "tuple[int, int, int]"
 """Where an old dimension went: `(new dimension or -1, offset, stride)`."""
 Row: TypeAlias = "Bounds | tuple[int, int, bool, bool]"
 _FULL = slice(None)
+_SAME: tuple[Affine, ...] = tuple((dim, 0, 1) for dim in range(MAX_RANK))
 
 
 def slice_bounds(domain: DomainValue, dim: int, term: slice) -> tuple[Bounds, int, int]:
@@ -67,58 +68,78 @@ def sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
     return row, first - begin * step, step
 
 
-def _visited(terms: tuple[Term, ...], domain: DomainValue) -> tuple[DomainValue, list[Affine]]:
-    """Return the domain of the result and where the old dimensions went."""
-    low, high, labels = list(domain._low), list(domain._high), list(domain._labels)
-    implicit_low, implicit_high = list(domain._implicit_low), list(domain._implicit_high)
-    missing = _missing(terms, len(low))
-    went: list[Affine] = []
-    to = 0
-    for term in terms if Ellipsis in terms else (*terms, Ellipsis):
-        if type(term) is slice:
-            row, offset, stride = sliced(domain, len(went), term)
-            low[to], high[to], implicit_low[to], implicit_high[to] = row
-            went.append((to, offset, stride))
-            to += 1
-        elif type(term) is int:
-            del low[to], high[to], implicit_low[to], implicit_high[to], labels[to]
-            went.append((-1, term, 0))
-        elif term is None:
-            low[to:to], high[to:to], labels[to:to] = (0,), (1,), ("",)
-            implicit_low[to:to] = implicit_high[to:to] = (True,)
-            to += 1
-        else:
-            went += [(dim, 0, 1) for dim in range(to, to + missing)]
-            to += missing
-    check_rank(to)
-    result = domain._of(tuple(low), tuple(high), tuple(implicit_low), tuple(implicit_high), tuple(labels))
-    return result, went
-
-
 def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     """Return `transform` indexed by ints, slices of ints, None and at most one `...`."""
     domain = transform._domain
-    result, went = _visited(terms, domain)
-    empty = result.explicitly_empty
-    if not empty and int in map(type, terms):
+    low, high, labels = list(domain._low), list(domain._high), domain._labels
+    implicit_low, implicit_high = list(domain._implicit_low), list(domain._implicit_high)
+    if len(terms) > len(low):
+        _missing(terms, len(low))
+    went: list[Affine] = []
+    to, is_checked = 0, False
+    for term in terms:
+        if type(term) is slice:
+            first = low[to] if term.start is None else term.start
+            last = high[to] if term.stop is None else term.stop
+            if term.step is None and MIN_FINITE <= low[to] <= first <= last <= high[to] <= MAX_FINITE:
+                low[to], implicit_low[to] = first, implicit_low[to] and term.start is None
+                high[to], implicit_high[to] = last, implicit_high[to] and term.stop is None
+                went.append(_SAME[to])
+            else:
+                row, offset, stride = sliced(domain, len(went), term)
+                low[to], high[to], implicit_low[to], implicit_high[to] = row
+                went.append((to, offset, stride))
+            to += 1
+        elif type(term) is int:
+            is_checked |= not low[to] <= term < high[to] or low[to] < MIN_FINITE or high[to] > MAX_FINITE
+            del low[to], high[to], implicit_low[to], implicit_high[to]
+            labels = labels[:to] + labels[to + 1 :]
+            went.append((-1, term, 0))
+        elif term is None:
+            low[to:to], high[to:to], labels = (0,), (1,), (*labels[:to], "", *labels[to:])
+            implicit_low[to:to] = implicit_high[to:to] = (True,)
+            to += 1
+        else:
+            rest = _missing(terms, domain.rank)
+            went += _SAME[to : to + rest]
+            to += rest
+    check_rank(len(low))
+    result = domain._of(tuple(low), tuple(high), tuple(implicit_low), tuple(implicit_high), labels)
+    went += _SAME[to : len(low)]
+    if is_checked and not result.explicitly_empty:
         check_indices(domain, went)
-    maps = [
-        output
-        if output.method == CONSTANT
-        else through(output, went[output.input_dimension], dim)
-        if output.method == SINGLE
-        else constant_map(0)
-        if empty
-        else settled(_sliced_array(output, domain, went, result))
-        for dim, output in enumerate(transform._maps)
-    ]
-    return transform._of(result, tuple(maps))
+    return transform._of(result, _indexed_maps(transform, went, result))
+
+
+def _indexed_maps(
+    transform: TransformValue, went: Sequence[Affine], result: DomainValue
+) -> tuple[OutputMap, ...]:
+    """Return the maps of an indexed transform, if `went` says what became of its dimensions."""
+    maps = list(transform._maps)
+    for dim, output in enumerate(maps):
+        method, source = output[0], output[3]
+        if method == ARRAY:
+            maps[dim] = _through_array(output, transform._domain, went, result)
+        elif method == SINGLE and went[source] is not _SAME[source]:
+            maps[dim] = through(output, went[source], dim)
+    return tuple(maps)
+
+
+def _through_array(
+    output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue
+) -> OutputMap:
+    """Return `output`, which reads an index array, over the indexed domain; nobody reads that of an empty one."""
+    if result.explicitly_empty:
+        return constant_map(0)
+    return settled(_sliced_array(output, domain, went, result))
 
 
 def narrow(transform: T, domain: DomainValue) -> T:
     """Return `transform` over `domain`, which lies within its domain, index arrays cut to match."""
+    if ARRAY not in [output[0] for output in transform._maps]:
+        return transform._of(domain, transform._maps)
     empty = domain.explicitly_empty
-    went = [(dim, 0, 1) for dim in range(domain.rank)]
+    went = _SAME[: domain.rank]
     maps = [
         output
         if output.index_array is None
@@ -149,12 +170,14 @@ def through(output: OutputMap, to: Affine, dim: int) -> OutputMap:
     """Return a map that follows one dimension, which went to another one or to a constant."""
     target, offset, stride = to
     _, first, factor, source, _, _ = output
-    if factor == 1 and not first:
-        if target == source and stride == 1 and not offset:
-            return output
-    else:
-        offset = iv.check_int64(first + factor * offset, f"output offset for output dimension {dim}.")
-        stride = iv.check_int64(factor * stride, f"output_strides[{dim}] = {factor} * {stride}")
+    if target == source and stride == 1 and not offset:
+        return output
+    if factor != 1 or first:
+        offset, change = first + factor * offset, (factor, stride)
+        stride *= factor
+        if not (-INT64 <= offset < INT64 and -INT64 <= stride < INT64):
+            iv.check_int64(offset, f"output offset for output dimension {dim}.")
+            iv.check_int64(stride, "output_strides[{}] = {} * {}".format(dim, *change))
     return constant_map(offset) if target < 0 else single_map(target, offset, stride)
 
 

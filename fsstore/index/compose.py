@@ -15,7 +15,7 @@ import numpy as np
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
-from fsstore.index.interval import INF, UNBOUNDED, Bounds
+from fsstore.index.interval import FAR, INF, UNBOUNDED, Bounds
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,
@@ -113,7 +113,33 @@ def compose(a_to_b: TransformValue, b_to_c: T) -> T:
             f"Rank {b_to_c.input_rank} -> {b_to_c.output_rank} transform cannot be composed with rank "
             f"{a_to_b.input_rank} -> {a_to_b.output_rank} transform."
         )
+    if _lies_within(a_to_b, middle):
+        return b_to_c._of(a_to_b.domain, _settled(combined_maps(a_to_b, b_to_c, a_to_b.domain)))
     return _composed(a_to_b, b_to_c, propagate_bounds(middle, inner, a_to_b.domain))
+
+
+def _lies_within(a_to_b: TransformValue, middle: DomainValue) -> bool:
+    """Return whether all points surely map into `middle`, so that bounds need not be carried back.
+
+    That is told of explicit bounds and affine maps, far from where integers overflow: nearly always.
+    """
+    domain = a_to_b._domain
+    lows, highs = domain._low, domain._high
+    if True in domain._implicit_low or True in domain._implicit_high:
+        return False
+    for (method, offset, stride, source, _, _), low, high in zip(
+        a_to_b._maps, middle._low, middle._high, strict=True
+    ):
+        if method == ARRAY or not (low > -FAR and high < FAR and -FAR < offset < FAR):
+            return False
+        first = last = offset
+        if method == SINGLE:
+            if lows[source] >= highs[source] or not -FAR < stride < FAR:
+                return False
+            first, last = offset + stride * lows[source], offset + stride * (highs[source] - 1)
+        if not (low <= first < high and low <= last < high):
+            return False
+    return True
 
 
 def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
@@ -128,21 +154,19 @@ def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
 def _composed(a_to_b: TransformValue, b_to_c: T, domain: DomainValue) -> T:
     if not a_to_b.domain.explicitly_empty:
         _check_constants(b_to_c.domain, a_to_b.maps)
-    return b_to_c._of(domain, tuple(map(settled, combined_maps(a_to_b, b_to_c, domain))))
+    return b_to_c._of(domain, _settled(combined_maps(a_to_b, b_to_c, domain)))
 
 
 def combined_maps(a_to_b: TransformValue, b_to_c: TransformValue, domain: DomainValue) -> list[OutputMap]:
     """Return the maps of `b_to_c` after `a_to_b`, over `domain`, whose bounds have been checked."""
-    empty = domain.explicitly_empty
     maps = []
-    for dim, output in enumerate(b_to_c.maps):
-        if output.method == SINGLE:
-            done = _through_affine(output, a_to_b.maps[output.input_dimension], b_to_c.domain, dim)
-        elif output.method == CONSTANT or empty:
-            done = output
-        else:
-            done = _through_array(output, a_to_b, domain, b_to_c.domain)
-        maps.append(constant_map(0) if empty and done.method == ARRAY else done)
+    for dim, output in enumerate(b_to_c._maps):
+        done = output
+        if output[0] == SINGLE:
+            done = _through_affine(output, a_to_b._maps[output[3]], b_to_c._domain, dim)
+        elif output[0] == ARRAY and not domain.explicitly_empty:
+            done = _through_array(output, a_to_b, domain, b_to_c._domain)
+        maps.append(constant_map(0) if done[0] == ARRAY and domain.explicitly_empty else done)
     return maps
 
 
@@ -159,12 +183,12 @@ def _check_constants(middle: DomainValue, inner: Sequence[OutputMap]) -> None:
 
 def _through_affine(output: OutputMap, inner: OutputMap, middle: DomainValue, dim: int) -> OutputMap:
     """Return `output`, affine in a dimension of the middle space, as a map of the first space."""
-    offset, stride = output.offset, output.stride
-    if offset or stride != 1:
-        offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
-        stride = iv.check_int64(stride * inner.stride, f"output_strides[{dim}] = {stride} * {inner.stride}")
-    else:
-        offset, stride = inner.offset, inner.stride
+    _, offset, stride, _, _, _ = output
+    if not offset and stride == 1 and inner[0] != ARRAY:
+        return inner
+    shown = f"output_strides[{dim}] = {stride} * {inner.stride}"
+    offset = iv.check_int64(offset + stride * inner.offset, f"output offset for output dimension {dim}.")
+    stride = iv.check_int64(stride * inner.stride, shown)
     if inner.method == CONSTANT:
         return constant_map(offset)
     if inner.method == SINGLE:
@@ -273,6 +297,10 @@ def settled(output: OutputMap) -> OutputMap:
     return constant_map(
         iv.check_int64(output.offset + output.stride * value, "the offset of a constant index map")
     )
+
+
+def _settled(maps: Sequence[OutputMap]) -> tuple[OutputMap, ...]:
+    return tuple([settled(output) if output[0] == ARRAY else output for output in maps])
 
 
 def intersection(bounds: Sequence[Bounds]) -> Bounds:

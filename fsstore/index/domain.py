@@ -72,8 +72,8 @@ class IndexDomain(DomainValue, DomainView, WrittenAsJson):
             raise TypeError("expected a sequence of Dim")
         return cls._of_bounds([dim._bounds for dim in dims], [dim.label for dim in dims])
 
-    def _apply(self, change: TransformChange) -> IndexDomain:
-        return self._of_value(change(TransformValue._of(self, ())).domain)
+    def _apply(self, change: TransformChange, *arguments: Any) -> IndexDomain:
+        return self._of_value(change(TransformValue._of(self, ()), *arguments).domain)
 
     @classmethod
     def _of_value(cls, value: DomainValue) -> IndexDomain:

@@ -1,15 +1,15 @@
 """The base of domains, transforms, specs, schemas and stores: operations on all dimensions, and indexing.
 
-A class joins by one hook, `_apply(change)`: return the same object with its transform replaced by
-`change(transform)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s, as TensorStore
-does; `Indexable` adds `[...]`, `oindex` and `vindex`, which raise `IndexError`s.  Stores also implement `_assign` for
-`view[key] = value`.
+A class joins by one hook, `_apply(change, *arguments)`: return the same object with its transform replaced by
+`change(transform, *arguments)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s,
+as TensorStore does; `Indexable` adds `[...]`, `oindex` and `vindex`, which raise `IndexError`s.  Stores also implement
+`_assign` for `view[key] = value`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from fsstore.index import operation
 from fsstore.index.dim_expression import DimExpression, DimSelectionLike, parse_selection
@@ -29,7 +29,7 @@ IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | Transfor
 class TransformChange(Protocol):
     """A function that makes one transform of another, of the same class."""
 
-    def __call__(self, transform: T, /) -> T:
+    def __call__(self, transform: T, /, *arguments: Any) -> T:
         """Return the changed transform."""
         ...
 
@@ -58,27 +58,30 @@ class _Label(Subscript[V]):
     def __getitem__(self, labels: str | Iterable[str]) -> V:
         """Return the view with its dimensions labelled."""
         names = operation.labels_argument(labels)
-        return self._view._apply(lambda t: operation.label(t, range(t.input_rank), names))
+        return self._view._apply(operation.label, None, names)
 
 
 class _Translate(Subscript[V]):
+    _move: ClassVar[TransformChange]
+
     def __getitem__(self, offsets: int | Iterable[int | None] | None) -> V:
         """Return the view moved; one number applies to every dimension, None leaves a dimension alone."""
-        vector = operation.vector_argument(offsets)
-        move = getattr(operation, self._name)
-        return self._view._apply(lambda t: move(t, range(t.input_rank), vector))
+        return self._view._apply(self._move, None, operation.vector_argument(offsets))
 
 
 class _TranslateTo(_Translate[V]):
     _name = "translate_to"
+    _move = staticmethod(operation.translate_to)
 
 
 class _TranslateBy(_Translate[V]):
     _name = "translate_by"
+    _move = staticmethod(operation.translate_by)
 
 
 class _TranslateBackwardBy(_Translate[V]):
     _name = "translate_backward_by"
+    _move = staticmethod(operation.translate_backward_by)
 
 
 class _MarkBoundsImplicit(Subscript[V]):
@@ -87,9 +90,7 @@ class _MarkBoundsImplicit(Subscript[V]):
     def __getitem__(self, implicit: bool | slice | None) -> V:
         """Return the view with its bounds marked; `lower:upper` marks the sides apart, None leaves a side alone."""
         lower, upper = operation.implicit_argument(implicit)
-        return self._view._apply(
-            lambda t: operation.mark_bounds_implicit(t, range(t.input_rank), lower, upper)
-        )
+        return self._view._apply(operation.mark_bounds_implicit, None, lower, upper)
 
 
 class DomainView:
@@ -97,8 +98,8 @@ class DomainView:
 
     __slots__ = ()
 
-    def _apply(self, change: TransformChange) -> Self:
-        """Return the same object with `change` applied to its transform."""
+    def _apply(self, change: TransformChange, *arguments: Any) -> Self:
+        """Return the same object with `change` applied to its transform and the arguments."""
         raise NotImplementedError  # the hook each class with this mixin provides
 
     @property
@@ -129,7 +130,7 @@ class DomainView:
     def transpose(self, axes: DimSelectionLike | None = None) -> Self:
         """Return the view with its dimensions in the order `axes`, by number or label; None reverses them."""
         specs = None if axes is None else parse_selection(axes)
-        return self._apply(lambda t: operation.permute(t, specs))
+        return self._apply(operation.permute, specs)
 
     @property
     def T(self) -> Self:  # noqa: N802  # numpy's name
@@ -140,11 +141,11 @@ class DomainView:
 class _ArrayIndex(Subscript[W]):
     def __getitem__(self, key: NumpyIndexingSpec) -> W:
         """Return the view indexed in this mode."""
-        return self._view._indexed(key, self._name)
+        return self._view._apply(index_transform, key, self._name)
 
     def __setitem__(self, key: NumpyIndexingSpec, value: Any) -> None:
         """Assign to the view indexed in this mode."""
-        self._view._assign(lambda transform: index_transform(transform, key, self._name), value)
+        self._view._assign(value, index_transform, key, self._name)
 
 
 class _Oindex(_ArrayIndex[W]):
@@ -161,13 +162,10 @@ class Indexable(DomainView):
     __module__ = "fsstore"
     __slots__ = ()
 
-    def _assign(self, change: TransformChange, value: Any) -> None:
+    def _assign(self, value: Any, change: TransformChange, *arguments: Any) -> None:
         """Write `value` to the view that `change` selects; only stores can."""
-        del change, value
+        del value, change, arguments
         raise TypeError(f"{type(self).__name__!r} object does not support item assignment")
-
-    def _indexed(self, key: Any, mode: str) -> Self:
-        return self._apply(lambda transform: index_transform(transform, key, mode))
 
     def __getitem__(self, key: IndexKey) -> Self:
         """Return the view selected by `key`.
@@ -175,11 +173,11 @@ class Indexable(DomainView):
         `key` is a numpy-style index with literal coordinates, an `IndexDomain`, an `IndexTransform` or a dimension
         expression (`d["x"].stride[2]`).
         """
-        return self._indexed(key, "default")
+        return self._apply(index_transform, key)
 
     def __setitem__(self, key: IndexKey, value: Any) -> None:
         """Write `value` to the view selected by `key`."""
-        self._assign(lambda transform: index_transform(transform, key), value)
+        self._assign(value, index_transform, key)
 
     def __iter__(self) -> NoReturn:
         """Refuse: subscripting with 0, 1, ... is not iteration."""

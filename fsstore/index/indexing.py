@@ -6,7 +6,6 @@ from types import EllipsisType
 from typing import Any, TypeVar
 
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.index import interval as iv
 from fsstore.index.advanced import index_advanced
 from fsstore.index.basic import index_basic, narrow
 from fsstore.index.compose import compose, effective
@@ -15,7 +14,7 @@ from fsstore.index.dim_expression import DimExpression
 from fsstore.index.interval import INT64
 from fsstore.index.selection import indexing_error
 from fsstore.index.term import parse_index
-from fsstore.index.value import DomainValue, TransformValue
+from fsstore.index.value import DomainValue, TransformValue, check_labels
 from fsstore.values.json_value import quote
 
 __all__ = ["index_transform", "restrict"]
@@ -69,21 +68,24 @@ def restrict(transform: T, box: DomainValue) -> T:
 
     Dimensions are matched by label where both sides have labels, else by position.
     """
-    domain = transform.domain
+    domain = transform._domain
     dims = _matching(domain, box)
-    bounds = [domain.bounds(dim) for dim in range(domain.rank)]
-    labels = list(domain.labels)
+    lows, highs, labels = list(domain._low), list(domain._high), list(domain._labels)
+    implicit_low, implicit_high = list(domain._implicit_low), list(domain._implicit_high)
     for i, dim in enumerate(dims):
-        low, high = box.inclusive_min[i], box.exclusive_max[i]
+        low, high = box._low[i], box._high[i]
         limits = effective(domain, dim)
         if not (limits[0] <= low and high <= limits[1]) and low != high:
             mine, theirs = (dim_text(side.bounds(n), side.labels[n]) for side, n in ((domain, dim), (box, i)))
             raise OutOfRangeError(
                 f"Cannot slice target dimension {dim} {{{mine}}} with index domain dimension {i} {{{theirs}}}"
             )
-        bounds[dim] = iv.Bounds(low, high, implicit_low=False, implicit_high=False)
-        labels[dim] = labels[dim] or box.labels[i]
-    return narrow(transform, domain._of_bounds(bounds, labels))
+        lows[dim], highs[dim], implicit_low[dim], implicit_high[dim] = low, high, False, False
+        labels[dim] = labels[dim] or box._labels[i]
+    if labels != [*domain._labels]:
+        check_labels(labels)
+    flags = tuple(implicit_low), tuple(implicit_high)
+    return narrow(transform, domain._of(tuple(lows), tuple(highs), *flags, tuple(labels)))
 
 
 def _matching(domain: DomainValue, box: DomainValue) -> list[int]:

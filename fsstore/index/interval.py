@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from fsstore.errors import OutOfRangeError, StoreError
 
 __all__ = [
+    "FAR",
     "INF",
     "INT64",
     "MAX_FINITE",
@@ -39,6 +40,8 @@ __all__ = [
 ]
 
 INF = 2**62 - 1
+FAR = 2**60
+"""Sums and inverses of numbers nearer to zero than that, and bounded by them, do not overflow."""
 MIN_FINITE, MAX_FINITE = -INF + 1, INF - 1
 INT64 = 2**63
 """Integers of 64 bits are from `-INT64` on and below `INT64`."""

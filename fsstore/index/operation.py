@@ -1,7 +1,8 @@
 """Operations on selected dimensions of a transform: label, translate, stride, transpose, diagonal, implicitness.
 
-Each takes a transform, the selected input dimensions and an argument, and returns a new transform.  The arguments are
-parsed by the `*_argument` functions, which raise `TypeError`.
+Each takes a transform, the selected input dimensions and an argument, and returns a new transform.  Where the
+dimensions may be None, that is all of them.  The arguments are parsed by the `*_argument` functions, which raise
+`TypeError`.
 """
 
 from __future__ import annotations
@@ -14,10 +15,10 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import combined_maps, compose, intersection
-from fsstore.index.interval import INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
+from fsstore.index.interval import FAR, INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.selection import DimSpecs, resolve
-from fsstore.index.value import DomainValue, TransformValue
+from fsstore.index.value import DomainValue, TransformValue, check_labels
 from fsstore.values.argument import as_flag
 
 __all__ = [
@@ -53,12 +54,10 @@ def labels_argument(labels: Any) -> tuple[str, ...]:
 def vector_argument(vector: Any) -> Vector:
     """Return one int or None, or a tuple of them."""
     if type(vector) is tuple:
-        return tuple(
-            [
-                item if type(item) is int and -INT64 <= item < INT64 else iv.int64_or_none(item)
-                for item in vector
-            ]
-        )
+        for item in vector:
+            if type(item) is not int or not -FAR < item < FAR:
+                return tuple(map(iv.int64_or_none, vector))
+        return vector
     if vector is None or (hasattr(vector, "__index__") and not isinstance(vector, np.ndarray)):
         return iv.int64_or_none(vector)
     if isinstance(vector, str | bytes) or not isinstance(vector, Sequence | np.ndarray):
@@ -98,70 +97,84 @@ def _with_domain(transform: T, domain: DomainValue, maps: Sequence[OutputMap] | 
     return transform._of(domain, transform.maps if maps is None else tuple(maps))
 
 
-def label(transform: T, dims: Sequence[int], names: Sequence[str]) -> T:
+def label(transform: T, dims: Sequence[int] | None, names: Sequence[str]) -> T:
     """Return `transform` with `names` on `dims`; labels stay unique."""
+    dims = range(transform.input_rank) if dims is None else dims
     if len(dims) != len(names):
         raise StoreError(
             f"Number of dimensions ({len(dims)}) does not match number of labels ({len(names)})."
         )
-    domain = transform.domain
-    labels = list(domain.labels)
+    domain = transform._domain
+    labels = list(domain._labels)
     for dim, name in zip(dims, names, strict=True):
         labels[dim] = name
-    bounds = [domain.bounds(dim) for dim in range(domain.rank)]
-    return _with_domain(transform, domain._of_bounds(bounds, labels))
+    check_labels(labels)
+    sides = domain._low, domain._high, domain._implicit_low, domain._implicit_high
+    return _with_domain(transform, domain._of(*sides, tuple(labels)))
 
 
-def translate_by(transform: T, dims: Sequence[int], vector: Vector) -> T:
+def translate_by(transform: T, dims: Sequence[int] | None, vector: Vector) -> T:
     """Return `transform` with the coordinates of `dims` increased; every point keeps its output."""
-    offsets = [offset or 0 for offset in _spread(vector, len(dims))]
-    return _translated(transform, dims, offsets)
+    return _moved(transform, dims, vector, 1)
 
 
-def translate_backward_by(transform: T, dims: Sequence[int], vector: Vector) -> T:
+def translate_backward_by(transform: T, dims: Sequence[int] | None, vector: Vector) -> T:
     """Return `transform` with the coordinates of `dims` decreased; every point keeps its output."""
-    offsets = [-(offset or 0) for offset in _spread(vector, len(dims))]
-    return _translated(transform, dims, offsets)
+    return _moved(transform, dims, vector, -1)
 
 
-def translate_to(transform: T, dims: Sequence[int], vector: Vector) -> T:
+def _moved(transform: T, dims: Sequence[int] | None, vector: Vector, sign: int) -> T:
+    shifts = [0] * transform._domain.rank
+    dims = range(len(shifts)) if dims is None else dims
+    offsets = _spread(vector, len(dims))
+    for place, dim in enumerate(dims):
+        shifts[dim] = sign * (offsets[place] or 0)
+    return _translated(transform, shifts)
+
+
+def translate_to(transform: T, dims: Sequence[int] | None, vector: Vector) -> T:
     """Return `transform` with new origins of `dims`, which must have lower bounds."""
-    domain, origins = transform._domain, _spread(vector, len(dims))
-    offsets = [
-        0 if origin is None else _to_origin(domain, dim, origin)
-        for dim, origin in zip(dims, origins, strict=True)
-    ]
-    return _translated(transform, dims, offsets)
+    low = transform._domain._low
+    shifts = [0] * len(low)
+    dims = range(len(low)) if dims is None else dims
+    origins = _spread(vector, len(dims))
+    for place, dim in enumerate(dims):
+        origin, first = origins[place], low[dim]
+        if origin is not None:
+            if first < MIN_FINITE or not MIN_FINITE <= origin <= MAX_FINITE:
+                raise _no_origin(transform._domain, dim, origin)
+            shifts[dim] = origin - first
+    return _translated(transform, shifts)
 
 
-def _to_origin(domain: DomainValue, dim: int, origin: int) -> int:
-    """Return what must be added for `dim` to begin at `origin`."""
+def _no_origin(domain: DomainValue, dim: int, origin: int) -> StoreError:
+    """Return the error of a dimension that cannot begin at `origin`."""
     low = domain._low[dim]
     if low == -INF:
-        raise StoreError(f"Interval {iv.interval_text(low, domain._high[dim])} is not bounded below")
-    if not MIN_FINITE <= origin <= MAX_FINITE:
-        limits = iv.interval_text(MIN_FINITE, MAX_FINITE + 1)
-        raise OutOfRangeError(f"Origin {origin} is outside valid range {limits}")
-    return origin - low
+        return StoreError(f"Interval {iv.interval_text(low, domain._high[dim])} is not bounded below")
+    limits = iv.interval_text(MIN_FINITE, MAX_FINITE + 1)
+    return OutOfRangeError(f"Origin {origin} is outside valid range {limits}")
 
 
-def _translated(transform: T, dims: Sequence[int], offsets: Sequence[int]) -> T:
-    """Return `transform` with the coordinates of `dims` increased by `offsets`."""
+def _translated(transform: T, shifts: Sequence[int]) -> T:
+    """Return `transform` with the coordinates increased by `shifts`, one a dimension."""
     domain = transform._domain
-    low, high, shifts = list(domain._low), list(domain._high), [0] * len(domain._low)
-    for dim, offset in zip(dims, offsets, strict=True):
-        if offset:
-            low[dim], high[dim] = iv.shift(low[dim], high[dim], offset)
-            shifts[dim] = offset
+    low, high = list(domain._low), list(domain._high)
+    for dim, shift in enumerate(shifts):
+        if shift:
+            first, last = low[dim] + shift, high[dim] + shift
+            if not (-FAR < shift < FAR and first > -FAR and last < FAR):
+                first, last = iv.shift(low[dim], high[dim], shift)
+            low[dim], high[dim] = first, last
     moved = domain._of(tuple(low), tuple(high), domain._implicit_low, domain._implicit_high, domain._labels)
     maps = list(transform._maps)
-    for dim, (method, first, step, source, _, _) in enumerate(maps):
-        if method != SINGLE or not shifts[source]:
-            continue
-        change = step * shifts[source]
-        if not (-INT64 <= change < INT64 and -INT64 <= first - change < INT64):
-            raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
-        maps[dim] = single_map(source, first - change, step)
+    for dim, output in enumerate(maps):
+        method, offset, step, source, _, _ = output
+        if method == SINGLE and shifts[source]:
+            change = step * shifts[source]
+            if not (-INT64 <= change < INT64 and -INT64 <= offset - change < INT64):
+                raise StoreError(f"Integer overflow computing output offset for output dimension {dim}.")
+            maps[dim] = single_map(source, offset - change, step)
     return transform._of(moved, tuple(maps))
 
 
@@ -189,12 +202,12 @@ def reorder(transform: T, order: Sequence[int]) -> T:
     maps = []
     for output in transform.maps:
         if output.method == SINGLE:
-            maps.append(output._replace(input_dimension=to[output.input_dimension]))
+            maps.append(single_map(to[output.input_dimension], output.offset, output.stride))
         elif output.index_array is not None:
             maps.append(output._replace(index_array=output.index_array.transpose(order)))
         else:
             maps.append(output)
-    return _with_domain(transform, transform.domain.dims(order), maps)
+    return _with_domain(transform, transform._domain.dims(order), maps)
 
 
 def permute(transform: T, specs: DimSpecs | None) -> T:
@@ -228,9 +241,12 @@ def diagonal(transform: T, dims: Sequence[int]) -> T:
     return _with_domain(transform, inner.domain, combined_maps(inner, transform, inner.domain))
 
 
-def mark_bounds_implicit(transform: T, dims: Sequence[int], lower: bool | None, upper: bool | None) -> T:
+def mark_bounds_implicit(
+    transform: T, dims: Sequence[int] | None, lower: bool | None, upper: bool | None
+) -> T:
     """Return `transform` with the bounds of `dims` marked; None leaves a side as it is."""
     domain = transform.domain
+    dims = range(domain.rank) if dims is None else dims
     first, last = list(domain.implicit_lower_bounds), list(domain.implicit_upper_bounds)
     for dim in dims:
         if lower or upper:

@@ -80,8 +80,8 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
         """The input domain."""
         return self._domain
 
-    def _apply(self, change: TransformChange) -> IndexTransform:
-        return change(self)
+    def _apply(self, change: TransformChange, *arguments: Any) -> IndexTransform:
+        return change(self, *arguments)
 
     def __call__(self, indices: Iterable[int]) -> tuple[int, ...]:
         """Return the output point of an input point; see `apply`."""

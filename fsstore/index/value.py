@@ -178,9 +178,15 @@ class DomainValue:
         return cls._of(low, high, implicit_low, implicit_high, tuple(labels))
 
     def dims(self, selected: Iterable[int]) -> Self:
-        """Return the domain of the dimensions `selected`, in that order."""
+        """Return the domain of the dimensions `selected`, in that order, each once at most."""
         picked = list(selected)
-        return self._of_bounds([self.bounds(i) for i in picked], [self._labels[i] for i in picked])
+        return self._of(
+            tuple([self._low[dim] for dim in picked]),
+            tuple([self._high[dim] for dim in picked]),
+            tuple([self._implicit_low[dim] for dim in picked]),
+            tuple([self._implicit_high[dim] for dim in picked]),
+            tuple([self._labels[dim] for dim in picked]),
+        )
 
     def __eq__(self, other: object) -> bool:
         """Return whether bounds, flags and labels are equal."""

@@ -34,7 +34,7 @@ from fsstore.task.pace import Pace
 from fsstore.task.progress import Reporter
 from fsstore.task.runner import Ask, Finished, Partly, Task, answered, run_tasks, workers_of
 
-__all__ = ["Done", "do", "read_box", "run_task", "work_on"]
+__all__ = ["WORK", "Done", "do", "read_box", "run_task", "work_on"]
 
 UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
@@ -81,7 +81,7 @@ async def do(order: Order, kind: str, payload: Any) -> Done:
     stopped = None
     for at, part in _parts_of(order, kind, payload):
         try:
-            answers.append(await _WORK[kind](order, part))
+            answers.append(await WORK[kind](order, part))
         except Exception:
             if not answers:
                 raise
@@ -289,10 +289,11 @@ async def _check_box(order: Order, box: Region) -> Any:
     return await checked_box(order, box)
 
 
-_WORK: dict[str, Callable[..., Awaitable[Any]]] = {
+WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
     "check": _check_box,
 }  # fmt: skip
+"""The function of each kind of task, which takes the order and a piece of the payload."""
 _BY_BOX, _BY_NUMBER = ("box", "check"), ("spilled", "gathered")
 _CHANGES_NOTHING = ("check", "delete")
 

@@ -12,6 +12,10 @@ MERGED_RANGES_FROM = 64  # ranges of one key; fewer are read one by one, 8 of th
 LOCAL_GAP_BYTES = 8 * 1024
 LOCAL_SPAN_BYTES = 32 * 1024 * 1024  # read as one: what is wanted of them keeps them all in memory
 MAPPED_FROM_BYTES = 64 * 1024  # below this a mapping costs more than a read
+LARGE_VALUE_BYTES = (
+    4 * 1024 * 1024
+)  # from which NumPy asks the system for large pages: fewer faults, rounded up
+READ_CALL_BYTES = 0x7FFFF000  # that one call reads, which is what Linux reads at most
 LOCAL_PAGE = 1000  # entries of a listing at a time, over which calls of the pool are spread
 SPACE_FROM_BYTES = 64 * 1024  # of a file whose space is worth a thread's while
 # of replaced files whose space is given back later: disk space against waiting for it

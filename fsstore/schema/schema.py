@@ -195,8 +195,8 @@ class Schema(Indexable):
         schema._value = value
         return schema
 
-    def _apply(self, change: Callable[[IndexTransform], IndexTransform]) -> Self:
-        return self._of(self._value.viewed(change))
+    def _apply(self, change: Callable[..., IndexTransform], *arguments: Any) -> Self:
+        return self._of(self._value.viewed(lambda transform: change(transform, *arguments)))
 
     def through(self, transform: IndexTransform) -> Self:
         """Return what the constraints on an array say of a view of it."""

@@ -454,7 +454,7 @@ def test_a_dropped_driver_closes_its_connections(object_server):
     full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
     for driver in (plain, full):
         assert bytes(execution.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
-    connections = list(client._kept)
+    connections = list(client.kept)
     session = full.engine.client.home._filesystem._session
     assert connections
     del plain, full, driver, client

@@ -57,7 +57,7 @@ def test_every_store_of_the_table_is_opened():
 @pytest.mark.parametrize("name", PLACES)
 def test_a_row_is_what_the_store_declares(name, files):
     """A word in the table is a feature of the driver that opens."""
-    found = ts.KvStore.open(PLACES[name]).result()._open.prefix.driver.features
+    found = ts.KvStore.open(PLACES[name]).result().prefix.driver.features
     changes = found.conditional_write
     declared = (
         found.writable,

@@ -163,8 +163,8 @@ def kill_once(kind: Kind, folder: Path, whole: dict[str, bytes], dice: random.Ra
 
 def loop(kills: int, seed: int, folder: Path) -> list[Kind]:
     """Kill jobs of all kinds by turns; return what was done."""
-    for name, function in list(work._WORK.items()):
-        work._WORK[name] = slowed(function)
+    for name, function in list(work.WORK.items()):
+        work.WORK[name] = slowed(function)
     passes.PIECE_KEYS, pace.TASK_S = 1, 0.015  # many tasks
     dice, wholes = random.Random(seed), {}
     for kind in [*KINDS, *KINDS]:  # the second time is what a run takes when everything is imported

@@ -214,8 +214,8 @@ def nothing_left(folder: Path) -> None:
 def main() -> None:
     """Run the loop and print how often each kind was killed and read."""
     kills, dice = int(sys.argv[1]), random.Random(int(sys.argv[2]))
-    for name, function in list(work._WORK.items()):
-        work._WORK[name] = slowed(function)
+    for name, function in list(work.WORK.items()):
+        work.WORK[name] = slowed(function)
     passes.PIECE_KEYS, pace.TASK_S = 1, 0.015  # many tasks
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:

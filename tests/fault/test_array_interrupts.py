@@ -65,7 +65,7 @@ def test_joint_writes(monkeypatch):
         again = [store[number].write(0) for number in range(3)]
         for write in reversed(again):
             write.result(timeout=5)
-        assert not joint_write._queues.now
+        assert not joint_write.unfinished()
 
 
 @pytest.mark.parametrize("count", [2, 10])
@@ -153,8 +153,8 @@ def test_the_order_of_writes(monkeypatch, waits, behind):
             last.commit.result(timeout=0.004)
         driver.go_on.set()
         last.result(timeout=20)
-        assert eventually(lambda: not driver.under_way and not write_order._places.now)
+        assert eventually(lambda: not driver.under_way and not write_order.unfinished())
         assert (store.read().result() == 3).all()
         begin()
     driver.go_on.set()
-    assert eventually(lambda: not write_order._places.now)
+    assert eventually(lambda: not write_order.unfinished())

@@ -473,10 +473,10 @@ SWELLING = {
 
 
 @pytest.mark.parametrize("name", SWELLING)
-def test_lists_that_swell_are_refused(monkeypatch, name):
+def test_lists_that_swell_are_refused(tune, name):
     """What a few bytes of text make of memory is limited, whatever they are; none takes much more than the limit."""
     free = 1 << 20
-    monkeypatch.setattr(object_list, "FREE_BYTES", free)
+    tune("codec", FREE_BYTES=free)
     text = SWELLING[name]()
     limit = 4 * (free + len(text)) + 2 * 128
     tracemalloc.start()
@@ -517,9 +517,9 @@ def test_what_swells_is_not_counted_too_low(item):
     assert taken <= object_list._parsed_size(text)
 
 
-def test_lists_of_many_elements_are_read(monkeypatch):
+def test_lists_of_many_elements_are_read(tune):
     """The limit grows with the elements of a chunk, and signs of JSON within texts are no objects."""
-    monkeypatch.setattr(object_list, "FREE_BYTES", 0)
+    tune("codec.numcodecs", FREE_BYTES=0)
     count = 100_000
     words = [f"word {number}" for number in range(count)]
     whole = [*words, "|O", [count]]

@@ -71,7 +71,7 @@ def asking(use, **options):
         try:
             return await asyncio.wait_for(use(get), 30)
         finally:
-            for connection in client._kept:
+            for connection in client.kept:
                 connection.close()
 
     return execution.call(run())
@@ -160,15 +160,15 @@ def test_a_connection_rests_after_a_long_answer():
         async with script.listening() as port:
             url = f"http://127.0.0.1:{port}"
             await client.get(url + "/", {}, ANYTHING)
-            [connection] = client._kept
+            [connection] = client.kept
             connection.last_active += 1  # it has ended this moment, however slow the machine is
             await client.get(url + "/", {}, ANYTHING)
             assert script.connections == 2
-            for kept in client._kept:
+            for kept in client.kept:
                 kept.last_active -= 2
             await client.get(url + "/", {}, ANYTHING)
             assert script.connections == 2
-            for kept in client._kept:
+            for kept in client.kept:
                 kept.close()
 
     execution.call(run())
@@ -207,10 +207,10 @@ def test_few_connections_are_kept():
             used = []
             for url in [*urls, urls[-3]]:
                 await client.get(url + "/", {}, ANYTHING)
-                used += [connection for connection in client._kept if connection not in used]
+                used += [connection for connection in client.kept if connection not in used]
             assert [connection.open for connection in used] == [False] * 7 + [True] * 3
-            assert list(client._kept.values()) == [urls[-2], urls[-1], urls[-3]]
-            for connection in client._kept:
+            assert list(client.kept.values()) == [urls[-2], urls[-1], urls[-3]]
+            for connection in client.kept:
                 connection.close()
 
     execution.call(run())

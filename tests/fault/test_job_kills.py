@@ -29,4 +29,4 @@ def test_jobs_of_each_kind_survive_a_kill():
 @pytest.mark.timeout(3600)
 def test_jobs_survive_a_hundred_kills():
     """A hundred kills over all kinds of jobs."""
-    assert killed(130, 3500) >= 100
+    assert killed(160, 3500) >= 100  # some jobs end before they are killed, more of them on a busy machine

@@ -258,7 +258,7 @@ def test_what_the_system_writes_in_part_is_written_on(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, sync):
+def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, tune, sync):
     """However large a value is, and the buffers it comes in: macOS refuses to write 2 GB."""
     real = os.writev
 
@@ -267,8 +267,7 @@ def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, sync):
         return real(fd, buffers)
 
     monkeypatch.setattr(os, "writev", writev)
-    monkeypatch.setattr(local_stage, "STAGED_STEP_BYTES", 10000)
-    monkeypatch.setattr(local_stage, "STAGED_CALL_BYTES", 10000)
+    tune("kvstore", STAGED_STEP_BYTES=10000, STAGED_CALL_BYTES=10000)
     for portion in [[25000], [1000, 9000], [1000, 9001], [10, 25000, 10]]:
         write_and_compare(tmp_path / "k", portion, sync=sync)
 

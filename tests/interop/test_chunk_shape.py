@@ -8,6 +8,7 @@ import tensorstore
 from fsstore.errors import StoreError
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid, choose_read_write_grids
+from fsstore.schema.layout_value import layout_from_json
 
 S = (1000, 2000, 3000)
 BOTH = ("zarr", "zarr3")
@@ -116,7 +117,7 @@ PAIRS = [
 def ours(driver, shape, layout):
     """Return read and write shape, or None where the constraints are refused."""
     try:
-        value = ChunkLayout(layout)._value.with_rank(len(shape))
+        value = layout_from_json(layout).with_rank(len(shape))
         if driver == "zarr3":
             return choose_read_write_grids(value, shape)
         return (choose_one_grid(value, shape),) * 2

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsstore import references
-from fsstore.combine.scan import many, parts
+from fsstore.combine.scan import many
 from fsstore.combine.scan.facts import FileBatch, joined
 from fsstore.combine.scan.packing import packed, unpacked
 from fsstore.combine.scan.parts import ScanPart, ScanParts, merged, merged_bytes
@@ -131,10 +131,10 @@ def test_few_parts_are_left_to_join():
     assert found.rest() == []
 
 
-def test_large_parts_are_not_sent(monkeypatch, made):
+def test_large_parts_are_not_sent(tune, made):
     """Parts that are more than a message should hold are joined where they are."""
     _, each = made
-    monkeypatch.setattr(parts, "MERGED_BYTES", 100)
+    tune("combine", MERGED_BYTES=100)
     found = ScanParts()
     for at in range(40):
         assert found.add(ScanPart(np.array([at]), packed(each[0], ["a"]), (at, at + 1))) == []

@@ -27,7 +27,6 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.command import show
 from fsstore.command.main import main
 from fsstore.command.table import COMMANDS
 
@@ -160,9 +159,9 @@ def test_rechunking_and_converting(place, capsys):
     assert "--chunks" in capsys.readouterr().err
 
 
-def test_statistics_of_a_sample(place, capsys, monkeypatch):
+def test_statistics_of_a_sample(place, capsys, tune):
     """`stats` reads a bounded sample of a large array, and says how many elements it is of; `--all` reads everything."""
-    monkeypatch.setattr(show, "_SAMPLE", 100)
+    tune("command", SAMPLED_ELEMENTS=100)
     assert main(["stats", "data.zarr/t", "--json"]) == 0
     sample = json.loads(capsys.readouterr().out)
     assert 25 <= sample["elements"] <= 100

@@ -176,8 +176,8 @@ def slowed(function):
         return await function(*arguments)
     return run
 
-for kind in list(work._WORK):
-    work._WORK[kind] = slowed(work._WORK[kind])
+for kind in list(work.WORK):
+    work.WORK[kind] = slowed(work.WORK[kind])
 passes.PIECE_KEYS, pace.TASK_S = 1, 0.03  # many tasks
 print("ready", flush=True)
 report = ts.copy(sys.argv[1], sys.argv[2], schema=eval(sys.argv[3]), max_memory="250kB").result()

@@ -309,7 +309,7 @@ def test_opening_reads_the_root_only():
     """Opening a group asks for its own documents once; a member costs one look and its own opening."""
     store = ts.KvStore.open("memory://").result()
     made(store, 3)
-    recording = Recording(store._open.driver)
+    recording = Recording(store.prefix.driver)
     group = ts.open_group(ts.KvStore.of(live_kv(KvPrefix(recording))), mode="r").result()
     assert [read.key for read in recording.reads if "/" in read.key] == []
     recording.reset()

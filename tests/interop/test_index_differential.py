@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import tensorstore
 
+import fsstore
 import fsstore.index
 
 WORKER = Path(__file__).parent / "index_chains.py"
@@ -54,6 +55,55 @@ def test_random_chains_agree():
     problems, _, crashes = run_chains(0, 1500)
     assert not problems, shown(problems)
     assert crashes <= 15
+
+
+ENDS = [
+    0,
+    1,
+    -5,
+    *(sign * (2**power + more) for sign in (1, -1) for power in (60, 61, 62) for more in (-2, -1, 0)),
+]
+
+
+def line(library, low, size, offset, stride):
+    """Return a transform of one dimension."""
+    output = library.OutputIndexMap(offset=offset, stride=stride, input_dimension=0)
+    return library.IndexTransform(input_inclusive_min=[low], input_shape=[size], output=[output])
+
+
+STEPS = {
+    "composed": lambda library, first, second, _: line(library, *first)[line(library, *second)],
+    "translate_by": lambda library, first, _, number: line(library, *first).translate_by[number],
+    "translate_to": lambda library, first, _, number: line(library, *first).translate_to[number],
+    "backwards": lambda library, first, _, number: line(library, *first).translate_backward_by[number],
+    "index": lambda library, first, _, number: line(library, *first)[number],
+    "slice": lambda library, first, second, _: line(library, *first)[second[0] : second[0] + second[1]],
+}
+
+
+def outcome(library, step, *arguments):
+    """Return the text of a transform, or the class of an error and those that it derives from."""
+    try:
+        return str(step(library, *arguments))
+    except (IndexError, ValueError) as error:
+        return type(error).__mro__
+
+
+@pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
+def test_where_integers_end(step):
+    """Near the first and the last index, transforms and kinds of errors agree: the quick ways stop before."""
+    rng, errors = random.Random(1), 0
+    for _ in range(500):
+        first, second = (
+            (rng.choice(ENDS), rng.choice([1, 3, 2**61]), rng.choice(ENDS), rng.choice([1, 1, -1, 3, 2**60]))
+            for _ in range(2)
+        )
+        number = rng.choice(ENDS)
+        ours, theirs = (outcome(library, step, first, second, number) for library in (fsstore, tensorstore))
+        case = first, second, number
+        assert ours == theirs if isinstance(theirs, str) else theirs[0] in ours, case
+        errors += not isinstance(theirs, str)
+    assert 50 < errors < 500
 
 
 @pytest.mark.long

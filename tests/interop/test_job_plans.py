@@ -100,7 +100,7 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[8, 300, 300], dtype="f4", chunks=[1, 300, 300]).result()
     array[:] = 3
-    real, now, most = work._WORK["box"], [0], [0]
+    real, now, most = work.WORK["box"], [0], [0]
 
     async def counted(order, box):
         now[0] += 1
@@ -110,7 +110,7 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
         finally:
             now[0] -= 1
 
-    monkeypatch.setitem(work._WORK, "box", counted)
+    monkeypatch.setitem(work.WORK, "box", counted)
     ts.copy(array, tmp_path / "b", schema={"codec": "gzip"}, max_memory="100kB").result()
     assert most[0] == 1
     ts.copy(array, tmp_path / "c", schema={"codec": "gzip"}, max_memory="3MB").result()
@@ -231,13 +231,13 @@ def test_memory_stays_within_what_was_given(tmp_path, slabs, megabytes):
     ],
     ids=["a full disk", "an expired token"],
 )
-def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
+def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):
     """A job that ends because a disk is full or a token is too old continues with what is left."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     values = np.arange(400, dtype="i4").reshape(20, 20)
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
     array[:] = values
-    real = work._WORK["box"]
+    real = work.WORK["box"]
 
     calls = []
 
@@ -249,8 +249,8 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
 
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     with monkeypatch.context() as patch:
-        patch.setitem(work._WORK, "box", full)
-        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+        patch.setitem(work.WORK, "box", full)
+        tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(type(failure)):
             ts.copy(array, tmp_path / "b", **options).result()
     assert not (tmp_path / "b/zarr.json").exists()
@@ -259,12 +259,12 @@ def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure):
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), values)
 
 
-def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
+def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch, tune):
     """A task whose store fails for a while is done again, and the report says how often."""
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[20, 20], dtype="i4", chunks=[2, 20]).result()
     array[:] = 7
-    real, failed = work._WORK["box"], set()
+    real, failed = work.WORK["box"], set()
 
     async def flaky(order, box):
         if box not in failed:
@@ -272,8 +272,8 @@ def test_failures_of_a_store_are_tried_again(tmp_path, monkeypatch):
             raise UnavailableError("503 Slow Down")
         return await real(order, box)
 
-    monkeypatch.setitem(work._WORK, "box", flaky)
-    monkeypatch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+    monkeypatch.setitem(work.WORK, "box", flaky)
+    tune("task", TASK_PAUSE_S=0.001)
     options = {"schema": {"chunks": [2, 4]}, "max_memory": "2kB"}
     report = ts.copy(array, tmp_path / "b", **options).result()
     assert report.tasks == ts.plan_copy(array, tmp_path / "c", **options).result().tasks

@@ -185,7 +185,7 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
 
 
-def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
+def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch, tune):
     """A part of a chunk, under its name already, does not stay; a copy that fails leaves no part behind."""
     array = made(tmp_path / "a")
     part = tmp_path / "b/c/1/0/0"
@@ -198,7 +198,7 @@ def test_files_that_a_killed_copy_left_are_replaced(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr("fsstore.kvstore.local.take._pour", full)
-        patch.setattr("fsstore.task.runner.TASK_PAUSE_S", 0.001)
+        tune("task", TASK_PAUSE_S=0.001)
         with pytest.raises(ts.errors.ResourceExhaustedError, match="No space left"):
             ts.copy(array, tmp_path / "b").result()
     assert [path for path in (tmp_path / "b/c").rglob("*") if path.is_file()] == [part]
@@ -312,7 +312,7 @@ async def slow(order, box):
         await asyncio.sleep(60)
     return await work._copy_box(order, box)
 
-work._WORK["box"] = slow
+work.WORK["box"] = slow
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may have turned off
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()

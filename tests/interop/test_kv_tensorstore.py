@@ -325,7 +325,7 @@ def test_spec_of_newer_tensorstore_opens():
 
 
 def drive_open(json):
-    return KvStore.open(json).result()._open.driver
+    return KvStore.open(json).result().prefix.driver
 
 
 def test_kind_is_file():

@@ -29,7 +29,7 @@ def test_engines_side_by_side(kind, moto_bucket):
     ]
 
     async def work(store, name):
-        driver = store._open.driver
+        driver = store.prefix.driver
         for number in range(3):
             await driver.write_many([Write(f"{name}/{number}", b"x" * 200)])
             while True:

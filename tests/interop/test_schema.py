@@ -11,9 +11,9 @@ import pytest
 import tensorstore
 
 import fsstore.index
-from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.layout_transform import backward
+from fsstore.schema.layout_value import layout_from_json
 from fsstore.schema.schema import Schema
 
 CODECS = [
@@ -277,7 +277,7 @@ def test_constraints_on_views_agree():
         except ValueError:
             theirs = None
         try:
-            ours = backward(ChunkLayout(layout)._value, fsstore.index.IndexTransform(json=json)).to_json()
+            ours = backward(layout_from_json(layout), fsstore.index.IndexTransform(json=json)).to_json()
         except ValueError as error:
             assert "No output dimension corresponds to input dimension" in str(error)
             continue

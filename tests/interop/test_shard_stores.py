@@ -156,7 +156,7 @@ def test_a_look_up_in_a_known_shard_reads_only_the_value(tmp_path: Path) -> None
     from fsstore.testing.doubles import Recording
 
     sharding = Sharding(0, "identity", 0, 0)
-    recording = Recording(fsstore.KvStore.open(f"file://{tmp_path}/").result()._open.driver)
+    recording = Recording(fsstore.KvStore.open(f"file://{tmp_path}/").result().prefix.driver)
     driver = Uint64ShardedDriver(KvPrefix(recording, f"{tmp_path}/"), sharding)
     other = Uint64ShardedDriver(KvPrefix(recording, f"{tmp_path}/"), sharding)
     from fsstore.kvstore.contract.driver import Write

@@ -154,8 +154,8 @@ def run(seed, place, chain, folder, monkeypatch, *, threads=4, steps=60):
     if place == "file":
         again = fsstore.open(store.spec()).result()
         np.testing.assert_array_equal(again.read().result(), model)
-    assert not write_order._places.now
-    assert not joint_write._queues.now
+    assert not write_order.unfinished()
+    assert not joint_write.unfinished()
 
 
 @pytest.mark.parametrize("place", PLACES)

@@ -280,10 +280,9 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
 
 @pytest.mark.parametrize(("few", "together"), [(32, 128), (6, 8), (0, 8)])
 @pytest.mark.parametrize("seed", range(10))
-def test_batches(seed, few, together, monkeypatch):
+def test_batches(seed, few, together, tune):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
-    monkeypatch.setattr("fsstore.chunk.plan.cell_run.FEW_CELLS", few)
-    monkeypatch.setattr("fsstore.chunk.plan.cell_run.CELLS_MADE_TOGETHER", together)
+    tune("chunk", FEW_CELLS=few, CELLS_MADE_TOGETHER=together)
     rng = random.Random(400 + seed)
     model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
     for _ in range(40):

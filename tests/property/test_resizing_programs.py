@@ -83,8 +83,8 @@ def run(seed, place, folder, patch, *, workers=4, steps=80):
             worker.columns,
             is_last=worker.known_at == at,
         )
-    assert not write_order._places.now
-    assert not joint_write._queues.now
+    assert not write_order.unfinished()
+    assert not joint_write.unfinished()
 
 
 def check(store, model, known, columns, *, is_last):

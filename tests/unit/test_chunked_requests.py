@@ -4,10 +4,6 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.plan import open_chunks
-from fsstore.chunk.read import reader as chunk_read
-from fsstore.chunk.read import shard_window
-from fsstore.chunk.shard import shard_entries
 from fsstore.kvstore.memory import MemoryKind
 from fsstore.testing.doubles import Recording
 
@@ -271,15 +267,13 @@ def test_pool_limit(requests):
 
 
 @pytest.mark.parametrize(("few", "ranges"), [(32, 6 + 16), (0, 4 + 8)])
-def test_a_large_shard_is_read_in_windows(few, ranges, requests, monkeypatch):
+def test_a_large_shard_is_read_in_windows(few, ranges, requests, tune):
     """Its index once and its sub-chunks a few at a time, all of them or some; what is missing is not asked for.
 
     Of many, those that lie next to each other are asked for as one.
     """
-    monkeypatch.setattr(shard_window, "NEAR_SHARD_BYTES", 32)  # two sub-chunks
-    for module in (chunk_read, open_chunks, shard_window):
-        monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)  # more is read by workers
-    monkeypatch.setattr(shard_entries, "FEW_CELLS", few)
+    # two sub-chunks at once, and more than four elements are read by workers
+    tune("chunk", NEAR_SHARD_BYTES=32, INLINE_READ_BYTES=16, FEW_CELLS=few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
     metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}

@@ -568,7 +568,6 @@ GIVEN: dict[str, str] = {
     "kvstore.icechunk.format.envelope": "what a block of zstd may hold",
     "kvstore.icechunk.format.identifier": "the format of Icechunk",
     "kvstore.icechunk.format.snapshot": "the format of Icechunk",
-    "kvstore.local.read": "what Linux reads in one call",
     "kvstore.ocdbt.format.envelope": "bytes that may hide no more than a limit",
     "kvstore.ocdbt.format.leaf": "the format of OCDBT",
     "kvstore.ocdbt.sink": "a page of a disk",

@@ -87,11 +87,11 @@ class Box(Indexable):
     def __init__(self, transform, written=None):
         self.transform, self.written = transform, [] if written is None else written
 
-    def _apply(self, change):
-        return Box(change(self.transform), self.written)
+    def _apply(self, change, *arguments):
+        return Box(change(self.transform, *arguments), self.written)
 
-    def _assign(self, change, value):
-        self.written.append((change(self.transform).shape, value))
+    def _assign(self, value, change, *arguments):
+        self.written.append((change(self.transform, *arguments).shape, value))
 
     def __repr__(self):
         return "Box"

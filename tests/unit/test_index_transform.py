@@ -330,7 +330,13 @@ def _general(bounds: Bounds, key: slice):
 def _indexed(bounds: Bounds, key: slice):
     """The same of a view."""
     try:
-        view = identity(IndexDomain._of_bounds([bounds], [""]))[key]
+        domain = IndexDomain(
+            inclusive_min=[bounds.low],
+            exclusive_max=[bounds.high],
+            implicit_lower_bounds=[bounds.implicit_low],
+            implicit_upper_bounds=[bounds.implicit_high],
+        )
+        view = identity(domain)[key]
     except StoreError as error:
         return str(error).replace("Computing interval slice for dimension 0: ", "")
     return view.domain.bounds(0), view.maps[0].offset, view.maps[0].stride

@@ -148,7 +148,7 @@ def test_a_context_reaches_the_store(tmp_path, protocol):
         fs = fsspec.filesystem("zarr3", fo=f"file://{tmp_path}/a", **options)
         fs = AbstractFileSystem.from_json(fs.to_json())
         fs.pipe_file("b", b"1")
-        driver = fs.kvstore._open.driver
+        driver = fs.kvstore.prefix.driver
     else:
         fs = fsspec.filesystem(protocol, **options)
         fs.pipe_file(f"file://{tmp_path}/a/b", b"1")

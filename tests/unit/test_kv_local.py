@@ -273,20 +273,18 @@ def test_truncation_during_a_read_is_an_error(tmp_path, monkeypatch):
         drive(KvPrefix(FAST, f"{tmp_path}/").read("k"))
 
 
-def test_large_values_are_read_in_pieces(tmp_path, monkeypatch):
+def test_large_values_are_read_in_pieces(tmp_path, monkeypatch, tune):
     """Values large enough for memory of their own arrive whole, read-only, and an early end is an error."""
     value = bytes(range(250)) * 12
     (tmp_path / "a").write_bytes(value)
-    monkeypatch.setattr(local_read, "_LARGE", 1000)
-    monkeypatch.setattr(local_read, "_PIECE", 700)
+    tune("kvstore", LARGE_VALUE_BYTES=1000, READ_CALL_BYTES=700)
     (found,) = local_read.read_batch([Read(f"{tmp_path}/a", 1, None)])
     assert found.value == value[1:]
     assert memoryview(found.value).readonly
-    with (
-        (tmp_path / "a").open("rb") as file,
-        pytest.raises(StoreError, match="DATA_LOSS: .*byte 3000 of 4000"),
-    ):
-        local_read._read_large(file.fileno(), 0, 4000)
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda fd, parts, at: 0 if at > 2000 else preadv(fd, parts, at))
+    with pytest.raises(StoreError, match="DATA_LOSS: .*byte 2100 of 3000"):
+        local_read.read_batch([Read(f"{tmp_path}/a", 0, None)])
 
 
 def test_pieces_are_joined(tmp_path, monkeypatch):
@@ -335,11 +333,11 @@ def test_syncing(tmp_path, monkeypatch):
     assert synced == []
 
 
-def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch):
+def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch, tune):
     """Each part is asked for when those before are written, full steps on their way to the disk; the sync comes last."""
     calls = recorded(monkeypatch, "writev", "fsync", "rename")
     monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
-    monkeypatch.setattr(local_stage, "STAGED_STEP_BYTES", 4)
+    tune("kvstore", STAGED_STEP_BYTES=4)
 
     def value():
         for portion in ([b"0123456789"], [b"ab", memoryview(b"cdef")], [b"g", b"", b"h"]):
@@ -572,7 +570,7 @@ def test_directories_are_synced_when_their_last_file_has_its_name(tmp_path, monk
 
 @pytest.mark.parametrize("large", [2, 10])
 @pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
-def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, monkeypatch, mode, large):
+def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, tune, mode, large):
     """What waits beside it is dropped, what is on its way to the disk is stored, and no lock is left."""
 
     def make(n):
@@ -580,13 +578,13 @@ def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, monkeypatch, mo
             raise StoreError("no more")
         return LateWrite(f"{tmp_path}/{n}", b"v" * (n + 1))
 
-    monkeypatch.setattr(local_write, "LARGE_FILE_BYTES", large)
+    tune("kvstore", LARGE_FILE_BYTES=large)
     with pytest.raises(StoreError, match="no more"):
         drive(LocalDriver(Protocol(mode)).write_late([partial(make, n) for n in range(5)], 1))
     assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(3) if n + 1 >= large]
 
 
-def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch):
+def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch, tune):
     """A thread that makes large values never waits for the disk, and is not ahead of it by more than a few."""
     disk, made, opened = threading.Event(), [], threading.Semaphore(0)
     real = os.fsync
@@ -597,7 +595,7 @@ def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch):
         real(fd)
 
     monkeypatch.setattr(local_stage.os, "fsync", slow)
-    monkeypatch.setattr(local_write, "LARGE_FILE_BYTES", 1)
+    tune("kvstore", LARGE_FILE_BYTES=1)
 
     def make(n):
         made.append(n)

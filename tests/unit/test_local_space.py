@@ -41,17 +41,16 @@ def later(monkeypatch):
 
 def held(folder):
     """Return the paths of held files below a folder."""
-    links = [f"/proc/self/fd/{fd}" for fd, _ in local_space._held.now.files]
+    links = [f"/proc/self/fd/{fd}" for fd in local_space.held()]
     return [path for path in map(os.readlink, links) if path.startswith(str(folder))]
 
 
 def wait_for_nothing_held():
     """Wait until all space is given back."""
     ends = time.monotonic() + 60
-    while (local_space._held.now.count, local_space._held.now.size) != (0, 0):
-        assert time.monotonic() < ends, local_space._held.now.files
+    while local_space.held():
+        assert time.monotonic() < ends, local_space.held()
         time.sleep(0.001)
-    assert not local_space._held.now.files
 
 
 def put(folder, *names, value=LARGE):
@@ -97,9 +96,9 @@ def test_small_files_and_files_of_other_machines_are_not_held(tmp_path, later, m
     assert held(tmp_path) == []
 
 
-def test_what_is_held_is_bounded(tmp_path, later, monkeypatch):
+def test_what_is_held_is_bounded(tmp_path, later, tune):
     """Beyond so many files, or bytes, a file is replaced as it is."""
-    monkeypatch.setattr(local_space, "HELD_SPACE_FILES", 3)
+    tune("kvstore", HELD_SPACE_FILES=3)
     names = [f"{number}" for number in range(5)]
     put(tmp_path, *names)
     put(tmp_path, *names)
@@ -107,8 +106,7 @@ def test_what_is_held_is_bounded(tmp_path, later, monkeypatch):
     for job in later:
         job()
     wait_for_nothing_held()
-    monkeypatch.setattr(local_space, "HELD_SPACE_FILES", 64)
-    monkeypatch.setattr(local_space, "HELD_SPACE_BYTES", 2 * len(LARGE))
+    tune("kvstore", HELD_SPACE_FILES=64, HELD_SPACE_BYTES=2 * len(LARGE))
     put(tmp_path, *names)
     assert len(held(tmp_path)) == 2
     give_back()
@@ -168,11 +166,11 @@ def test_a_forked_child_holds_nothing(tmp_path, later):
     path = os.fsencode(tmp_path / "a")
     put(tmp_path, "a")
     hold_space(path, os.stat(path))
-    [(fd, _)] = local_space._held.now.files
+    [fd] = local_space.held()
     child = os.fork()
     if child == 0:
         is_open = os.path.exists(f"/proc/self/fd/{fd}")
-        os._exit(1 if is_open or local_space._held.now.count else 0)
+        os._exit(1 if is_open or local_space.held() else 0)
     assert os.waitpid(child, 0)[1] == 0
     assert os.path.exists(f"/proc/self/fd/{fd}")
     give_back()
@@ -187,7 +185,7 @@ def test_a_child_forked_while_a_file_is_closed_holds_nothing(tmp_path, later, mo
     path = os.fsencode(tmp_path / "a")
     put(tmp_path, "a")
     hold_space(path, os.stat(path))
-    [(fd, _)] = local_space._held.now.files
+    [fd] = local_space.held()
     reached, go_on = threading.Event(), threading.Event()
 
     def close(fd):
@@ -200,7 +198,8 @@ def test_a_child_forked_while_a_file_is_closed_holds_nothing(tmp_path, later, mo
 
     monkeypatch.setattr(local_space, "os", SimpleNamespace(**{**vars(os), "close": close}))
     with (tmp_path / "other").open("wb") as other:
-        thread = threading.Thread(target=local_space._held.now.close)
+        give_back()
+        thread = threading.Thread(target=later[-1])
         thread.start()
         assert reached.wait(20)
         child = os.fork()

@@ -183,7 +183,7 @@ def listed(driver, keys=KeyRange()):
 def test_a_batch_of_writes_is_one_commit(way):
     """A thousand writes of one call or transaction make one version, and write two files."""
     store = KvStore.open("memory://|ocdbt:").result()
-    driver = store._open.driver
+    driver = store.prefix.driver
     recording = Recording(driver.source.base.driver)
     driver.source.base = driver.source.manifests = driver.source.base._replace(driver=recording)
     store["first"] = b"1"
@@ -206,7 +206,7 @@ def test_writes_not_waited_for_share_commits(tmp_path):
     for future in [store.write(f"k{number:03}", b"x" * 200) for number in range(500)]:
         future.result()
     assert len(store.list().result()) == 500
-    assert drive(store._open.driver.version())[0].generation < 250
+    assert drive(store.prefix.driver.version())[0].generation < 250
 
 
 def count_calls(recording):

@@ -175,9 +175,9 @@ def test_envelope_of_other_writers():
             envelope.unseal(envelope.BTREE_NODE, sealed(b"", method, version), "x")
 
 
-def test_decompression_bombs(monkeypatch):
+def test_decompression_bombs(tune):
     """A body that unfolds beyond the limit is refused, whether or not it says so."""
-    monkeypatch.setattr(envelope, "BODY_LIMIT", 10_000_000)
+    tune("kvstore", BODY_LIMIT=10_000_000)
     streaming = zstandard.ZstdCompressor().compressobj()
     silent = streaming.compress(bytes(20_000_000)) + streaming.flush()
     for frame in (silent, zstandard.compress(bytes(20_000_000))):
@@ -219,9 +219,9 @@ def test_shared_prefixes():
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted
 
 
-def test_shared_prefixes_in_blocks(monkeypatch):
+def test_shared_prefixes_in_blocks(tune):
     """Keys are compared in blocks; the seams do not show."""
-    monkeypatch.setattr("fsstore.kvstore.ocdbt.format.key_column.COMPARED_KEY_BYTES", 20)
+    tune("kvstore", COMPARED_KEY_BYTES=20)
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted

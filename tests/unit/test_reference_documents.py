@@ -93,7 +93,7 @@ def test_every_document_of_a_stored_set_is_found(tmp_path, form, prefix):
     store["g/u/.zarray"] = _array([1], [1]).encode()
     if form == "json":
         del store["g/w/.zattrs"]
-    place = KvPrefix(store._open.driver, prefix)
+    place = KvPrefix(store.prefix.driver, prefix)
 
     async def keys(pages):
         return {entry.key async for page in pages for entry in page}

@@ -440,14 +440,14 @@ def test_a_set_in_memory_is_written_without_a_copy_for_each_write():
     """Its changes grow in place, are listed and pickled while they do, and are those of one store."""
     refs = references.open({"x/0": "old"})
     store, other = references.store(refs), references.store(refs)
-    state = store._open.driver.overlay.state
+    state = store.prefix.driver.overlay.state
     listed, done = [], threading.Event()
 
     def look():
         while not done.is_set():
             keys = store.list().result()
             listed.append(len(keys) - len(set(keys)))
-            pickle.dumps(store._open.driver)
+            pickle.dumps(store.prefix.driver)
 
     looking = threading.Thread(target=look)
     looking.start()
@@ -457,11 +457,11 @@ def test_a_set_in_memory_is_written_without_a_copy_for_each_write():
     finally:
         done.set()
         looking.join()
-    assert store._open.driver.overlay.state is state
+    assert store.prefix.driver.overlay.state is state
     assert set(listed) == {0}
     assert (len(store.list().result()), store["x/0"]) == (2000, b"new")
     assert (dict(refs), other["x/0"], other.list().result()) == ({"x/0": b"old"}, b"old", [b"x/0"])
-    assert pickle.loads(pickle.dumps(store._open.driver)).overlay.state.changes == state.changes
+    assert pickle.loads(pickle.dumps(store.prefix.driver)).overlay.state.changes == state.changes
 
 
 def test_targets_are_opened_in_the_context_of_the_store(tmp_path):

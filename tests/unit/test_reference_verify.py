@@ -129,9 +129,9 @@ def test_what_stands_in_and_what_is_replaced(tmp_path):
     assert references.verify(refs, **members, rewrite=moved).problems[0].keys == ("b",)
 
 
-def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, monkeypatch):
+def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, tune):
     """A bounded number of problems is looked for; keys are named for each, and signatures of URLs are not printed."""
-    monkeypatch.setattr("fsstore.kvstore.reference.tools.verify.MAX_PROBLEMS", 100)
+    tune("kvstore.reference.tools", MAX_PROBLEMS=100)
     refs = {f"x/{n}.{m}": [f"{tmp_path}/gone{n}", m, 1] for n in range(300) for m in range(5)}
     found = references.verify(refs)
     assert (found.targets, len(found.problems), found.unchecked) == (300, 128, 172)
@@ -147,8 +147,8 @@ def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, mon
     assert "abc" not in str(signed)
 
 
-def test_damaged_chunks_are_reported_up_to_a_number(chunks, monkeypatch):
+def test_damaged_chunks_are_reported_up_to_a_number(chunks, tune):
     """A set with nothing but damage is not read to its end."""
-    monkeypatch.setattr("fsstore.references.MAX_PROBLEMS", 10)
+    tune("references", MAX_PROBLEMS=10)
     refs = _document([chunks[2]] * 50, shape=[150])
     assert len(references.verify(refs, decode=True).problems) == 10

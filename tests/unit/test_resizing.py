@@ -91,12 +91,12 @@ def test_a_resize_that_is_interrupted(place, before_writing):
 
 
 @pytest.mark.parametrize("guarded", [True, False])
-def test_what_is_written_after_growing_again_is_kept(place, before_writing, monkeypatch, guarded):
+def test_what_is_written_after_growing_again_is_kept(place, before_writing, monkeypatch, tune, guarded):
     """Another handle grows the array while chunks outside are deleted, also where deletions take no condition (S3)."""
     store, other = filled(place), opened(place)
     features = replace(place[0]().features, conditional_delete=guarded)
     monkeypatch.setattr(place[0], "features", features)
-    monkeypatch.setattr("fsstore.driver.trim_chunks.KEYS_AT_ONCE", 2)
+    tune("driver", KEYS_AT_ONCE=2)
 
     def grow():
         other.resolve().result().resize(exclusive_max=[20]).result()
@@ -119,9 +119,9 @@ def test_two_that_make_it_smaller(place, before_writing):
     assert stored(place) == [b"c/0", b"c/1"]
 
 
-def test_an_array_that_takes_its_place(place, before_writing, monkeypatch):
+def test_an_array_that_takes_its_place(place, before_writing, tune):
     """Chunks of another layout are not deleted."""
-    monkeypatch.setattr("fsstore.driver.trim_chunks.KEYS_AT_ONCE", 2)
+    tune("driver", KEYS_AT_ONCE=2)
     store = filled(place)
 
     def take():

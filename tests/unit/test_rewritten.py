@@ -41,7 +41,7 @@ rng = np.random.default_rng(5)
 @pytest.fixture(autouse=True)
 def nothing_kept():
     """Begin with nothing that other tests wrote."""
-    rewritten._pool.after_fork()
+    rewritten.pool.after_fork()
 
 
 @pytest.fixture
@@ -147,7 +147,7 @@ def test_what_is_not_given_back_as_it_is_is_not_kept(codecs, data_type):
     array, values = created("memory://test_rewritten/", codecs, data_type)
     for row in range(3):
         array[row].write(values[row + 1]).result()
-    assert rewritten._pool.now.used_bytes == 0
+    assert rewritten.pool.now.used_bytes == 0
 
 
 def test_lossy_filters_are_not_kept():
@@ -164,7 +164,7 @@ def test_lossy_filters_are_not_kept():
     array = fsstore.open(spec, create=True).result()
     array[:10].write(7.25).result()
     array[10].write(1).result()
-    assert rewritten._pool.now.used_bytes == 0
+    assert rewritten.pool.now.used_bytes == 0
     assert array[9, 9].read().result() == 7
 
 
@@ -173,12 +173,12 @@ def test_little_is_kept():
     array, values = created("memory://test_rewritten/", [LITTLE, ZSTD], shape=(2048, 1024))
     for row in range(3):
         array[row].write(values[row]).result()
-    assert 4 << 20 < rewritten._pool.now.used_bytes <= 8 << 20
-    rewritten._pool.after_fork()
+    assert 4 << 20 < rewritten.pool.now.used_bytes <= 8 << 20
+    rewritten.pool.after_fork()
     array, values = created("memory://test_rewritten/b/", [LITTLE, ZSTD], shape=(2049, 1024))
     for row in range(3):
         array[row].write(values[row]).result()
-    assert rewritten._pool.now.used_bytes == 0
+    assert rewritten.pool.now.used_bytes == 0
 
 
 def test_who_takes_a_chunk_has_it_alone():
@@ -206,12 +206,10 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent():
     """The lock of what is kept may be held by a thread that the child does not have."""
     array, _ = created("memory://test_rewritten/", [LITTLE, ZSTD])
     array[0].write(1).result()
-    with rewritten._pool.now._lock:
+    with rewritten.pool.now._lock:
         child = os.fork()
         if not child:
             os._exit(
-                0
-                if rewritten._pool.now.take("anything") is None and not rewritten._pool.now.used_bytes
-                else 1
+                0 if rewritten.pool.now.take("anything") is None and not rewritten.pool.now.used_bytes else 1
             )
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

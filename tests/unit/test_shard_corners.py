@@ -8,8 +8,6 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.read import reader as chunk_read
-from fsstore.chunk.read import shard_window
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 
@@ -104,13 +102,12 @@ def test_large_sub_chunks_of_transposed_shards(codec):
 
 
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
-def test_windows_of_many_shards(codecs, monkeypatch):
+def test_windows_of_many_shards(codecs, tune):
     """Shards are read some at a time, a box of their grid; what is read is what NumPy selects, whatever the number."""
     array, data = opened(codecs)
     keys = [np.s_[:], np.s_[::-1, ::3], np.s_[:, 17], np.s_[3, ::-2, 5:9], np.s_[2:19, 30:3:-1, ::7]]
     for most in (1 << 12, 1 << 14, 1 << 22):
-        for module in (chunk_read, shard_window):
-            monkeypatch.setattr(module, "INLINE_READ_BYTES", most)
+        tune("chunk", INLINE_READ_BYTES=most)
         for key in keys:
             np.testing.assert_array_equal(array[key].read().result(), data[key])
     rows = np.array([19, 3, 3, 0, 12])

@@ -6,11 +6,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.plan import open_chunks
 from fsstore.chunk.read import reader as chunk_read
-from fsstore.chunk.read import shard_window
 from fsstore.chunk.read import window as chunk_window
-from fsstore.chunk.shard import shard_entries
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver
@@ -35,13 +32,9 @@ CHAINS = {
 
 
 @pytest.fixture(params=[0, 32])
-def in_parts(request, monkeypatch):
+def in_parts(request, tune):
     """Shards of more than 256 bytes are read in parts, by columns of entries or one by one."""
-    monkeypatch.setattr(shard_window, "NEAR_SHARD_BYTES", 256)
-    for module in (chunk_read, open_chunks, shard_window):
-        monkeypatch.setattr(module, "INLINE_READ_BYTES", 16)
-    for module in (shard_entries, shard_window):
-        monkeypatch.setattr(module, "FEW_CELLS", request.param)
+    tune("chunk", NEAR_SHARD_BYTES=256, INLINE_READ_BYTES=16, FEW_CELLS=request.param)
 
 
 def opened(codecs, values, threads=2):
@@ -115,11 +108,11 @@ def test_listed_positions_read_an_index_once(in_parts):
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize(("threads", "waits"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("listed", [False, True])
-def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkeypatch):
+def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkeypatch, tune):
     """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
-        monkeypatch.setattr(shard_window, "FAR_SHARD_BYTES", 256)
+        tune("chunk", FAR_SHARD_BYTES=256)
     store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]

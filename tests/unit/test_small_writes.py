@@ -132,7 +132,7 @@ def test_an_error_belongs_to_its_write(gate):
             with pytest.raises(StoreError, match="refused"):
                 future.result(10)
     assert (store[:20].read().result() == 1).all()
-    assert not joint_write._queues.now
+    assert not joint_write.unfinished()
 
 
 def test_what_a_local_file_refuses_fails_alone(tmp_path):
@@ -218,12 +218,12 @@ def test_threads_write_parts_of_the_same_chunks(tmp_path):
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
     assert store[:, 5].read().result().tolist() == list(range(1, 65))
-    assert not joint_write._queues.now
+    assert not joint_write.unfinished()
 
 
-def test_values_that_wait_are_bounded(gate, monkeypatch):
+def test_values_that_wait_are_bounded(gate, tune):
     """Who begins more than may wait helps to write."""
-    monkeypatch.setattr(joint_write, "SMALL_WAITING_BYTES", 20_000)
+    tune("chunk", SMALL_WAITING_BYTES=20_000)
     store = created("memory://bounded/", shape=(400, 36))
     begun(store, gate, [])
     gate.set()
@@ -325,4 +325,4 @@ def test_a_queue_ends_with_its_work(tmp_path):
     """Nothing is kept of a store in which all is written."""
     store = created(f"file://{tmp_path}/")
     [future.result() for future in [store[row].write(1) for row in range(24)]]
-    assert not any(isinstance(driver, LocalDriver) for driver in joint_write._queues.now)
+    assert not any(isinstance(driver, LocalDriver) for driver in joint_write.unfinished())

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.write import stored_shard
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain import shard_layout
 from fsstore.codec.chain.chain import CodecChain
@@ -114,7 +113,7 @@ def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):
     """Sub-chunks are of the generation of the index, or nobody gets them."""
     store = opened(tmp_path, CHAINS["raw"])
     store.write(np.random.default_rng(0).integers(0, 2**16, SHAPE, "u2")).result()
-    driver = store.kvstore._driver()
+    driver = store.kvstore.prefix.driver
     layout = CodecChain.from_json(CHAINS["raw"]).bind(ChunkSpec(np.dtype("u2"), SHARD, np.uint16(0))).shard
     assert isinstance(layout, shard_layout.ShardLayout)
     key = store.kvstore.path + "c/0/0/0"
@@ -129,9 +128,11 @@ def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [9, 0], ids=["longer", "shorter"])
-def test_a_part_is_written_again_if_the_shard_was_rewritten_without_its_lock(fill, tmp_path, monkeypatch):
+def test_a_part_is_written_again_if_the_shard_was_rewritten_without_its_lock(
+    fill, tmp_path, monkeypatch, tune
+):
     """Without locks another writer may come between the blocks of a shard; no update of either is lost then."""
-    monkeypatch.setattr(stored_shard, "STORED_BLOCK_BYTES", 100_000)
+    tune("chunk", STORED_BLOCK_BYTES=100_000)
     unlocked = {"file_io_locking": {"mode": "none"}}
     store, other = (opened(tmp_path, CHAINS["raw"], **unlocked) for _ in range(2))
     values = np.random.default_rng(0).integers(1, 2**16, SHAPE, "u2")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.codec.chain import shard_layout
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.fill import equals_fill, rows_equal_fill
@@ -132,10 +131,10 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
     assert (array.read().result() == values).all()
 
 
-def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch):
+def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch, tune):
     """The first sub-chunks are in the file before the last are encoded, and partial writes do the same."""
     monkeypatch.setattr(execution, "core_count", lambda: 1)
-    monkeypatch.setattr(shard_layout, "SHARD_PORTION_BYTES", 1)
+    tune("codec", SHARD_PORTION_BYTES=1)
     events = []
     encode, writev = BoundChain.encode, os.writev
     monkeypatch.setattr(BoundChain, "encode", lambda *a: events.append("encode") or encode(*a))

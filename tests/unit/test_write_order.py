@@ -92,7 +92,7 @@ def store(request, monkeypatch):
         monkeypatch.setattr(MemoryKind, "open", opened)
     made = created("memory://order/")
     yield made
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 @pytest.mark.parametrize(
@@ -153,9 +153,9 @@ def test_what_touches_other_chunks_does_not_wait(gate):
     large.result(10)
 
 
-def test_writes_of_very_many_chunks_stand_for_all(gate, monkeypatch):
+def test_writes_of_very_many_chunks_stand_for_all(gate, tune):
     """Chunks are not listed without bound."""
-    monkeypatch.setattr(write_order, "LISTED_CHUNKS", 3)
+    tune("chunk", LISTED_CHUNKS=3)
     store = created("memory://many/")
     futures = [store.write(1), store[300, 300].write(2), store.write(3), store[0, 0].write(4)]
     assert gate.reached.wait(10)
@@ -164,7 +164,7 @@ def test_writes_of_very_many_chunks_stand_for_all(gate, monkeypatch):
     values = store.read().result(10)
     assert (values[0, 0], values[300, 300], values[9, 9]) == (4, 3, 3)
     [future.result(10) for future in futures]
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 def test_fields_of_one_array_have_chunks_in_common(gate):
@@ -198,7 +198,7 @@ def test_a_cancelled_write_is_waited_for_as_long_as_it_is_under_way(gate):
     last.result(10)
     values = store[:256].read().result(10)
     assert (values[3, 3], values[4, 4], values.sum()) == (2, 4, values.size * 2 + 2)
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 def test_an_error_is_that_of_its_write(gate):
@@ -296,7 +296,7 @@ def test_writes_that_look_at_the_metadata_first_keep_their_order(monkeypatch):
     third = store.write(3)
     assert store.resize(exclusive_max=[256, 512]).result(20).shape == (256, 512)
     third.result(20)
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 class Filesystem(MemoryFileSystem):
@@ -330,7 +330,7 @@ def test_what_a_thread_writes_is_waited_for_although_it_was_cancelled():
     filesystem.go_on.set()
     later.result(10)
     assert (store[:256].read().result(10) == 2).all()
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):
@@ -373,7 +373,7 @@ def test_who_is_called_back_may_wait(gate):
     while len(answers) < 2:
         time.sleep(0.01)
     assert answers == [[[2, 2], [1, 1]], (512, 256)]
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 def test_an_interrupted_write_is_not_waited_for(gate, monkeypatch):
@@ -392,7 +392,7 @@ def test_an_interrupted_write_is_not_waited_for(gate, monkeypatch):
     gate.set()
     assert (store[:256].read().result(10) == 1).all()
     large.result(10)
-    assert not write_order._places.now
+    assert not write_order.unfinished()
 
 
 EXIT = """

@@ -24,17 +24,17 @@ def spec(**changes):
     return {"driver": "zarr3", "kvstore": "memory://", "metadata": {**copy.deepcopy(METADATA), **changes}}
 
 
-def test_parsed_once(monkeypatch):
+def test_parsed_once(tune):
     """Equal members are parsed once; others are not taken for them."""
-    zarr3._constraints.cache_clear()
+    zarr3.kept_constraints.cache_clear()
     for _ in range(3):
         assert ts.Spec(spec()).rank == 2
-    assert zarr3._constraints.cache_info().misses == 1
+    assert zarr3.kept_constraints.cache_info().misses == 1
     assert ts.Spec(spec(shape=[4, 7])).domain.shape == (4, 7)
-    assert zarr3._constraints.cache_info().misses == 2
-    monkeypatch.setattr(zarr3, "_MAX_KEPT", 10)
+    assert zarr3.kept_constraints.cache_info().misses == 2
+    tune("format", MAX_KEPT=10)
     assert ts.Spec(spec(shape=[4, 8])).domain.shape == (4, 8)
-    assert zarr3._constraints.cache_info().currsize == 2
+    assert zarr3.kept_constraints.cache_info().currsize == 2
 
 
 def test_nothing_is_shared():

@@ -223,6 +223,11 @@ class SliceSegments(Sequence[Segment]):
         """Yield the segments in order of chunks."""
         return map(self._made, self.chunks)
 
+    @property
+    def covers_some(self) -> bool:
+        """Whether all of some chunk is selected, in order."""
+        return self._step == 1 and any(each.covers for each in self)
+
     def _made(self, chunk: int) -> Segment:
         start, size, count, low = self._axis.start(chunk), self._axis.size(chunk), self._count, self._low
         pace = abs(self._step)

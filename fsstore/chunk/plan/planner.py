@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, point_segment, slice_segments
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment, SliceSegments, point_segment, slice_segments
 from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
 
 __all__ = [
@@ -86,6 +86,12 @@ class PlanComponent(NamedTuple):
     def is_joint(self) -> bool:
         """Whether the segments are `Points`."""
         return len(self.outputs) > 1 or len(self.inputs) > 1
+
+    @property
+    def covers_some(self) -> bool:
+        """Whether some segment is all of a chunk along its dimensions."""
+        segments = self.segments
+        return segments.covers_some if isinstance(segments, SliceSegments) else any(map(_covers, segments))
 
     @property
     def listed(self) -> ListedSegments | None:
@@ -184,7 +190,7 @@ class CellPlan(NamedTuple):
     @property
     def covers_some(self) -> bool:
         """Whether all of some chunk is wanted."""
-        return all(any(map(_covers, component.segments)) for component in self.components)
+        return all(component.covers_some for component in self.components)
 
     def chunk_numbers(self, cell: Any) -> Sequence[int]:
         """Return the numbers of a cell's chunk along each output dimension."""

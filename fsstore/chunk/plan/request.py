@@ -53,7 +53,7 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[Planned]:
 def maps_within(
     transform: IndexTransform, shape: Sequence[int]
 ) -> tuple[tuple[int, ...], list[Planned]] | None:
-    """Return what `located` does of a transform whose positions are affine and lie within the array, else None.
+    """Return what `located` does of a transform whose positions lie within the array, else None.
 
     Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
     that is implicit is where the array ends.
@@ -63,8 +63,9 @@ def maps_within(
         return None
     low, high, open_ended = domain.inclusive_min, [*domain.exclusive_max], [*domain.implicit_upper_bounds]
     maps: list[Planned] = []
-    for (method, offset, stride, source, _, _), extent in zip(transform.maps, shape, strict=True):
-        first = last = offset
+    for output, extent in zip(transform.maps, shape, strict=True):
+        method, offset, stride, source, _, _ = output
+        first = last = offset if method != ARRAY else 0
         if method == SINGLE:
             if open_ended[source] and stride > 0:
                 high[source], open_ended[source] = (extent - 1 - offset) // stride + 1, False
@@ -73,11 +74,29 @@ def maps_within(
             first += stride * low[source]
             last += stride * (high[source] - 1)
             maps.append(Affine(first, stride, source))
+        elif method == ARRAY:
+            found = _listed_within(output, extent)
+            if found is None:
+                return None
+            maps.append(found)
         else:
             maps.append(Constant(offset))
-        if method == ARRAY or not (0 <= first < extent and 0 <= last < extent):
+        if not (0 <= first < extent and 0 <= last < extent):
             return None
     return None if True in open_ended else (tuple(map(sub, high, low)), maps)
+
+
+def _listed_within(output: OutputMap, extent: int) -> Indexed | None:
+    """Return a map of listed positions that lie within the array, or None."""
+    _, offset, stride, _, values, (low, high) = output
+    if values is None or not values.size:
+        return None
+    least, most = int(np.minimum.reduce(values, None)), int(np.maximum.reduce(values, None))
+    ends = sorted((offset + stride * least, offset + stride * most))
+    if not (low <= least and most < high and ends[0] >= 0 and ends[1] < extent):
+        return None
+    positions = values if (offset, stride) == (0, 1) else offset + stride * values
+    return Indexed(positions, (ends[0], ends[1]))
 
 
 def _indexed(output: OutputMap, checked: tuple[int, int] | None) -> Indexed:

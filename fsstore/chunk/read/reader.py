@@ -206,10 +206,12 @@ def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Ite
 
 def _cells_at_once(chunks: OpenChunks, outline: CellPlan, share: int, touched: int) -> int:
     """Return how many chunks a window has, up to a share, if a worker decodes `touched` bytes."""
-    return outline.even(max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched))))
+    return outline.even(
+        max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched, listed=outline.listed)))
+    )
 
 
-def _most_cells(chunks: OpenChunks, touched: int) -> int:
+def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
     """Return how many chunks a window may have, if a worker decodes `touched` bytes.
 
     Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
@@ -222,7 +224,7 @@ def _most_cells(chunks: OpenChunks, touched: int) -> int:
         return FAR_WINDOW_BYTES // size
     if chunks.model.chain.effort > size:
         return max(NEAR_WINDOW_BYTES, min(touched // SLOW_WINDOWS, SLOW_WINDOW_BYTES)) // size
-    return 1 if size > TOGETHER_BYTES else NEAR_WINDOW_BYTES // size
+    return NEAR_WINDOW_BYTES // size if listed or size <= TOGETHER_BYTES else 1
 
 
 def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:

@@ -28,6 +28,7 @@ from fsstore.chunk.tuning import (
     NEAR_SHARD_BYTES,
     NEAR_SHARDS_BYTES,
     NEAR_WINDOW_BYTES,
+    READ_WINDOW_CELLS,
     THREAD_WORTH_BYTES,
 )
 from fsstore.codec.chain.shard_layout import grid_boxes
@@ -92,7 +93,8 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
     ]
     counts = list(map(len, shards))
     share = max(1, entries.touched_bytes // math.prod(counts))
-    for index in grid_boxes(counts, max(1, most // share)):
+    at_once = min(most // share, READ_WINDOW_CELLS * math.prod(counts) // touched.cell_count)
+    for index in grid_boxes(counts, max(1, at_once)):
         chosen = [slice(None)] * len(counts)
         chosen[: len(index)] = [each if isinstance(each, slice) else slice(each, each + 1) for each in index]
         runs = [ranges[at] for ranges, at in zip(shards, chosen, strict=True)]

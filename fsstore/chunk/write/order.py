@@ -31,7 +31,7 @@ from fsstore.runtime.wake import Flag
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["after", "before", "in_order", "in_turn", "over", "touched"]
+__all__ = ["after", "before", "in_order", "in_turn", "over", "touched", "unfinished"]
 
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
@@ -200,6 +200,11 @@ def in_turn(
 def _turns(store: KvPrefix) -> KvPrefix:
     """Return what stands for the writes at a place that are still to be begun; no key has a zero byte there."""
     return store._replace(path=store.path + "\0")
+
+
+def unfinished() -> int:
+    """Return how many stores have large writes of this process that are not over."""
+    return len(_places.now)
 
 
 async def over(store: KvPrefix) -> None:

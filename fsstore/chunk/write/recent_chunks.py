@@ -18,10 +18,11 @@ from fsstore.codec.contract import Array, Buffer
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.state import OfProcess
 
-__all__ = ["is_kept", "keep", "taken"]
+__all__ = ["is_kept", "keep", "pool", "taken"]
 
 _Key: TypeAlias = tuple[BoundChain, int, bytes]
-_pool = OfProcess(lambda: CachePool(RECENT_BYTES))  # a forked child of few writes would keep it for ever
+pool = OfProcess(lambda: CachePool(RECENT_BYTES))
+"""The chunks of this process; a forked child that writes little would keep those of its parent for ever."""
 
 
 def is_kept(chain: BoundChain) -> bool:
@@ -36,12 +37,12 @@ def is_kept(chain: BoundChain) -> bool:
 def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
     """Keep what `data` decodes to, if such chunks are kept; the caller leaves `chunk` alone from now on."""
     if is_kept(chain) and isinstance(data, bytes):  # others may be views of memory that is used again
-        _pool.now.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
+        pool.now.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
     """Return what `data` decodes to if that is kept; it is the caller's then, to change it if need be."""
-    found = _pool.now.take(_key(chain, data)) if is_kept(chain) else None
+    found = pool.now.take(_key(chain, data)) if is_kept(chain) else None
     # which compares memory, also with a view: `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None
 

@@ -34,7 +34,7 @@ from fsstore.runtime.state import OfProcess, OfThread
 from fsstore.runtime.together import Outcome, outcomes, tell
 from fsstore.runtime.wake import Bell
 
-__all__ = ["settle", "write_small"]
+__all__ = ["settle", "unfinished", "write_small"]
 
 
 _lock = fork.lock()  # guards the queues
@@ -240,6 +240,11 @@ def write_small(request: WriteRequest, cut: Plan) -> Future[None]:
         queue.add(path, future, by_key)
     queue.work_on()
     return future
+
+
+def unfinished() -> set[KvDriver]:
+    """Return the stores that have small writes of this process that are not over."""
+    return set(_queues.now)
 
 
 def settle(store: KvPrefix) -> None:

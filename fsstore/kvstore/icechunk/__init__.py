@@ -4,7 +4,6 @@
 * `checksum`: whether the object behind a virtual chunk is still the one that was referred to
 * `detect`: how a repository is recognised
 * `driver`: the key-value store over one branch, tag or snapshot
-* `export`: a snapshot as a reference set
 * `format`: the format, without I/O
 * `keys`: which array and which chunk a key names
 * `kind`: members, URLs, how it is opened

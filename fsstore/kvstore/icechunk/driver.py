@@ -31,13 +31,14 @@ from fsstore.kvstore.icechunk.format.manifest import ArrayManifest, Reference
 from fsstore.kvstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, SnapshotNode
 from fsstore.kvstore.icechunk.keys import DOCUMENT, array_of
 from fsstore.kvstore.icechunk.listing import pages_of
+from fsstore.kvstore.icechunk.location import NAMED
 from fsstore.kvstore.icechunk.repository import PinnedSnapshot, Repository
-from fsstore.kvstore.icechunk.virtual import Part
+from fsstore.kvstore.icechunk.virtual import Part, urls_of
 from fsstore.kvstore.reference.state.set_state import inline_generation
 from fsstore.kvstore.tuning import TREE_PAGE
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["IcechunkDriver"]
+__all__ = ["IcechunkDriver", "references_of"]
 
 
 Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]
@@ -226,3 +227,36 @@ def _may_hold(path: str, keys: KeyRange) -> bool:
     inside = KeyRange.prefix(f"{path}/" if path else "")
     low = max(inside.inclusive_min, keys.inclusive_min)
     return all(not end or low < end for end in (inside.exclusive_max, keys.exclusive_max))
+
+
+async def references_of(driver: IcechunkDriver, prefix: str = "") -> dict[str, Any]:
+    """Return the references below a path, by the rest of their keys, as a mapping that is a set of version 0.
+
+    Documents and small chunks are inline.  Virtual chunks keep their URLs, with the names of containers expanded;
+    chunks of the repository itself are relative to its directory.  Sets have no checksums of their targets.
+    """
+    repository = driver.repository
+    session = await repository.session()
+    out: dict[str, Any] = {}
+    found: list[tuple[str, Reference]] = []
+    for path, node in session.snapshot.nodes.items():
+        head = f"{path}/" if path else ""
+        if (head + DOCUMENT).startswith(prefix):
+            out[(head + DOCUMENT)[len(prefix) :]] = bytes(node.document)
+        if node.is_array and (head.startswith(prefix) or prefix.startswith(head)):
+            async for page in pages_of(repository, session, node):
+                pairs = zip(page.names, page.tables, strict=True)
+                found += [(name, page.array.reference(at)) for name, at in pairs if name.startswith(prefix)]
+    virtual = [each for _, each in found if each.kind == "virtual"]
+    named = any(each.place.startswith(NAMED) for each in virtual)
+    try:
+        urls = iter(urls_of(virtual, await repository.containers() if named else {}))
+    except StoreError as error:
+        raise error.within(f"Error reading {repository.described}") from error
+    for name, each in found:
+        if each.kind == "inline":
+            out[name[len(prefix) :]] = bytes(each.value)
+        else:
+            place = next(urls) if each.kind == "virtual" else f"chunks/{each.place}"
+            out[name[len(prefix) :]] = [place, each.offset, each.length]
+    return out

@@ -14,7 +14,6 @@ import mmap
 import os
 import stat
 import struct
-import sys
 from collections.abc import Sequence
 from itertools import repeat
 
@@ -27,10 +26,12 @@ from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, 
 from fsstore.kvstore.local.path import file_path, os_failure
 from fsstore.kvstore.tuning import (
     COPIED_SLICE_BYTES,
+    LARGE_VALUE_BYTES,
     LOCAL_GAP_BYTES,
     LOCAL_SPAN_BYTES,
     MAPPED_FROM_BYTES,
     MERGED_RANGES_FROM,
+    READ_CALL_BYTES,
 )
 from fsstore.values.json_value import quote
 
@@ -41,8 +42,6 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0
 _ABSENT = frozenset((errno.ENOENT, errno.ENOTDIR))
 _GENERATION = struct.Struct("<xQQq")
 _tuple = tuple.__new__
-_LARGE = 4 << 20 if hasattr(os, "preadv") else sys.maxsize  # bytes from which NumPy asks for large pages
-_PIECE = 0x7FFFF000  # Linux reads at most this much in one call
 
 
 def generation_of(status: os.stat_result) -> bytes:
@@ -112,7 +111,7 @@ def _read_rest(fd: int, value: bytes, low: int, high: int) -> bytes:
     parts = [value]
     at = low + len(value)
     while at < high:
-        part = os.pread(fd, min(high - at, _PIECE), at)
+        part = os.pread(fd, min(high - at, READ_CALL_BYTES), at)
         if not part:
             raise _cut_off(at, high)
         parts.append(part)
@@ -131,7 +130,7 @@ def _map(fd: int, low: int, high: int) -> Buffer:
 
 
 def _pread(fd: int, low: int, high: int) -> Buffer:
-    if high - low >= _LARGE:
+    if high - low >= LARGE_VALUE_BYTES and hasattr(os, "preadv"):
         return _read_large(fd, low, high)
     value = os.pread(fd, high - low, low)
     return value if len(value) == high - low else _read_rest(fd, value, low, high)
@@ -142,7 +141,7 @@ def _read_large(fd: int, low: int, high: int) -> memoryview:
     value = np.empty(high - low, np.uint8).data
     at = 0
     while at < len(value):
-        count = os.preadv(fd, [value[at : at + _PIECE]], low + at)
+        count = os.preadv(fd, [value[at : at + READ_CALL_BYTES]], low + at)
         if not count:
             raise _cut_off(low + at, high)
         at += count

@@ -19,7 +19,7 @@ from fsstore.kvstore.tuning import HELD_SPACE_BYTES, HELD_SPACE_FILES, SPACE_FRO
 from fsstore.runtime import execution, fork
 from fsstore.runtime.state import OfProcess
 
-__all__ = ["give_back", "hold_space"]
+__all__ = ["give_back", "held", "hold_space"]
 
 _FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
@@ -64,11 +64,16 @@ class _Held:
             except IndexError:  # another thread took the last one
                 return
             os.close(fd)
-            self.open.discard(file)
             self.release(before.st_size)
+            self.open.discard(file)
 
 
 _held = OfProcess(_Held, leave=_Held.leave)
+
+
+def held() -> list[int]:
+    """Return the descriptors of replaced files whose space is not given back yet."""
+    return [fd for fd, _ in _held.now.open.copy()]
 
 
 def hold_space(path: bytes, before: os.stat_result) -> None:

@@ -31,8 +31,8 @@ class NodePool(Protocol):
 class NodeCache:
     """The cache of one database: its own few megabytes first, the pool behind them."""
 
-    def __init__(self, pool: NodePool | None, owner: Hashable, own_bytes: int = NODES_KEPT_BYTES) -> None:
-        self._own = CachePool(own_bytes)
+    def __init__(self, pool: NodePool | None, owner: Hashable) -> None:
+        self._own = CachePool(NODES_KEPT_BYTES)
         self._pool = pool
         self._owner = owner
 

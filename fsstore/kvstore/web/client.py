@@ -66,7 +66,7 @@ class HttpClient:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
         self._idle_s, self._follow, self._judge, self._most = idle_s, follow, judge, most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
+        self.kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
         self._dial = Dial(idle_s, CONNECTION_KEPT_S, judge)
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
@@ -126,10 +126,10 @@ class HttpClient:
         if origin in self._distrusted:
             _give_up(connection)
         elif connection.open:
-            self._kept[connection] = origin
-            if len(self._kept) > self._most:
-                first = next(iter(self._kept))
-                del self._kept[first]
+            self.kept[connection] = origin
+            if len(self.kept) > self._most:
+                first = next(iter(self.kept))
+                del self.kept[first]
                 first.close()
         return reply
 
@@ -137,13 +137,13 @@ class HttpClient:
         """Return a kept connection, the one used last of those that have rested."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self._kept, self._dial = loop, {}, Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
-            weakref.finalize(self, _close_all, self._kept, loop).atexit = False
+            self._loop, self.kept, self._dial = loop, {}, Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
+            weakref.finalize(self, _close_all, self.kept, loop).atexit = False
         trusted = origin not in self._distrusted
-        for connection in [kept for kept, place in reversed(self._kept.items()) if place == origin]:
+        for connection in [kept for kept, place in reversed(self.kept.items()) if place == origin]:
             if trusted and connection.open and not connection.rested:
                 continue
-            del self._kept[connection]
+            del self.kept[connection]
             if trusted and connection.clean and loop.time() - connection.last_active < CONNECTION_KEPT_S:
                 return connection
             _give_up(connection)

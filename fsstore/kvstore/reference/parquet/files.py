@@ -48,8 +48,8 @@ def where_of(name: str) -> Where | None:
 class PartitionFiles:
     """The files below `base`, a directory; its path ends with a slash.  Their rows point into `urls`."""
 
-    def __init__(self, base: KvPrefix, budget: int = PARQUET_KEPT_BYTES) -> None:
-        self.base, self.budget = base, budget
+    def __init__(self, base: KvPrefix) -> None:
+        self.base = base
         self.urls: list[str] = []
         self._ids: dict[str, int] = {}
         self._kept: OrderedDict[Where, Loaded] = OrderedDict()
@@ -82,7 +82,7 @@ class PartitionFiles:
             if where not in self._kept and changes == self._changes:
                 self._kept[where] = file
                 self._size += _cost(file)
-            while self._size > self.budget and len(self._kept) > 1:
+            while self._size > PARQUET_KEPT_BYTES and len(self._kept) > 1:
                 self._size -= _cost(self._kept.popitem(last=False)[1])
 
     def replace(self, where: Where, old: Loaded | None, new: Loaded | None) -> None:

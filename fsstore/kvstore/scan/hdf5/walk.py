@@ -57,10 +57,10 @@ class _Awaited(NamedTuple):
 
 
 class Walk:
-    """The walk through a file; `step` is called until it is done.  `parse` is false to let h5py describe everything."""
+    """The walk through a file; `step` is called until it is done."""
 
-    def __init__(self, file: OpenHdf5, *, parse: bool = True) -> None:
-        self._file, self._parse = file, parse
+    def __init__(self, file: OpenHdf5) -> None:
+        self._file = file
         self.found = Objects()
         self._pending: list[_Awaited] = []
         self._seen: dict[int, str] = {}
@@ -95,7 +95,7 @@ class Walk:
 
     def _visit(self, object_: _Awaited) -> None:
         path, address = object_
-        reader = self._file.reader if self._parse else None
+        reader = self._file.reader
         if reader is None:
             self._by_library(path, address)
             return

@@ -23,8 +23,8 @@ __all__ = ["extensible", "fixed"]
 _PREFIX = 14  # signature, version, client, address of the header
 
 
-def _word(data: bytes, at: int, width: int = 8) -> int:
-    return int.from_bytes(data[at : at + width], "little")
+def _word(data: bytes, at: int) -> int:
+    return int.from_bytes(data[at : at + 8], "little")
 
 
 def _signed(source: ScanSource, data: bytes, signature: bytes, offset: int) -> bytes:
