@@ -129,9 +129,7 @@ def test_floats_that_are_no_integers(name):
         assert seen[0] == seen[1], value
 
 
-@pytest.mark.parametrize(
-    "name", ["bool", "int8", "uint16", "int32", "float32", "int4", "complex64"]
-)
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int32", "float32", "int4", "complex64"])
 def test_fill_values_in_arrays(name):
     """A fill value in an array of NumPy has to fit by its type, also in one without dimensions; a number by its value."""
     given = (
