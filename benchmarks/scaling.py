@@ -15,6 +15,7 @@ import argparse
 import math
 import sys
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,6 +26,7 @@ __all__ = ["Curve", "main"]
 
 Work = Callable[[], Any]
 _RUNS, _BUDGET_S, _VISIBLE_S = 5, 0.4, 1e-3
+_FLAT = 1.5  # times the least memory that a request may take, however large the array is
 _CHUNK = 100_000  # elements of the arrays whose elements are counted
 _TINY = 8  # elements of the chunks that are counted
 _FEWER = {"chunks": 2, "sub-chunks": 2, "arrays": 4, "open": 0}
@@ -134,15 +136,15 @@ def _chunks_written(count: int) -> Work:
 
 
 def _opened(count: int) -> Work:
-    """Open an array of which as many chunks are stored, up to 10,000, in a grid of as many."""
+    """Open an array of which as many chunks are stored, up to 100,000, in a grid of as many."""
     import fsstore
 
     context = fsstore.Context()
-    metadata = {"shape": [count * _TINY], "data_type": "int32"}
+    metadata: dict[str, Any] = {"shape": [count * _TINY], "data_type": "int32"}
     metadata["chunk_grid"] = {"name": "regular", "configuration": {"chunk_shape": [_TINY]}}
     spec = {"driver": "zarr3", "kvstore": "memory://"}
     made = fsstore.open(spec | {"metadata": metadata}, create=True, context=context).result()
-    stored = min(count, 10_000) * _TINY
+    stored = min(count, 100_000) * _TINY
     made[:stored].write(np.arange(stored, dtype="i4")).result()
     fresh = spec | {"recheck_cached_metadata": True}
     return lambda: fsstore.open(fresh, context=context).result()
@@ -198,6 +200,28 @@ def measure(words: list[str], most: int) -> Iterator[Curve]:
         lowest = 3 if unit == "elements" else 0
         sizes = [10**power for power in range(lowest, most - _FEWER.get(unit, 0) + 1)]
         yield Curve(name, unit, [(size, _seconds(make(size))) for size in sizes])
+
+
+def peak(count: int) -> int:
+    """Return how many bytes opening an array of so many chunks and reading ten of them takes at most."""
+    import fsstore
+
+    context, spec = fsstore.Context(), {"driver": "zarr3", "kvstore": "memory://"}
+    grid = {"name": "regular", "configuration": {"chunk_shape": [_TINY]}}
+    metadata: dict[str, Any] = {"shape": [max(count, 10) * _TINY], "data_type": "int32", "chunk_grid": grid}
+    made = fsstore.open(spec | {"metadata": metadata}, create=True, context=context).result()
+    made[: 10 * _TINY].write(np.arange(10 * _TINY, dtype="i4")).result()
+    del made
+
+    def work() -> Any:
+        return fsstore.open(spec, context=context).result()[: 10 * _TINY].read().result()
+
+    work()
+    tracemalloc.start()
+    work()
+    found = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return found
 
 
 _WIDTH, _HEIGHT, _LEFT, _TOP, _GAP, _PANEL = 960, 360, 56, 34, 36, 265
@@ -273,7 +297,7 @@ def _time(power: int) -> str:
 
 
 def main() -> int:
-    """Print a line for each kind; return 1 if one is worse than linear."""
+    """Print a line for each kind; return 1 if one is worse than linear, or memory is not flat."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.scaling", description=(__doc__ or "").splitlines()[0]
     )
@@ -289,6 +313,12 @@ def main() -> int:
         last = curve.exponents[-1] if curve.exponents else 0.0
         print(f"| {curve.name} | {curve.unit} | {times} | {last:.2f} | {curve.steepest:.2f} |", flush=True)
         curves.append(curve)
+    if not options.words or "memory" in options.words:
+        peaks = [peak(10**power) for power in range(1, options.most)]
+        shown = ", ".join(f"{each / 1e3:.0f}" for each in peaks)
+        print(f"\nmemory to open an array of 10, 100, ... chunks and to read ten of them, KB: {shown}")
+        if max(peaks) > _FLAT * min(peaks):
+            return 1
     if options.picture is not None:
         options.picture.write_text(drawn(curves), encoding="utf-8")
     return int(any(curve.steepest > options.steepest for curve in curves))
