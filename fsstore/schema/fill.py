@@ -210,7 +210,7 @@ def fill_of(value: Any, of: dtypes.dtype | None) -> Fill:
         found = dtype_of(source.dtype)
         return _trimmed(source.astype(found.numpy_dtype, copy=False), found)
     if isinstance(value, np.ndarray):
-        if value.ndim and not np.can_cast(source.dtype, of.numpy_dtype, "safe"):
+        if not np.can_cast(source.dtype, of.numpy_dtype, "safe"):
             raise TypeError(
                 f"Cannot cast array data from {source.dtype!r} to {of.numpy_dtype!r} according to the rule 'safe'"
             )

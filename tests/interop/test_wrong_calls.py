@@ -127,3 +127,22 @@ def test_floats_that_are_no_integers(name):
                 said = type(error).__name__
             seen.append((said, store.read().result().tolist()))
         assert seen[0] == seen[1], value
+
+
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int32", "float32", "int4", "complex64"])
+def test_fill_values_in_arrays(name):
+    """A fill value in an array of NumPy has to fit by its type, also in one without dimensions; a number by its value."""
+    given = (
+        np.array(300), np.array(float("nan")), np.array(1, "i1"), np.array(True), np.array([300, 300]), 300.5, 1e10,
+        float("nan"), np.float64(300.5), np.int64(300),
+    )  # fmt: skip
+    for value in given:
+        seen = []
+        for ts in (fsstore, tensorstore):
+            try:
+                options = {"dtype": getattr(ts, name), "shape": [2], "fill_value": value}
+                store = ts.open({"driver": "zarr3", "kvstore": "memory://"}, create=True, **options).result()
+                seen.append(repr(store.read().result()))
+            except (OverflowError, ValueError, TypeError) as error:
+                seen.append(next(k for k in (OverflowError, ValueError, TypeError) if isinstance(error, k)))
+        assert seen[0] == seen[1], value
