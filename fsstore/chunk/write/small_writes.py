@@ -1,6 +1,7 @@
 """Small writes made together: begun one by one, carried out in the order in which they were begun.
 
 A small durable write is waiting for the disk, and the disk takes many files in little more than the time of one.
+In every store that never waits, writes that change the same chunk share its decoding and its encoding.
 Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
 before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
 values, and a pool thread makes them in batches, each with what was begun while the one before was written.
