@@ -142,6 +142,8 @@ class Writer:
                 if not changes[0].is_whole:
                     bound.modify(key, self._modification(key, changes))
             window = [pair for pair in window if pair[1][0].is_whole]
+            if not window:
+                return []
         if not self._driver.features.conditional_write:
             self._refuse_parts(window)
         try:
