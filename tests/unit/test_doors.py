@@ -58,6 +58,7 @@ PRIVATE: dict[str, int] = {
     "unit/test_small_writes.py": 2,
     "unit/test_stored_shard.py": 2,
     "unit/test_write_order.py": 1,
+    "unit/test_written_runs.py": 2,
 }
 
 # How many constants of modules it replaces.
