@@ -15,9 +15,7 @@ from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
-from fsstore.chunk.read.reader import (
-    plan_alone,
-)
+from fsstore.chunk.read.reader import plan_alone
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
 from fsstore.chunk.tuning import (
     BOX_COLUMNS_FROM,
