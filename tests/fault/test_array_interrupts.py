@@ -122,8 +122,9 @@ ORDER_PLACES = (
 
 @pytest.mark.parametrize("waits", [False, True], ids=["near", "far"])
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind"])
-def test_the_order_of_writes(monkeypatch, waits, behind):
+def test_the_order_of_writes(monkeypatch, tune, waits, behind):
     """What is begun after a write that was interrupted comes after it, and after what came before it."""
+    tune("chunk", INLINE_EFFORT_BYTES=1 << 17)  # chunks are written by threads, as if encoding them took long
     monkeypatch.setattr(test_interrupts, "PLACES", ORDER_PLACES)
     driver = Slow(waits=waits)
 

@@ -24,10 +24,16 @@ def objects(path, *, parse):
             described.append(name)
             super()._by_library(name, address)
 
+        def _visit(self, object_):
+            if parse:
+                super()._visit(object_)
+            else:
+                self._by_library(*object_)
+
     async def scan():
         place = (await open_kv(kv_spec(f"file://{path}"), Context())).prefix
         file = OpenHdf5(await ScanSource(place).begin())
-        return await file.run(Counted(file, parse=parse).step)
+        return await file.run(Counted(file).step)
 
     return execution.call(scan()), described
 
