@@ -292,7 +292,8 @@ def test_tokens_that_expire_are_renewed_in_the_middle_of_a_read(engine, issuer, 
 
     object_server.faults.insert(0, ("/d/c/", None, __import__("collections").deque([expire_after_ten] * 40)))
     assert np.array_equal(array.read().result(), np.arange(300))
-    assert issuer.asked == before + 1
+    # a request that was sent with the old token may be refused after the new one has come, and asks once more
+    assert issuer.asked - before in (1, 2)
     issuer.say("three", None)
     assert b"zarr.json" in store.list().result()
     issuer.say("four", None)
