@@ -6,3 +6,4 @@ IO_THREADS = 32  # which wait more than they work: requests in flight against th
 FORK_PATIENCE_S = 0.1
 FORK_TURN_S = 0.002  # for one lock, before the others that are held are tried again
 KEPT_JOBS = 16  # that a worker serves by turns: their memory against making it again
+LOOK_AGAIN_S = 0.25  # that a thread waits at a time: how late Ctrl-C may be, against waking for nothing

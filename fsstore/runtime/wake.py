@@ -5,18 +5,20 @@ that the next thread waits for ever, or raises `RuntimeError: release unlocked l
 waits in one call into C, at a queue of its own that holds no more than the news, and is woken by another one.
 
 A thread that changes what others wait for does it in one assignment and rings then; a waiter is listed before it
-looks whether it has to.  So no ring is missed.
+looks whether it has to.  So no ring is missed.  A signal that comes in the moment before a thread waits does not wake
+it, so it looks again after a while.
 """
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import Any
+
+from fsstore.runtime.tuning import LOOK_AGAIN_S
 
 __all__ = ["Bell", "Flag", "Hooks"]
 
@@ -48,14 +50,11 @@ class Bell:
         try:
             self.waiting.append(mine)
             while not over():
-                if deadline is None:
-                    mine.get()
-                    continue
-                left = deadline - time.monotonic()
+                left = LOOK_AGAIN_S if deadline is None else min(deadline - time.monotonic(), LOOK_AGAIN_S)
                 if left <= 0:
                     return False
                 with suppress(Empty):
-                    mine.get(timeout=min(left, threading.TIMEOUT_MAX))
+                    mine.get(timeout=left)
         finally:
             with suppress(ValueError):
                 self.waiting.remove(mine)

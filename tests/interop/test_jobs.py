@@ -297,7 +297,7 @@ def test_tasks_travel_as_a_few_hundred_bytes(tmp_path):
     assert len(pickle.dumps((run_task, ("0" * 29, "keys", keys, None)))) < 1000
 
 
-_INTERRUPTED = """
+_INTERRUPTED = r"""
 import os, signal, sys, threading, time
 import fsstore as ts
 from fsstore.job import work
@@ -308,7 +308,7 @@ async def slow(order, box):
     import asyncio
     calls.append(box)
     if len(calls) > 3:
-        print("ready", flush=True)
+        print("ready\n", end="", flush=True)
         await asyncio.sleep(60)
     return await work._copy_box(order, box)
 
@@ -317,7 +317,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell may ha
 try:
     ts.copy(sys.argv[1], sys.argv[2], schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
 except KeyboardInterrupt:
-    print("interrupted", time.monotonic(), time.process_time(), flush=True)
+    print(f"interrupted {time.monotonic()} {time.process_time()}\n", end="", flush=True)
 """
 
 
