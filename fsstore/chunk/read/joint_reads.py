@@ -147,16 +147,12 @@ class JointReads:
 
 def _batch_size(part: ChunkReader) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
-    size = _chain_of(part).decoded_size
+    size = part.usual_chain.decoded_size
     if part.grid is not None:
         return max(1, QUEUE_FETCH_BYTES // size)
     if part.chunks.store.driver.features.waits:
         return max(1, FAR_WINDOW_BYTES // size)
     return 1 if size >= LARGE_CHUNK_BYTES else QUEUE_FETCH_BYTES // size
-
-
-def _chain_of(part: ChunkReader) -> BoundChain:
-    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
 
 
 class _SharedChunks(NamedTuple):
@@ -199,7 +195,7 @@ class _SharedChunks(NamedTuple):
     def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
         """Return what reads a chunk, and its codecs."""
         _, part, _ = next(iter(self.users[identity]))
-        return part, _chain_of(part)
+        return part, part.usual_chain
 
     def _fail(self, identity: Any, error: BaseException) -> None:
         for number, _, _ in self.users[identity]:

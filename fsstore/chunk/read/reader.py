@@ -73,25 +73,20 @@ Later: TypeAlias = Callable[[Planned], Future[Any]]
 
 def _bytes_touched(window: Window) -> int:
     """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
-    return len(window.cells) * _chain_of(window).decoded_size
-
-
-def _chain_of(window: Window) -> BoundChain:
-    part = window.part
-    return part.chunks.model.chain if part.grid is None else part.grid.layout.inner
+    return len(window.cells) * window.part.usual_chain.decoded_size
 
 
 def is_one_quick(windows: Sequence[Window]) -> bool:
     """Return whether a read is of one chunk that no other thread can help with, and that is decoded soon."""
     one = len(windows) == 1 and len(windows[0].cells) == 1
-    return one and _chain_of(windows[0]).effort <= INLINE_READ_BYTES
+    return one and windows[0].part.usual_chain.effort <= INLINE_READ_BYTES
 
 
 def is_python_mostly(windows: Sequence[Window]) -> bool:
     """Return whether little is wanted of each chunk, and that is soon decoded: threads would wait for each other."""
     if not windows or not isinstance(windows[0].part.placement, Gather):
         return False
-    chain = _chain_of(windows[0])
+    chain = windows[0].part.usual_chain
     return chain.effort + chain.decoded_size // COPIED_PER_DECODED < SHARED_CHUNK_BYTES
 
 
@@ -292,13 +287,13 @@ def _sharers(windows: Sequence[Window]) -> int:
     if windows[0].part.chunks.cache is not None:
         return 1
     effort = sum(map(_effort_of, windows))
-    threads = windows[0].part.chunks.workers(_chain_of(windows[0]).working_size)
+    threads = windows[0].part.chunks.workers(windows[0].part.usual_chain.working_size)
     return min(threads, int(effort // THREAD_WORTH_BYTES))
 
 
 def _effort_of(window: Window) -> float:
     """Return how long a window is decoded; of few cells only as far as they are decoded."""
-    chain, cells = _chain_of(window), window.cells
+    chain, cells = window.part.usual_chain, window.cells
     if not chain.decodes_spans or len(cells) > FEW_CELLS:
         return len(cells) * chain.effort
     size = math.prod(chain.chunk.shape)
@@ -309,7 +304,7 @@ def _effort_of(window: Window) -> float:
 async def read_waiting(windows: Sequence[Window]) -> None:
     """Make a read of a store that waits."""
     if windows:
-        chain = _chain_of(windows[0])
+        chain = windows[0].part.usual_chain
         await _read_waiting(windows, windows[0].part.chunks.workers(chain.working_size), chain)
 
 
@@ -347,7 +342,7 @@ def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
         return False
     if copied and _bytes_of(window) <= LOOP_COPY_BYTES:
         return True
-    return len(window.cells) * _chain_of(window).effort <= LOOP_DECODE_BYTES
+    return len(window.cells) * window.part.usual_chain.effort <= LOOP_DECODE_BYTES
 
 
 def _bytes_of(window: Window) -> int:

@@ -184,17 +184,22 @@ class ChunkReader(NamedTuple):
 
     def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
-        if self.grid is not None:
-            return self.grid.layout.inner
         model = self.chunks.model
-        return model.chain if model.bind is None else model.chain_of(self.placement.numbers(cell))
+        if self.grid is not None or model.bind is None:
+            return self.usual_chain
+        return model.chain_of(self.placement.numbers(cell))
+
+    @property
+    def usual_chain(self) -> BoundChain:
+        """The codecs of its chunks; chunks of a grid that is not regular may have others."""
+        return self.chunks.model.chain if self.grid is None else self.grid.layout.inner
 
     @property
     def layout(self) -> tuple[BoundChain, Sequence[int], Sequence[int] | None]:
         """The codecs of a chunk of a regular grid, its shape, and the order of its dimensions in the bytes."""
+        chain = self.usual_chain
         if self.grid is not None:
-            return self.grid.layout.inner, self.grid.shape, self.grid.order
-        chain = self.chunks.model.chain
+            return chain, self.grid.shape, self.grid.order
         return chain, chain.chunk.shape, chain.order
 
     @property
