@@ -248,12 +248,14 @@ class PermissionDeniedError(_SystemError, PermissionError):
 class UnavailableError(StoreError):
     """A server failed in a way that may pass; the retries up to the deadline did not help.
 
-    `refused` says that no request was sent, because nothing accepts connections at the address.
+    `refused` says that no request was sent, because nothing accepts connections at the address; `busy`, that the server
+    wants fewer requests.
     """
 
     prefix = "UNAVAILABLE: "
     transient = True
     refused: bool = False
+    busy: bool = False
 
 
 class OutcomeUnknownError(StoreError):

@@ -67,6 +67,13 @@ LOGIN_PART_BYTES = 1 << 16  # that are received at once: calls against memory
 MEMORY_FILE_ATTEMPTS = 100  # at a dictionary that others change
 FEW_BEGINNERS = 4  # threads that begin a batch; more come where a server is not so near that few are enough
 NEAR_S = 0.002  # that a near server takes for a few answers
+REQUESTS = 32  # under way at once, as in TensorStore: speed far away against the load on a server
+# under way at once where a server is far and answers are small: connections and threads against rounds of waiting
+FAR_REQUESTS = 256
+FAR_S = 0.004  # that the quickest answer of a far server takes: requests to a near one gain nothing
+FEWEST_REQUESTS = 4  # under way at once to a server that wants fewer: speed against being refused again
+# of the answers that are under way beside more than the usual requests: memory against rounds of waiting
+REQUESTS_FLIGHT_BYTES = 32 * 2**20
 DELETED_AT_ONCE = 1000  # keys of a request to delete or write: S3's limit for one
 ANSWER_PART_BYTES = 1 << 20  # that are read at once: calls against memory
 ENGINES_KEPT = 32  # engines, with their connections, used last

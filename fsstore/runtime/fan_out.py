@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Generic, TypeVar
 
@@ -104,8 +104,11 @@ async def run_bounded(
 ) -> None:
     """Await `function` of each item: as many together as their costs fit into the budget, and one in any case.
 
-    Items are drawn when there is room for them.  The first error cancels the others.
+    Items are drawn when there is room for them.  The first error cancels the others.  A single one needs no task.
     """
+    if isinstance(items, Sequence) and len(items) == 1:
+        await function(items[0])
+        return
     under_way: dict[asyncio.Future[None], int] = {}
 
     async def settle() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.kvstore.engine.contract import Turns, each
+from fsstore.kvstore.engine.turns import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
 from fsstore.runtime.fan_out import run_bounded

@@ -30,7 +30,7 @@ def bucket_engine(
             shown=shown,
             features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
             retry=retry,
-            concurrency=concurrency or 32,
+            concurrency=concurrency,
         )
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = translate(error).within(f"Cannot open {quote(shown)}")

@@ -33,10 +33,11 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.engine.contract import Turns, check_condition, each, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing
 from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
+from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 
@@ -313,14 +314,14 @@ class AsyncEngine(_Filesystem):
     _mark = "_"
 
     def __init__(
-        self, home: Home, protocol: str, *, retry: Retry | None = None, concurrency: int = 32
+        self, home: Home, protocol: str, *, retry: Retry | None = None, concurrency: int | None = None
     ) -> None:
         super().__init__(protocol, retry)
         self.home, self.turns = home, Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
-        return await self._all(reads)
+        return await self._all(reads, read_bytes)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply the writes."""
@@ -328,12 +329,15 @@ class AsyncEngine(_Filesystem):
             check_condition(write, self.features)
         return await self._all(writes)
 
-    async def _all(self, requests: Sequence[Request]) -> list[Any]:
+    async def _all(self, requests: Sequence[Request], weigh: Callable[[Any], int] | None = None) -> list[Any]:
         async def visit(filesystem: Any) -> list[Any]:
             return await each(
-                lambda request: persist(self.retry, lambda: self._one(filesystem, request)),
+                lambda request: persist(
+                    self.retry, lambda: self._one(filesystem, request), self.turns.failed
+                ),
                 requests,
                 self.turns,
+                weigh=weigh,
             )
 
         return await self.home.visit(visit)

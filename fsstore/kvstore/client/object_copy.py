@@ -10,9 +10,10 @@ from typing import Any
 
 from fsstore.kvstore.contract.ability import TakesValues
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, ReadResult, now
-from fsstore.kvstore.engine.contract import located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import located, offload_whole
 from fsstore.kvstore.engine.fault import is_missing
 from fsstore.kvstore.engine.retry import Retry, persist_blocking
+from fsstore.kvstore.engine.turns import Turns, each_by_threads
 
 __all__ = ["CopiesObjects"]
 
@@ -24,7 +25,7 @@ class CopiesObjects(TakesValues):
     retry: Retry
     shown: str
     features: Features
-    _fan_out: Any
+    turns: Turns
     _writer: Any
 
     def takes_from(self, other: object) -> bool:
@@ -36,13 +37,7 @@ class CopiesObjects(TakesValues):
     ) -> list[ReadResult]:
         """Have the storage copy objects, one request each."""
 
-        async def begin(stopped: Any) -> list[ReadResult]:
-            found: list[ReadResult] = await self._fan_out(
-                self._take, pairs, stopped=stopped, offload=offload_whole
-            )
-            return found
-
-        return await stoppable(begin)
+        return await each_by_threads(self._take, pairs, self.turns, offload=offload_whole)
 
     def _take(self, pair: tuple[str, str]) -> ReadResult:
         import obstore

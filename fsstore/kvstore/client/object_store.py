@@ -10,11 +10,9 @@ Generations hold the entity tag and, where the storage has one, the version.
 
 from __future__ import annotations
 
-import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
-from typing import Any, TypeVar
+from collections.abc import AsyncIterator, Callable
+from typing import Any
 
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.object_copy import CopiesObjects
@@ -32,21 +30,18 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
-from fsstore.kvstore.engine.contract import located, stoppable
+from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
-from fsstore.kvstore.tuning import FEW_BEGINNERS, NEAR_S, SLOWEST_LINE
+from fsstore.kvstore.engine.turns import Turns, each_by_threads, read_bytes
+from fsstore.kvstore.tuning import SLOWEST_LINE
 from fsstore.redaction import redact
 from fsstore.runtime import execution
-from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
 __all__ = ["ObstoreEngine"]
 
 _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
-S = TypeVar("S")
-T = TypeVar("T")
-
 _LIST_PAGE = 1000  # S3's page
 
 
@@ -63,9 +58,9 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         shown: str,
         features: Features,
         retry: Retry | None = None,
-        concurrency: int = 32,
+        concurrency: int | None = None,
     ) -> None:
-        self.retry, self.shown, self.concurrency = retry or Retry(), shown, concurrency
+        self.retry, self.shown, self.turns = retry or Retry(), shown, Turns(concurrency)
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
         self._make, self._patient = make, dict[int, Any]()
@@ -92,59 +87,14 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         """Return the store for values of a size."""
         return self._stores(_patience(size, self._idle_s))
 
-    async def _fan_out(
-        self,
-        function: Callable[[S], T],
-        items: Sequence[S],
-        *,
-        stopped: Flag,
-        offload: Any = execution.offload,
-    ) -> list[T]:
-        """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
-
-        A near server keeps a few threads busy, and more of them would only pass the interpreter lock around.  Where
-        the few have not answered an item each within a short time, all requests that may be are put under way.
-        """
-        results: list[Any] = [None] * len(items)
-        numbers = iter(range(len(items)))
-        answered: list[int] = []
-        over = asyncio.Event()
-
-        def work() -> None:
-            for number in numbers:
-                if stopped.is_set():
-                    return
-                try:
-                    results[number] = function(items[number])
-                except BaseException:
-                    stopped.set()
-                    raise
-                answered.append(number)
-
-        most = min(self.concurrency, len(items))
-        few = min(most, FEW_BEGINNERS)
-
-        async def begin(threads: int) -> None:
-            await execution.gather([offload(work, limit=self.concurrency) for _ in range(threads)])
-            over.set()
-
-        async def add() -> None:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(over.wait(), NEAR_S)
-            if not over.is_set() and len(answered) < few:
-                await begin(most - few)
-
-        await execution.gather([begin(few), *([add()] if few < most else [])])
-        return results
-
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
         asked = [(read, limit_of(read)) for read in reads]
-        return await stoppable(lambda stopped: self._fan_out(self._read, asked, stopped=stopped))
+        return await each_by_threads(self._read, asked, self.turns, weigh=read_bytes)
 
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
         read, limit = asked
-        attempts = Attempts(self.retry)
+        attempts = Attempts(self.retry, self.turns.failed_apart)
         while True:
             patience = self._patience
             try:

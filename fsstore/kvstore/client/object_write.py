@@ -13,10 +13,11 @@ from typing import Any
 from fsstore.errors import OutcomeUnknownError, UnavailableError
 from fsstore.kvstore.client.range_answer import NO_TAG, entity_tag
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, Stamp, Write, now
-from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import check_condition, located, offload_whole
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite, outcome_unknown
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
+from fsstore.kvstore.engine.turns import Turns, each_by_threads
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
@@ -33,7 +34,7 @@ class WritesObjects:
     retry: Retry
     shown: str
     features: Features
-    _fan_out: Any
+    turns: Turns
     _writer: Any
     _head: Any
 
@@ -44,9 +45,7 @@ class WritesObjects:
         gone = [write.key for write in writes if write.value is None]
         if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
             return [Stamp(NO_VALUE, now())] * len(writes)
-        return await stoppable(
-            lambda stopped: self._fan_out(self._write, writes, stopped=stopped, offload=offload_whole)
-        )
+        return await each_by_threads(self._write, writes, self.turns, offload=offload_whole)
 
     def _delete_all(self, paths: list[str]) -> bool:
         return all(
@@ -77,7 +76,7 @@ class WritesObjects:
             return self._persistently(write, tracked, place)
 
     def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        attempts, conditional = Attempts(self.retry), write.if_equal != UNKNOWN
+        attempts, conditional = Attempts(self.retry, self.turns.failed_apart), write.if_equal != UNKNOWN
         verb = "deleting" if write.value is None else "writing"
         while True:
             try:

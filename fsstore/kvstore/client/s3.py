@@ -37,11 +37,12 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
-from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
+from fsstore.kvstore.engine.contract import check_condition, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite, outcome_unknown
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist
+from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
@@ -62,7 +63,7 @@ class S3Engine(TakesValues, TellsModified):
     features = Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False)
     shown = "s3://"
 
-    def __init__(self, home: Home, *, retry: Retry | None = None, concurrency: int = 32) -> None:
+    def __init__(self, home: Home, *, retry: Retry | None = None, concurrency: int | None = None) -> None:
         self.home, self.retry, self.turns = home, retry or Retry(), Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
@@ -70,9 +71,12 @@ class S3Engine(TakesValues, TellsModified):
 
         async def read_all(filesystem: Any) -> list[ReadResult]:
             return await each(
-                lambda read: persist(self.retry, lambda: _read(filesystem, read, self.retry)),
+                lambda read: persist(
+                    self.retry, lambda: _read(filesystem, read, self.retry), self.turns.failed
+                ),
                 reads,
                 self.turns,
+                weigh=read_bytes,
             )
 
         return await self.home.visit(read_all)
@@ -109,7 +113,7 @@ class S3Engine(TakesValues, TellsModified):
             return await self._persistently(filesystem, write, tracked, place)
 
     async def _persistently(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        attempts = Attempts(self.retry)
+        attempts = Attempts(self.retry, self.turns.failed)
         while True:
             try:
                 return await _try(filesystem, write, tracked, attempts)

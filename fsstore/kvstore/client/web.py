@@ -41,10 +41,11 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.value_limit import check_announced, limit_of
-from fsstore.kvstore.engine.contract import Turns, each, located
+from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.retry import Retry, persist
+from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.kvstore.web.answer import is_coded
 from fsstore.kvstore.web.wire import Reply, Want
 from fsstore.redaction import spoken
@@ -155,7 +156,7 @@ class HttpEngine(TellsModified):
     shown = ""
 
     def __init__(
-        self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int = 32
+        self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int | None = None
     ) -> None:
         self.client, self.query, self.retry, self.turns = client, query, retry or Retry(), Turns(concurrency)
 
@@ -171,9 +172,10 @@ class HttpEngine(TellsModified):
         """Return one exact answer a read."""
 
         async def read_all(asking: Asking) -> list[ReadResult]:
-            return await each(
-                lambda read: persist(self.retry, lambda: self._read(asking, read)), reads, self.turns
-            )
+            def ask(read: Read) -> Awaitable[ReadResult]:
+                return persist(self.retry, lambda: self._read(asking, read), self.turns.failed)
+
+            return await each(ask, reads, self.turns, weigh=read_bytes)
 
         return await self.client.visit(read_all)
 

@@ -22,14 +22,13 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.tuning import ENGINES_KEPT
-from fsstore.runtime import execution, observer
+from fsstore.runtime import execution
 from fsstore.runtime.state import OfProcess
 from fsstore.runtime.wake import Flag
 from fsstore.values.json_value import quote
 
-__all__ = ["Engine", "Turns", "check_condition", "each", "located", "offload_whole", "shared", "stoppable"]
+__all__ = ["Engine", "check_condition", "located", "offload_whole", "shared", "stoppable"]
 
-S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -102,21 +101,6 @@ def check_condition(write: Write, features: Features) -> None:
         raise UnimplementedError(f"conditional write {_UNCHECKED}")
 
 
-class Turns:
-    """How many requests of one engine may be under way, whatever the number of batches that they come from."""
-
-    def __init__(self, limit: int) -> None:
-        self.limit = limit
-        self._made_for = 0
-        self._free = asyncio.Semaphore(limit)
-
-    def semaphore(self) -> asyncio.Semaphore:
-        """Return the turns that are free, all of them in a process that was forked off."""
-        if self._made_for != os.getpid():
-            self._made_for, self._free = os.getpid(), asyncio.Semaphore(self.limit)
-        return self._free
-
-
 async def offload_whole(function: Callable[..., T], *args: Any, limit: int | None = None) -> T:
     """Run `function(*args)`, which writes, on a pool thread; a caller that is cancelled meanwhile waits for its end.
 
@@ -141,25 +125,3 @@ async def stoppable(begin: Callable[[Flag], Awaitable[T]]) -> T:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
         raise
-
-
-async def each(function: Callable[[S], Awaitable[T]], items: Sequence[S], turns: Turns) -> list[T]:
-    """Return `[await function(item) for item in items]`, each in one of `turns`.
-
-    A fixed number of tasks take items one after another: cheaper than one task an item.  The first error cancels the
-    rest.  `function` must not take a turn itself: all could be taken by those that wait for one.
-    """
-    free, function = turns.semaphore(), observer.timed(function)
-    if len(items) == 1:
-        async with free:
-            return [await function(items[0])]
-    results: list[Any] = [None] * len(items)
-    numbers = iter(range(len(items)))
-
-    async def work() -> None:
-        for number in numbers:
-            async with free:
-                results[number] = await function(items[number])
-
-    await execution.gather([work() for _ in range(min(turns.limit, len(items)))])
-    return results

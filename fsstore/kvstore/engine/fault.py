@@ -28,6 +28,7 @@ __all__ = ["ForeignError", "from_status", "is_missing", "stand_in", "status_of",
 _STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|(?:bucket|container) does not exist")
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
+_BUSY_STATUS = (429, 503)
 _TRANSIENT_NAMES = frozenset(
     {
         "ClientConnectionError", "ClientPayloadError", "ServerDisconnectedError", "ServerTimeoutError",
@@ -112,7 +113,9 @@ def from_status(status: int, text: str = "") -> StoreError:
     if (
         status in _TRANSIENT_STATUS or 200 <= status < 300
     ):  # such as 204, which is no value, nor a missing one
-        return UnavailableError(message)
+        error = UnavailableError(message)
+        error.busy = status in _BUSY_STATUS
+        return error
     if status in (401, 403, 407):
         return PermissionDeniedError(message)
     if status in (404, 410):

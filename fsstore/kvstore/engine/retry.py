@@ -75,11 +75,12 @@ def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
 class Attempts:
     """The state of one operation under a policy, for callers that sleep in their own way.
 
-    `ambiguous` says that an earlier try failed after its request may have been carried out.
+    `ambiguous` says that an earlier try failed after its request may have been carried out.  `told` hears of each
+    failure that may pass.
     """
 
-    def __init__(self, policy: Retry) -> None:
-        self._pauses = policy.pauses()
+    def __init__(self, policy: Retry, told: Callable[[UnavailableError], object] = bool) -> None:
+        self._pauses, self._told = policy.pauses(), told
         self._quick = iter(REFUSED_PAUSES_S)
         self._logged = self.ambiguous = False
         self._tries = 0
@@ -87,6 +88,7 @@ class Attempts:
     def pause_after(self, error: UnavailableError) -> float:
         """Return how long to wait before the next try; where there is none, raise `error` with the number of tries."""
         self._tries += 1
+        self._told(error)
         self.ambiguous |= not error.refused
         pause = next(self._pauses, None)
         if error.refused:
@@ -101,14 +103,15 @@ class Attempts:
         return pause
 
 
-async def persist(policy: Retry, call: Callable[[], Awaitable[T]]) -> T:
-    """Return the result of `call()`, called again while it raises `UnavailableError` and the policy
-    allows."""
+async def persist(
+    policy: Retry, call: Callable[[], Awaitable[T]], told: Callable[[UnavailableError], object] = bool
+) -> T:
+    """Return the result of `call()`, called again while it raises `UnavailableError` and the policy allows."""
     try:
         return await call()
     except UnavailableError as error:
         failed = error
-    attempts = Attempts(policy)
+    attempts = Attempts(policy, told)
     while True:
         await asyncio.sleep(attempts.pause_after(failed))
         try:

@@ -231,7 +231,7 @@ class BucketKind(RootKind):
         else:
             from fsstore.kvstore.root.open_engine import engine_for_url
 
-            engine, root = engine_for_url(shown, reach.options(), retry=retry, concurrency=threads or 32)
+            engine, root = engine_for_url(shown, reach.options(), retry=retry, concurrency=threads)
         return engine if reach.source is None else RenewedEngine(engine, reach.source), root
 
 

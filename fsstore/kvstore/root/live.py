@@ -26,9 +26,10 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
-from fsstore.kvstore.engine.contract import Turns, check_condition, each, located
+from fsstore.kvstore.engine.contract import check_condition, located
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.single_writer import digest, guarded
+from fsstore.kvstore.engine.turns import Turns, each
 from fsstore.redaction import redact
 from fsstore.values import registry
 from fsstore.values.json_value import Json, quote

@@ -112,7 +112,7 @@ def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, An
 
 
 def engine_for_url(
-    url: str, options: Mapping[str, Any], *, retry: Retry | None = None, concurrency: int = 32
+    url: str, options: Mapping[str, Any], *, retry: Retry | None = None, concurrency: int | None = 32
 ) -> tuple[Engine, str]:
     """Return an engine for an fsspec URL (chains with `::` too), and the path in it that the URL names.
 
@@ -150,7 +150,7 @@ def engine_for_url(
     return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
 
 
-def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int = 32) -> Engine:
+def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int | None = 32) -> Engine:
     """Return an engine for a live filesystem, which stays on its own loop."""
     protocols = protocols_of(filesystem)
     if getattr(filesystem, "async_impl", False):
@@ -161,7 +161,7 @@ def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int =
     return SyncEngine(filesystem, protocols[0], retry=retry)
 
 
-def _async_engine(protocols: tuple[str, ...], home: Home, retry: Retry, concurrency: int) -> Engine:
+def _async_engine(protocols: tuple[str, ...], home: Home, retry: Retry, concurrency: int | None) -> Engine:
     if "s3" in protocols:
         return S3Engine(home, retry=retry, concurrency=concurrency)
     if "http" in protocols:

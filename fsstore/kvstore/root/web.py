@@ -32,6 +32,7 @@ from fsstore.kvstore.root.option import (
     take_options,
     with_storage_options,
 )
+from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.kvstore.web.header import header_line, headers_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.url import decode_path, encode_path
@@ -213,8 +214,9 @@ def own_engine(url: str, headers: dict[str, str], retry: Retry, concurrency: int
         from fsstore.kvstore.client.web import IDENTITY, HttpEngine
         from fsstore.kvstore.web.client import HttpClient
 
-        client = HttpClient({**IDENTITY, **headers}, retry.idle_s, most=max(128, concurrency or 0))
-        return HttpEngine(client, retry=retry, concurrency=concurrency or 32)
+        most = max(CONNECTIONS_KEPT, concurrency or FAR_REQUESTS)
+        client = HttpClient({**IDENTITY, **headers}, retry.idle_s, most=most)
+        return HttpEngine(client, retry=retry, concurrency=concurrency)
 
     base, mark, query = url.partition("?")
     key = ("own", origin_of(base), tuple(sorted(headers.items())), retry, concurrency)
@@ -250,7 +252,7 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
             shown=place + "/",
             features=Features(waits=True, writable=False, listable=False),
             retry=retry,
-            concurrency=concurrency or 32,
+            concurrency=concurrency,
         )
 
     return shared(("http", base, tuple(sorted(headers.items())), retry, concurrency), make)
@@ -277,4 +279,4 @@ def fsspec_engine(
     home = Home(lambda: cls(**given))
     mark = f"?{query}" if query else ""
     session = Session(home, headers, retry.idle_s)
-    return HttpEngine(session, query=mark, retry=retry, concurrency=concurrency or 32)
+    return HttpEngine(session, query=mark, retry=retry, concurrency=concurrency)

@@ -1,0 +1,270 @@
+"""How many requests of an engine are under way at once, and the requests of a batch in their turns.
+
+A number that a user gives is exact.  Without one there are 32, as in TensorStore, and more for a server that is far:
+`Window` says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from fsstore.errors import UnavailableError
+from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.kvstore.tuning import (
+    FAR_REQUESTS,
+    FAR_S,
+    FEW_BEGINNERS,
+    FEWEST_REQUESTS,
+    NEAR_S,
+    REQUESTS,
+    REQUESTS_FLIGHT_BYTES,
+)
+from fsstore.runtime import execution, observer
+from fsstore.runtime.wake import Flag
+
+__all__ = ["Turns", "Window", "each", "each_by_threads", "read_bytes"]
+
+S = TypeVar("S")
+T = TypeVar("T")
+
+
+class Window:
+    """The number of requests under way, `limit`: that of the user, or one that follows the server.
+
+    It grows by one with each answer that comes late from a server that is far: the quickest answer so far was late
+    too, and this one not much later, so the server is not busy and the line is not full.  More than two rounds of
+    requests must be waiting, because a new connection costs a round, and together the requests must fit into what may
+    be in flight.  With each answer for which they do not fit, it shrinks by one.  A server that wants fewer requests
+    has it halved, once a round; after that it grows by one in a round.
+    """
+
+    def __init__(self, limit: int | None) -> None:
+        self.is_fixed = limit is not None
+        self.limit, self.most = (REQUESTS, FAR_REQUESTS) if limit is None else (limit, limit)
+        self.listens = not self.is_fixed
+        """Whether answers may change the limit: those of a near server do not."""
+        self._soonest = math.inf
+        self._refused_at = -math.inf
+        self._part = 0.0  # of a further request, after a refusal
+
+    def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> int:
+        """Hear of an answer, and of how many requests wait to begin; return by how many the limit has changed."""
+        before, self._soonest = self.limit, min(self._soonest, elapsed_s)
+        if before < REQUESTS:  # after refusals
+            self.limit += self._share()
+        elif nbytes * before > REQUESTS_FLIGHT_BYTES:
+            self.limit = max(REQUESTS, before - 1)
+        elif self._soonest < FAR_S:
+            self.listens = before > REQUESTS
+        elif before < self.most and waiting > 2 * before and elapsed_s <= 2 * self._soonest:
+            self.limit += self._share()
+        return self.limit - before
+
+    def _share(self) -> int:
+        """Return 1 for an answer after which one request more may begin: any, or, after a refusal, one in a round."""
+        self._part += 1.0 if self._refused_at < 0 else 1 / self.limit
+        more, self._part = int(self._part), self._part % 1
+        return more
+
+    def refused(self, now_s: float) -> int:
+        """Hear that a server wants fewer requests; return by how many the limit has changed."""
+        before = self.limit
+        one_round = FAR_S if self._soonest == math.inf else max(FAR_S, 2 * self._soonest)
+        if not self.is_fixed and now_s - self._refused_at > one_round:
+            self.limit = max(FEWEST_REQUESTS, before // 2)
+            self._refused_at, self.listens = now_s, True
+        return self.limit - before
+
+
+class Turns:
+    """The turns of one engine, whatever the number of batches that they go to; `window` says how many there are."""
+
+    def __init__(self, limit: int | None) -> None:
+        self.window = Window(limit)
+        self._made_for = 0
+        self._free = asyncio.Semaphore(self.window.limit)
+        self._owed = 0  # turns that end with what has them
+
+    async def take(self) -> None:
+        """Wait for a turn; in a process that was forked off all are free."""
+        if self._made_for != os.getpid():
+            self._made_for, self._free, self._owed = os.getpid(), asyncio.Semaphore(self.window.limit), 0
+        await self._free.acquire()
+
+    def give(self) -> None:
+        """Give a turn back."""
+        if self._owed:
+            self._owed -= 1
+        else:
+            self._free.release()
+
+    def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> None:
+        """Have the window hear of an answer."""
+        self._change(self.window.answered(elapsed_s, nbytes, waiting))
+
+    def failed(self, error: UnavailableError) -> None:
+        """Have the window hear of a failure: the server may want fewer requests."""
+        if error.busy:
+            self._change(self.window.refused(time.monotonic()))
+
+    def failed_apart(self, error: UnavailableError) -> None:
+        """Do what `failed` does, from another thread than the one whose event loop the turns belong to."""
+        if error.busy:
+            execution.loop().call_soon_threadsafe(self.failed, error)
+
+    def _change(self, more: int) -> None:
+        self._owed -= more
+        while self._owed < 0:
+            self._owed += 1
+            self._free.release()
+
+
+async def each(
+    function: Callable[[S], Awaitable[T]],
+    items: Sequence[S],
+    turns: Turns,
+    *,
+    weigh: Callable[[T], int] | None = None,
+) -> list[T]:
+    """Return `[await function(item) for item in items]`, each in one of `turns`.
+
+    As many tasks as there are turns take items one after another: cheaper than one task an item.  The first error
+    cancels the rest.  `function` must not take a turn itself: all could be taken by those that wait for one.  `weigh`
+    says how many bytes came, where the number of turns may follow that.
+    """
+    function, window = observer.timed(function), turns.window
+    if len(items) == 1:
+        await turns.take()
+        try:
+            return [await function(items[0])]
+        finally:
+            turns.give()
+    results: list[Any] = [None] * len(items)
+    numbers = iter(range(len(items)))
+    crew = min(window.limit, len(items))
+
+    async def work() -> None:
+        nonlocal crew
+        for number in numbers:
+            await turns.take()
+            began = time.monotonic()
+            try:
+                results[number] = await function(items[number])
+            finally:
+                turns.give()
+            if weigh is None or not window.listens:
+                continue
+            turns.answered(time.monotonic() - began, weigh(results[number]), len(items) - number)
+            if crew < window.limit:
+                crew += 1
+                await execution.gather([work(), work()])
+
+    await execution.gather([work() for _ in range(crew)])
+    return results
+
+
+async def each_by_threads(
+    function: Callable[[S], T],
+    items: Sequence[S],
+    turns: Turns,
+    *,
+    weigh: Callable[[T], int] | None = None,
+    offload: Callable[..., Coroutine[Any, Any, Any]] = execution.offload,
+) -> list[T]:
+    """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
+
+    Each thread has one of `turns`.  A near server keeps a few threads busy, and more of them would only pass the
+    interpreter lock around.  Where the few have not answered an item each within a short time, all that may be begin.
+    After an error, or when the caller is cancelled, no thread begins another item.
+    """
+    if len(items) == 1:
+        return [await _one(partial(function, items[0]), turns, offload)]
+    job = _Shared(function, items, turns, weigh)
+    crew: list[asyncio.Task[None]] = []
+
+    def hire(count: int) -> None:
+        crew.extend(asyncio.ensure_future(_one(job.work, turns, offload)) for _ in range(count))
+
+    def hire_all() -> None:
+        if job.answered < few:
+            hire(min(turns.window.limit, len(items)) - len(crew))
+
+    job.grown = lambda: hire(1) if len(crew) < turns.window.limit else None
+    few = min(FEW_BEGINNERS, len(items), turns.window.limit)
+    hire(few)
+    timer = asyncio.get_running_loop().call_later(NEAR_S, hire_all)
+    try:
+        while busy := [task for task in crew if not task.done()]:
+            done, _ = await asyncio.wait(busy, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+    except BaseException:
+        job.stopped.set()
+        for task in crew:
+            task.cancel()
+        await asyncio.gather(*crew, return_exceptions=True)
+        raise
+    finally:
+        timer.cancel()
+    return job.results
+
+
+async def _one(work: Callable[[], T], turns: Turns, offload: Callable[..., Coroutine[Any, Any, T]]) -> T:
+    """Return `work()`, done by a thread in its turn."""
+    await turns.take()
+    try:
+        return await offload(work, limit=turns.window.most)
+    finally:
+        turns.give()
+
+
+class _Shared(Generic[S, T]):
+    """Items that threads draw, and what they made of them."""
+
+    def __init__(
+        self,
+        function: Callable[[S], T],
+        items: Sequence[S],
+        turns: Turns,
+        weigh: Callable[[T], int] | None,
+    ) -> None:
+        self._function, self._items, self._turns, self._weigh = function, items, turns, weigh
+        self._loop = asyncio.get_running_loop()
+        self._numbers = iter(range(len(items)))
+        self.results: list[Any] = [None] * len(items)
+        self.answered = 0  # about: several threads count
+        self.stopped = Flag()
+        self.grown: Callable[[], object] = bool
+
+    def work(self) -> None:
+        """Draw items until there are none, on a thread."""
+        for number in self._numbers:
+            if self.stopped.is_set():
+                return
+            began = time.monotonic()
+            try:
+                found = self.results[number] = self._function(self._items[number])
+            except BaseException:
+                self.stopped.set()
+                raise
+            self.answered += 1
+            if self._weigh is not None and self._turns.window.listens:
+                told = time.monotonic() - began, self._weigh(found), len(self._items) - number
+                self._loop.call_soon_threadsafe(self._tell, told)
+
+    def _tell(self, told: tuple[float, int, int]) -> None:
+        before = self._turns.window.limit
+        self._turns.answered(*told)
+        if self._turns.window.limit > before:
+            self.grown()
+
+
+def read_bytes(result: ReadResult) -> int:
+    """Return how many bytes an answer brought."""
+    return len(result.value)
