@@ -55,6 +55,8 @@ class Window:
 
     def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> int:
         """Hear of an answer, and of how many requests wait to begin; return by how many the limit has changed."""
+        if self.is_fixed:
+            return 0
         before, self._soonest = self.limit, min(self._soonest, elapsed_s)
         if before < REQUESTS:  # after refusals
             self.limit += self._share()
