@@ -11,7 +11,7 @@ Conditional deletes are refused: S3 has no such request that every server honour
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
@@ -70,14 +70,10 @@ class S3Engine(TakesValues, TellsModified):
         """Return one exact answer a read, from one request each."""
 
         async def read_all(filesystem: Any) -> list[ReadResult]:
-            return await each(
-                lambda read: persist(
-                    self.retry, lambda: _read(filesystem, read, self.retry), self.turns.failed
-                ),
-                reads,
-                self.turns,
-                weigh=read_bytes,
-            )
+            def ask(read: Read) -> Awaitable[ReadResult]:
+                return persist(self.retry, lambda: _read(filesystem, read, self.retry), self.turns.failed)
+
+            return await each(ask, reads, self.turns, weigh=read_bytes)
 
         return await self.home.visit(read_all)
 
