@@ -381,10 +381,12 @@ def _hdf5(ground: Ground) -> Iterator[Opener]:
     server = ground.served(0.0) if cell.store == "http" else None
     place = f"file://{made}" if server is None else server.url
 
-    def opened() -> Any:
-        file = made / "a.h5" if server is None else fsspec.open(f"{place}/a.h5", cache_type="none").open()
+    def opened(**cached: str) -> Any:
+        file = made / "a.h5" if server is None else fsspec.open(f"{place}/a.h5", **cached).open()
         return h5py.File(file, rdcc_nbytes=0)["x"]
 
     yield "fsstore", lambda: fsstore.open(f"{place}/a.h5|hdf5:x").result()
-    if access_of(cell).plain:
+    if access_of(cell).plain:  # fsspec keeps blocks that it has read, and never asks for them again
         yield "h5py", opened
+        if server is not None:
+            yield "h5py without cache", partial(opened, cache_type="none")
