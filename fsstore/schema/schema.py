@@ -226,6 +226,11 @@ class Schema(Indexable):
         return self._of(beneath(self._value, transform))
 
     @property
+    def is_empty(self) -> bool:
+        """Whether nothing was ever constrained."""
+        return self._value is _NOTHING
+
+    @property
     def rank(self) -> int | None:
         """Number of dimensions, or None."""
         return None if self._value.rank < 0 else self._value.rank
