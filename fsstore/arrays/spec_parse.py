@@ -15,8 +15,8 @@ from fsstore.index import IndexTransform
 from fsstore.kvstore.spec.parse import (
     cannot_be_first,
     is_described,
-    kv_json,
     kv_from_components,
+    kv_json,
     kv_spec,
     unsupported,
     with_root,

@@ -22,6 +22,7 @@ from fsstore.values.url import Component, encode_path, split_pipeline
 
 __all__ = [
     "cannot_be_first",
+    "holds_values",
     "is_described",
     "kv_from_components",
     "kv_json",
@@ -96,10 +97,14 @@ _BYTES = (bytes, bytearray, memoryview)
 
 
 def is_described(json: Any) -> bool:
-    """Return whether a value is the JSON of a spec, and not a mapping that is a store itself: keys with bytes."""
-    if type(json) is not dict and not (isinstance(json, Mapping) and "driver" in json):
-        return False
-    return not isinstance(json, dict) or not isinstance(next(iter(json.values()), None), _BYTES)
+    """Return whether a value is the JSON of a spec, and no mapping that is a store itself."""
+    is_object = type(json) is dict or (isinstance(json, Mapping) and "driver" in json)
+    return is_object and not holds_values(json)
+
+
+def holds_values(json: Any) -> bool:
+    """Return whether a dictionary is a store, keys with bytes, and not the JSON of a spec; an empty one is not."""
+    return isinstance(json, dict) and isinstance(next(iter(json.values()), None), _BYTES)
 
 
 def live_spec(source: Any, *, single_writer: bool = False) -> KvSpecValue:
