@@ -9,8 +9,8 @@ import zstandard
 import fsstore
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.shard_layout import blocks_of
-from fsstore.codec.element_copy import copy_elements
 from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.element_copy import copy_elements
 from fsstore.codec.zarr3.zstd import BoundZstd
 from fsstore.errors import StoreError
 
