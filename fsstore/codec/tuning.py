@@ -26,9 +26,8 @@ ROW_BYTES = 512  # of a row that is copied as one element; NumPy copies longer o
 STRIPS_FROM_BYTES = 1 << 17
 # rows that lie a multiple of this apart share the lines of a cache, of which there are a power of two
 ALIASED_BYTES = 512
-STRIP_ELEMENTS = (
-    16  # of a strip: fewer cost more calls, and more of them leave the cache before they are used
-)
+# of a strip: fewer cost more calls, and more leave the cache before they are used
+STRIP_ELEMENTS = 16
 
 # Memory (`codec`)
 # of an array that is compared with its fill value at once; larger ones go block by block, and stop early
