@@ -130,8 +130,8 @@ class Placement:
     def copy_out(self, cell: Cell, chunk: Array) -> None:
         """Copy the selected elements of the chunk to the array."""
         if self.plan.basic:
-            inside = [segment.inside for segment in cell.segments]
-            copy_elements(self._view[(*self._outside(cell), ...)], chunk[(*inside, ...)])
+            chosen = [segment.inside for segment in cell.segments]
+            copy_elements(self._view[(*self._outside(cell), ...)], chunk[(*chosen, ...)])
             return
         chunk, inside, view, outside = self._sides(cell, chunk)
         view[outside] = chunk[inside]
