@@ -152,8 +152,7 @@ class Future(Awaited, Generic[T]):
         raise cast("BaseException", self._value)
 
     def _wait(self, timeout: float | None, deadline: float | None) -> None:
-        if timeout is not None or deadline is not None:
-            timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
+        timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING and _blocking_is_refused():
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
@@ -162,10 +161,9 @@ class Future(Awaited, Generic[T]):
             self.force()  # of one that is done nothing is left to start
             if self._state == PENDING:
                 self._block(timeout, deadline)
-        except TimeoutError:
-            raise
-        except BaseException:  # Ctrl-C: a program that is told to end does not write on for an hour
-            self.cancel()
+        except BaseException as error:
+            if not isinstance(error, TimeoutError):  # Ctrl-C: a program that is told to end does not write on
+                self.cancel()
             raise
 
     def _block(self, timeout: float | None, deadline: float | None) -> None:
@@ -202,8 +200,7 @@ def pending(
     """
     future: Future[Any] = make(Future, PENDING)
     if start is not None or cancel is not None:
-        hooks = _hooks(future)
-        hooks.start, hooks.cancel = start, cancel
+        future._hooks = Hooks(start, cancel)
     return future
 
 
@@ -245,7 +242,7 @@ def resolve(future: Future[T], value: T) -> bool:
 def fail(future: Future[Any], error: BaseException) -> bool:
     """Set the error; return False if the future was done before."""
     cancelled = isinstance(error, asyncio.CancelledError)
-    return _resolve(future, CANCELLED, None) if cancelled else _resolve(future, ERROR, error)
+    return _resolve(future, CANCELLED if cancelled else ERROR, None if cancelled else error)
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
