@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
-from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, able
+from fsstore.kvstore.contract.ability import CopiesRanges, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
 from fsstore.kvstore.spec.kv_spec import KvSpec
@@ -343,13 +344,10 @@ def _reopen(spec: KvSpecValue) -> KvStore:
 
 
 async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    lists = able(store.driver, ListsKeys)
-    if lists is None:
-        return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
     cut = len(key_bytes(store.path)) + strip
     found: list[bytes] = []
-    async for part in lists.scan_keys((keys or Range()).with_prefix(store.path)):
-        found += [key[cut:] for key in part] if cut else part
+    async for page in store.driver.scan((keys or Range()).with_prefix(store.path)):
+        found += EntryColumns.of(page).keys_from(cut)
     return found
 
 
