@@ -240,7 +240,9 @@ class KvStore(Specified):
         require_kind("range", range, Range)
         if operator.index(strip_prefix_length) < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
-        return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
+        path = key_bytes(self._open.path)
+        keys = Range.prefix(path) if range is None else range.with_prefix(path)
+        return self._begin(lambda: _keys(self._driver(), keys, len(path) + strip_prefix_length))
 
     def experimental_copy_range_to(
         self,
@@ -343,10 +345,9 @@ def _reopen(spec: KvSpecValue) -> KvStore:
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 
-async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    cut = len(key_bytes(store.path)) + strip
+async def _keys(driver: KvDriver, keys: Range, cut: int) -> list[bytes]:
     found: list[bytes] = []
-    async for page in store.driver.scan((keys or Range()).with_prefix(store.path)):
+    async for page in driver.scan(keys):
         found += EntryColumns.of(page).keys_from(cut)
     return found
 
