@@ -119,7 +119,8 @@ def _program(library, seed):
             ):  # tensorstore 0.1.86 ends the process when it lists after it
                 bound.delete_range(keys).result()
             else:
-                said.append(sorted(bound.list(keys, strip_prefix_length=dice.choice((0, 0, 2))).result()))
+                strip = dice.choice((0, 0, 2)) if transaction is None else 0
+                said.append(sorted(bound.list(keys, strip_prefix_length=strip).result()))
                 said.append(store.list().result())
         if transaction is not None:
             transaction.commit_sync()
@@ -128,5 +129,6 @@ def _program(library, seed):
 
 @pytest.mark.parametrize("seed", range(60))
 def test_listings_are_those_of_tensorstore(seed):
-    """Programs of writes, deletions and transactions list the same keys: tensorstore has changed ones first."""
+    """Programs of writes, deletions and transactions list the same keys; within a transaction tensorstore lists the
+    changed ones first, and two that are equal once they are cut only once."""
     assert _program(fsstore, seed) == _program(tensorstore, seed)
