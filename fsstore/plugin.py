@@ -41,7 +41,6 @@ from fsstore.format.extension.contract import ChunkGrid, DataTypeExtension, Exte
 from fsstore.kvstore.contract.ability import (
     CopiesRanges,
     ListsDocuments,
-    ListsKeys,
     MayBeMissing,
     PassesOn,
     ReadsNow,
@@ -149,7 +148,6 @@ __all__ = [
     "KvPrefix",
     "LateWrite",
     "ListsDocuments",
-    "ListsKeys",
     "MayBeMissing",
     "Member",
     "Members",

@@ -31,7 +31,9 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.key_texts import keys_texts
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.elsewhere import ElsewhereDriver
@@ -155,16 +157,27 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
             key_text(key): None for keys in ranges for key in found(keys.inclusive_min, keys.exclusive_max)
         }
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
-        """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys that were in the range when the scan began, sorted.
+
+        Sizes are those at the time when they are asked for, None where the key is gone by then.
+        """
         begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
-            names = [key_text(key) for key in storage.keys_in(keys.inclusive_min, keys.exclusive_max)]
-            entries = [Entry(name, len(storage.values[name][0])) for name in names]
+            found = storage.keys_in(keys.inclusive_min, keys.exclusive_max)
         if self.meter is not None:
-            self.meter.listed("memory", begin_ns, entries=len(entries))
-        for start in range(0, len(entries), MEMORY_PAGE):
-            yield entries[start : start + MEMORY_PAGE]
+            self.meter.listed("memory", begin_ns, entries=len(found))
+        for start in range(0, len(found), MEMORY_PAGE):
+            yield self._entries(found[start : start + MEMORY_PAGE])
+
+    def _entries(self, keys: list[bytes]) -> EntryColumns:
+        values = self.storage.values
+
+        def sizes() -> list[int | None]:
+            found = map(values.get, keys_texts(keys))
+            return [None if each is None else len(each[0]) for each in found]
+
+        return EntryColumns(keys, sizes=sizes)
 
     def describe_key(self, key: str) -> str:
         """Return the key in quotes."""

@@ -21,7 +21,6 @@ __all__ = [
     "KeepsDirectories",
     "KnowsSizes",
     "ListsDocuments",
-    "ListsKeys",
     "ListsNames",
     "MayBeMissing",
     "Modifies",
@@ -158,18 +157,8 @@ class ListsDocuments:
 
     __slots__ = ()
 
-    def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what `scan` does, perhaps without keys that end in a number."""
-        raise NotImplementedError  # a driver that names the ability defines it
-
-
-class ListsKeys:
-    """A driver that can list its keys as bytes, without creating an object for each key."""
-
-    __slots__ = ()
-
-    def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
-        """Yield the keys in the range in batches, sorted."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

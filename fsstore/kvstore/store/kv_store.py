@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
-from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, able
+from fsstore.kvstore.contract.ability import CopiesRanges, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
 from fsstore.kvstore.spec.kv_spec import KvSpec
@@ -239,7 +240,9 @@ class KvStore(Specified):
         require_kind("range", range, Range)
         if operator.index(strip_prefix_length) < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
-        return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
+        path = key_bytes(self._open.path)
+        keys = Range.prefix(path) if range is None else range.with_prefix(path)
+        return self._begin(lambda: _keys(self._driver(), keys, len(path) + strip_prefix_length))
 
     def experimental_copy_range_to(
         self,
@@ -342,14 +345,10 @@ def _reopen(spec: KvSpecValue) -> KvStore:
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 
-async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    lists = able(store.driver, ListsKeys)
-    if lists is None:
-        return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
-    cut = len(key_bytes(store.path)) + strip
+async def _keys(driver: KvDriver, keys: Range, cut: int) -> list[bytes]:
     found: list[bytes] = []
-    async for part in lists.scan_keys((keys or Range()).with_prefix(store.path)):
-        found += [key[cut:] for key in part] if cut else part
+    async for page in driver.scan(keys):
+        found += EntryColumns.of(page).keys_from(cut)
     return found
 
 
