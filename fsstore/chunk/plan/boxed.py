@@ -18,8 +18,8 @@ from fsstore.codec.element_copy import copy_elements
 __all__ = ["copy_boxes"]
 
 
-class _Alike(NamedTuple):
-    """Neighbours along a dimension of which the same is selected: which, what of each, and where it goes.
+class _Neighbours(NamedTuple):
+    """Segments side by side along a dimension of which the same is selected: which, what of each, and where it goes.
 
     `outside` is None where a number selects: then there is one, and it goes to no dimension.
     """
@@ -49,20 +49,20 @@ def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) 
     return True
 
 
-def _alike(segments: Sequence[Segment]) -> list[_Alike]:
+def _alike(segments: Sequence[Segment]) -> list[_Neighbours]:
     """Return the segments along a dimension, those together that select the same and go side by side."""
-    found: list[_Alike] = []
+    found: list[_Neighbours] = []
     first, begin = 0, 0  # of those that are looked at: the place, and where they go
     for place, (_, inside, outside, _, length) in enumerate(segments):
         if not isinstance(outside, slice):
-            found.append(_Alike(place, inside, None, 1))
+            found.append(_Neighbours(place, inside, None, 1))
             continue
         stop = begin + (place - first) * length
         if found and found[-1].inside == inside and stop == outside.start:
             found.pop()
         else:
             first, begin = place, outside.start
-        found.append(_Alike(slice(first, place + 1), inside, slice(begin, outside.stop), length))
+        found.append(_Neighbours(slice(first, place + 1), inside, slice(begin, outside.stop), length))
     return found
 
 
