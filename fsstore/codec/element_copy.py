@@ -29,8 +29,9 @@ def copy_elements(target: Array, source: Array) -> None:
         if to == apart or source.shape[-1] == 1:
             target, source = _as_rows(target, source)
         elif to == size and not apart % ALIASED_BYTES and source.nbytes >= STRIPS_FROM_BYTES:
-            _copy_in_strips(target, source)
-            return
+            if not np.may_share_memory(target, source):  # a strip must not change the next one
+                _copy_in_strips(target, source)
+                return
     np.copyto(target, source, casting="equiv")
 
 
