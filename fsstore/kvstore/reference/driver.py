@@ -38,6 +38,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
@@ -106,6 +107,9 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         time = now()
         resolved = await self.overlay.resolve(keys)
         rows = resolved.rows
+        if len(keys) == 1 and rows.url[0] >= 0:
+            answer = (await self._read_targets(keys, reads, resolved, _FIRST))[0]
+            return [answer if reads is None else _unless_known(reads[0], answer)]
         wanted, inline = np.flatnonzero(rows.url >= 0), np.flatnonzero(rows.url == INLINE)
         found = await self._read_targets(keys, reads, resolved, wanted) if len(wanted) else []
         if (
@@ -170,12 +174,12 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         if doomed:
             await self.overlay.write(doomed, self)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range with their sizes; whole targets have none."""
         async for page in self.overlay.scan(keys):
             yield _entries(*page)
 
-    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the same without most of the chunks, which are not looked at."""
         async for page in self.overlay.documents(keys):
             yield _entries(*page)
@@ -227,11 +231,14 @@ def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
     return owner, driver.fetcher.described, driver.fetcher.targets.base, driver.spec()
 
 
-def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:
-    sizes = resolved.rows.length.tolist()
-    return [Entry(name, None if size == WHOLE else size) for name, size in zip(names, sizes, strict=True)]
+def _entries(names: list[str], resolved: Resolved) -> EntryColumns:
+    def sizes() -> list[int | None]:
+        return [None if size == WHOLE else size for size in resolved.rows.length.tolist()]
+
+    return EntryColumns(names=names, sizes=sizes)
 
 
+_FIRST = np.zeros(1, np.int64)
 _if_not_equal = attrgetter("if_not_equal")
 
 
@@ -267,11 +274,12 @@ def _range(read: Read, size: int, describe: Callable[[str], str]) -> tuple[int, 
 
 def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
     """Return what to read in targets for the whole values at the places `wanted`."""
-    rows = resolved.rows.take(wanted)
-    stop = np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
+    rows = resolved.rows
     if len(wanted) < len(keys):
-        keys = [keys[position] for position in wanted.tolist()]
-    return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE, rows.offset, rows.length)
+        rows, keys = rows.take(wanted), [keys[position] for position in wanted.tolist()]
+    whole = rows.length == WHOLE
+    stop = np.where(whole, REST, rows.offset + rows.length)
+    return Asks(keys, rows.url, rows.offset, stop, whole, rows.offset, rows.length)
 
 
 def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str]) -> Asks:
