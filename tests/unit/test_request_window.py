@@ -10,7 +10,7 @@ import pytest
 
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.engine.fault import from_status
-from fsstore.kvstore.engine.turns import Turns, Window, each, each_by_threads
+from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_threads
 from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, REQUESTS, REQUESTS_FLIGHT_BYTES
 from fsstore.runtime import execution
 
@@ -20,7 +20,7 @@ MANY = 10_000
 
 def grown(elapsed_s=LATE_S, nbytes=4000, waiting=MANY, answers=1000):
     """Return a window after many equal answers."""
-    window = Window(None)
+    window = RequestWindow(None)
     for _ in range(answers):
         window.answered(elapsed_s, nbytes, waiting)
     return window
@@ -28,7 +28,7 @@ def grown(elapsed_s=LATE_S, nbytes=4000, waiting=MANY, answers=1000):
 
 def test_the_number_of_a_user_never_changes():
     """Neither late answers nor refusals move it."""
-    window = Window(5)
+    window = RequestWindow(5)
     assert not window.listens
     assert window.answered(LATE_S, 10, MANY) == 0
     assert window.refused(time.monotonic()) == 0
@@ -47,7 +47,7 @@ def test_it_does_not_grow_where_that_would_not_help():
     assert not grown(elapsed_s=FAR_S / 2).listens
     assert grown(nbytes=REQUESTS_FLIGHT_BYTES // REQUESTS + 1).limit == REQUESTS
     assert grown(waiting=2 * REQUESTS).limit == REQUESTS
-    window = Window(None)
+    window = RequestWindow(None)
     window.answered(LATE_S, 10, 0)
     for _ in range(100):
         window.answered(3 * LATE_S, 10, MANY)

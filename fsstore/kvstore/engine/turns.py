@@ -1,7 +1,7 @@
 """How many requests of an engine are under way at once, and the requests of a batch in their turns.
 
 A number that a user gives is exact.  Without one there are 32, as in TensorStore, and more for a server that is far:
-`Window` says when.
+`RequestWindow` says when.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from fsstore.kvstore.tuning import (
 from fsstore.runtime import execution, observer
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Turns", "Window", "each", "each_by_threads", "read_bytes"]
+__all__ = ["RequestWindow", "Turns", "each", "each_by_threads", "read_bytes"]
 
 S = TypeVar("S")
 T = TypeVar("T")
 
 
-class Window:
+class RequestWindow:
     """The number of requests under way, `limit`: that of the user, or one that follows the server.
 
     It grows by one with each answer that comes late from a server that is far: the quickest answer so far was late
@@ -88,7 +88,7 @@ class Turns:
     """The turns of one engine, whatever the number of batches that they go to; `window` says how many there are."""
 
     def __init__(self, limit: int | None) -> None:
-        self.window = Window(limit)
+        self.window = RequestWindow(limit)
         self._made_for = 0
         self._free = asyncio.Semaphore(self.window.limit)
         self._owed = 0  # turns that end with what has them
