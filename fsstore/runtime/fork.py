@@ -29,7 +29,7 @@ from weakref import WeakSet
 
 from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
 
-__all__ = ["ForkedState", "Lock", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child"]
+__all__ = ["ForkRegistry", "ForkedState", "Lock", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child"]
 
 Lock: TypeAlias = threading.RLock
 
@@ -42,7 +42,7 @@ class ForkedState(Protocol):
         ...
 
 
-class _Registry:
+class ForkRegistry:
     """All that has to be done at a fork."""
 
     def __init__(self) -> None:
@@ -100,7 +100,7 @@ class _Process:
 
 
 process = _Process()
-_registry = _Registry()
+_registry = ForkRegistry()
 _registry.objects.add(process)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

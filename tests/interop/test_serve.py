@@ -333,9 +333,9 @@ def test_readers_that_do_not_read(place, running, monkeypatch):
     with ThreadPoolExecutor(8) as pool:
         assert set(pool.map(lambda _: ask(server, "/sea/t/.zarray")[0], range(200))) == {200}
     until = time.monotonic() + 20
-    while server._open and time.monotonic() < until:
+    while server.open_connections and time.monotonic() < until:
         time.sleep(0.05)
-    assert server._open == 0
+    assert server.open_connections == 0
     [each.close() for each in slow]
 
 
