@@ -65,10 +65,10 @@ def entry_windows(
     if little and grid.layout.inner.run_length > 1 and not found.covers_some:
         listed = ShardEntries.touched_by(as_lists(maps, out.shape), out.shape, chunks.model)
         return _listed_windows(request, listed, NEAR_SHARD_BYTES)
-    outline = plan(maps, out, chunks.model.axes)
-    worth = outline.cell_count < threads and (small or waits)
+    shard_plan = plan(maps, out, chunks.model.axes)
+    worth = shard_plan.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
-    return _shard_windows(request, outline, entries, most=most, together=together, few=few)
+    return _shard_windows(request, shard_plan, entries, most=most, together=together, few=few)
 
 
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
@@ -106,7 +106,7 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
 
 
 def _shard_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
+    request: ReadRequest, shard_plan: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
     """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
 
@@ -120,12 +120,12 @@ def _shard_windows(
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
     # many sub-chunks at once are decoded by what decodes a shard
-    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and outline.covers_some
-    if not apart and entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
-        for cells, identities in entries.boxes(outline, chunks.model, together):
+    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and shard_plan.covers_some
+    if not apart and entries.touched_bytes <= min(most, together // 2) * shard_plan.cell_count:
+        for cells, identities in entries.boxes(shard_plan, chunks.model, together):
             yield Window(part, cells, identities)
         return
-    whole = ChunkReader(chunks, placement_of(outline, out), source)
+    whole = ChunkReader(chunks, placement_of(shard_plan, out), source)
     large = chain.decoded_size > most
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
@@ -133,8 +133,8 @@ def _shard_windows(
         coarse_part = ChunkReader(
             chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
         )
-    for cell in outline.cells():
-        key = chunks.model.key(outline.chunk_numbers(cell))
+    for cell in shard_plan.cells():
+        key = chunks.model.key(shard_plan.chunk_numbers(cell))
         covers = cell.covers and as_chunks
         if covers and not large:
             yield Window(whole, [cell], [key])

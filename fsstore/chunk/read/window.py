@@ -24,8 +24,8 @@ from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import copy_blocks
 from fsstore.codec.contract import Array, Span
+from fsstore.codec.element_copy import copy_elements
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
@@ -177,7 +177,7 @@ class ChunkReader(NamedTuple):
         boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
         if blocks is not None:  # one copy for all
-            copy_blocks(blocks, run.reshape(blocks.shape))
+            copy_elements(blocks, run.reshape(blocks.shape))
             return
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))
