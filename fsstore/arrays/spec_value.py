@@ -33,8 +33,6 @@ from fsstore.values.url import join_pipeline
 
 __all__ = ["SpecValue", "driver_kind"]
 
-_NO_MODE = OpenMode()
-
 
 class SpecValue:
     """A parsed specification of an array."""
@@ -64,7 +62,7 @@ class SpecValue:
         self = object.__new__(cls)
         self.kind, self.members, self.resources = kind, {}, {}
         self._kvstore = self.base_spec = self.transform_ = self.context = self.bound_context = None
-        self.layers, self.shows_transform, self.mode = (), True, _NO_MODE
+        self.layers, self.shows_transform, self.mode = (), True, OpenMode.none()
         if "base_schema" not in parts:
             self.base_schema = Schema()
         for name, value in parts.items():

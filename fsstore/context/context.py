@@ -311,14 +311,17 @@ class Context:
 
     def default(self, kind: ResourceKind) -> ContextResource:
         """Return the resource of a kind that specs mean where they name none."""
-        return self._made.get(kind.name) or self._find(kind.name, kind, ())
+        key = kind.name
+        made = self._made.get(key)
+        if made is not None:
+            return made
+        if self._spec is not None or self._parent is not None:
+            return self._find(key, kind, ())
+        return self._made.setdefault(key, ContextResource(kind, kind.default, key, self._lock))
 
     def _find(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
-        if self._spec is None and self._parent is None and "#" not in key:  # nothing to look up, mostly
-            made = self._made.get(key)
-            if made is None:
-                made = self._made.setdefault(key, ContextResource(kind, kind.default, key, self._lock))
-            return made
+        if self._spec is None and self._parent is None and key == kind.name:  # nothing to look up, mostly
+            return self.default(kind)
         if (id(self), key) in path:
             chain = " -> ".join(quote(step) for _, step in (*path, (id(self), key)))
             raise StoreError(f"Context resource reference cycle: {chain}")

@@ -55,6 +55,11 @@ class OpenMode:
         """Return the flags that are set."""
         return f"OpenMode({', '.join(f'{name}=True' for name in self.flags())})"
 
+    @classmethod
+    def none(cls) -> OpenMode:
+        """Return the mode without any flag."""
+        return _NONE
+
     def flags(self) -> Iterator[str]:
         """Yield the names of the flags that are set."""
         return (name for name in _NAMES if getattr(self, name))
@@ -96,7 +101,9 @@ class OpenMode:
 
     def effective(self) -> OpenMode:
         """Return the mode with `open` set where neither `open` nor `create` is."""
-        return self if self.open or self.create else replace(self, open=True)
+        if self.open or self.create:
+            return self
+        return _OPENS if self is _NONE else replace(self, open=True)
 
     def check(self, *, writable: bool) -> None:
         """Raise `StoreError` for flags that contradict each other."""
