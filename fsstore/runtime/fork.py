@@ -30,7 +30,8 @@ from weakref import ref
 from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
 
 __all__ = [
-    "ForkRegistry", "ForkedState", "Lock", "WeakGroup", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child",
+    "ForkRegistry", "ForkedState", "Lock", "WeakGroup", "before_fork", "brief_lock", "in_child", "lock", "process",
+    "tell_child",
 ]  # fmt: skip
 
 T = TypeVar("T")

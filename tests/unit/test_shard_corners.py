@@ -186,7 +186,9 @@ def test_no_sub_chunks_have_no_names():
     chain = CodecChain.from_json([sharding(2, LITTLE)])
     grid = shard_grid(chain.bind(ChunkSpec(np.dtype("u2"), (4, 6, 2))))
     none = np.zeros(0, np.int64)
-    model = SimpleNamespace(keys_of=lambda columns: ["/".join(map(str, each)) for each in zip(*columns, strict=True)])
+    model = SimpleNamespace(
+        keys_of=lambda columns: ["/".join(map(str, each)) for each in zip(*columns, strict=True)]
+    )
     assert list(entries_at([none, none, none], grid, model)) == []
     one = np.array([2, 3])
     assert list(entries_at([one, one, one * 0], grid, model)) == [("1/0/0", 2), ("1/1/0", 3)]
