@@ -11,7 +11,7 @@ Generations hold the entity tag and, where the storage has one, the version.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from fsstore.errors import UnavailableError, UrlError
