@@ -200,7 +200,7 @@ class ShardLayout:
         """Return the encoded index of sub-chunks that follow each other; a length below zero is a missing one."""
         if len(lengths) != self.count:
             raise ValueError(f"a shard has {self.count} sub-chunks, not {len(lengths)}")
-        is_full = self.inner.encoded_size is not None and min(lengths) >= 0
+        is_full = set(lengths) == {self.inner.encoded_size}
         if is_full and self._full_index is not None:
             return self._full_index
         length = np.array(lengths, np.int64)
