@@ -101,7 +101,7 @@ def _strided(size: int) -> Work:
 
 
 def _points(size: int) -> Work:
-    array = _array(size, _CHUNK)
+    array = _array(size, min(_CHUNK, size // 10))  # points of a single chunk need not be sorted
     places = np.random.default_rng(0).integers(0, size, size)
     return lambda: array.vindex[places].read().result()
 
@@ -206,7 +206,7 @@ def _numpy(name: str, size: int) -> Work | None:
         "read all": values[:size].copy,
         "strided": values[::3].copy,
         "points": lambda: values[places],
-        "outer": lambda: values[: 2 * size : 2].copy(),
+        "outer": values[: 2 * size : 2].copy,
         "mask": lambda: values[: 2 * size][mask],
         "write all": values[:size].copy,
     }
@@ -342,9 +342,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*")
     parser.add_argument("--most", type=int, default=7, help="the power of ten of the most elements")
     parser.add_argument("--picture", type=Path)
-    parser.add_argument(
-        "--steepest", type=float, default=1.25, help="the exponent that is taken for linear, if NumPy is"
-    )
+    parser.add_argument("--steepest", type=float, default=1.25, help="the exponent that is taken for linear")
     options = parser.parse_args()
     curves = []
     print(
