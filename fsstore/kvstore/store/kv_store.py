@@ -206,15 +206,16 @@ class KvStore(Specified):
         """
         whole = self._open.path + key if type(key) is str else self._key(key)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
-        if byte_range is None and batch is None and staleness_bound is None:
-            request = tuple.__new__(Read, (whole, 0, None, known, _FRESH))
-        else:
+        start, stop, bound = 0, None, _FRESH
+        if byte_range is not None:
             require_kind("byte_range", byte_range, slice)
+            start, stop = byte_bounds(byte_range)
+        if batch is not None:
             require_kind("batch", batch, Batch)
+        if staleness_bound is not None:
             as_seconds("staleness_bound", staleness_bound)
-            start, stop = (0, None) if byte_range is None else byte_bounds(byte_range)
-            bound = _FRESH if staleness_bound is None else float(staleness_bound)
-            request = tuple.__new__(Read, (whole, start, stop, known, bound))
+            bound = float(staleness_bound)
+        request = tuple.__new__(Read, (whole, start, stop, known, bound))
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
         driver = self._open.driver
