@@ -7,7 +7,6 @@ threads so that many of them overlap.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -29,10 +28,11 @@ from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.operation import (
+    FRESH,
     answer,
     begin_read,
     begin_write,
-    byte_bounds,
+    partial_read,
     put,
     value_bytes,
     write_here,
@@ -51,7 +51,6 @@ __all__ = ["KvStore"]
 
 T = TypeVar("T")
 Key = str | bytes
-_FRESH = math.inf  # the time since when an answer has to be known, where nothing but the newest will do
 
 
 class KvStore(Specified):
@@ -206,16 +205,11 @@ class KvStore(Specified):
         """
         whole = self._open.path + key if type(key) is str else self._key(key)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
-        start, stop, bound = 0, None, _FRESH
-        if byte_range is not None:
-            require_kind("byte_range", byte_range, slice)
-            start, stop = byte_bounds(byte_range)
-        if batch is not None:
-            require_kind("batch", batch, Batch)
-        if staleness_bound is not None:
-            as_seconds("staleness_bound", staleness_bound)
-            bound = float(staleness_bound)
-        request = tuple.__new__(Read, (whole, start, stop, known, bound))
+        if byte_range is None and staleness_bound is None:
+            request = tuple.__new__(Read, (whole, 0, None, known, FRESH))
+        else:
+            request = partial_read(whole, known, byte_range, staleness_bound)
+        require_kind("batch", batch, Batch)
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
         driver = self._open.driver
@@ -332,7 +326,7 @@ class KvStore(Specified):
             return self.read(key).result()
         driver = self._open.driver
         if isinstance(driver, ReadsNow):
-            return driver.read_now(tuple.__new__(Read, (self._key(key), 0, None, UNKNOWN, _FRESH)))
+            return driver.read_now(tuple.__new__(Read, (self._key(key), 0, None, UNKNOWN, FRESH)))
         return self.read(key).result() if driver.features.waits else answer(driver, Read(self._key(key)))
 
     def _key(self, key: Key) -> str:
