@@ -50,6 +50,7 @@ from fsstore.kvstore.contract.ability import (
     TakesValues,
     WritesAtOnce,
     WritesLate,
+    WritesNow,
 )
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
@@ -183,6 +184,7 @@ __all__ = [
     "Write",
     "WritesAtOnce",
     "WritesLate",
+    "WritesNow",
     "array_of",
     "boolean",
     "chunk_grids",

@@ -151,10 +151,8 @@ class ShardEntries:
         numbers = [[number for _, number in group] for group in groups]
         count = math.prod(map(len, groups))
         single = len(self.grid.layouts) == 1
-        cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
-        if count <= FEW_CELLS:
-            cells = list(map(Cell.of, product(*segments)))
-        elif single:
+        cells = CellRun(self.plan, range(count), segments)
+        if single and count > FEW_CELLS:
             return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
         if single:
@@ -207,6 +205,8 @@ def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> S
 
 def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Return of different rows the first place each, and which of them every row is."""
+    if not columns[0].size:
+        return columns[0], columns[0]
     spans = [int(column.max()) - int(column.min()) + 1 for column in columns]
     if math.prod(spans) == 1:
         return np.zeros(1, np.int64), np.zeros(len(columns[0]), np.int64)

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
+from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.runtime.observer import Meter
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
+    "WritesNow",
     "able",
 ]
 
@@ -51,6 +52,16 @@ class ReadsNow:
 
     def read_now(self, read: Read) -> ReadResult:
         """Return what `read_many([read])` answers."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class WritesNow:
+    """A driver that never waits and makes a single write as a plain call, because a coroutine takes longer."""
+
+    __slots__ = ()
+
+    def write_now(self, write: Write) -> Stamp:
+        """Do what `write_many([write])` does."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
