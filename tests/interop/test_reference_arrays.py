@@ -7,10 +7,10 @@ use and by hand, in every form, and stand beside their files on disk, on a web s
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import h5py
 import numpy as np
