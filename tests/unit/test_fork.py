@@ -90,6 +90,18 @@ def test_a_lock_that_is_held_for_long_costs_the_others_nothing():
         each.set()
 
 
+def test_locks_are_kept_no_longer_than_their_owners():
+    """A process that opens a million arrays has no million locks to take at a fork."""
+    group = fork.WeakGroup()
+    kept, gone = fork.brief_lock(), fork.brief_lock()
+    group.add(kept)
+    group.add(gone)
+    group.add(kept)
+    assert {id(each) for each in group} == {id(kept), id(gone)}
+    del gone
+    assert list(group) == [kept]
+
+
 def test_a_lock_of_the_thread_that_forks_stays_its_own():
     """A fork inside a finalizer or a signal handler does not break what it interrupted."""
     lock = fork.lock()
