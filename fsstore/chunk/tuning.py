@@ -68,6 +68,8 @@ COPIED_PER_DECODED = 5
 # Writing (`chunk.write`)
 # of a shard that is made in one piece: all of it is touched, whatever is needed of it
 SHARD_AT_ONCE_BYTES = 32 << 20
+# of an encoding whose parts are joined when all are there: memory for them twice against clearing it for all of a chunk
+JOINED_BYTES = 4 << 20
 # that a write names; 4,096 take half a millisecond, and writes of more stand for every chunk
 LISTED_CHUNKS = 1 << 18
 RECENT_BYTES = 8 << 20  # elements and encodings of a process: memory against decoding what was just encoded

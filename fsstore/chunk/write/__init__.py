@@ -7,7 +7,6 @@
 * `order`: writes that touch the same chunks are made in the order in which they were begun
 * `recent_chunks`: what chunks decode to that were changed and encoded a moment ago
 * `request`: writing a request: how its cells become windows, and what stores them (writer)
-* `shard_runs`: a shard as runs of sub-chunks, of which those that nobody changes are copied as one piece
 * `small_writes`: small writes made together: begun one by one, carried out in the order in which they were begun
 * `stored_shard`: A stored shard of which a part is rewritten, read little by little: memory for all of it may not
   be there

@@ -13,10 +13,10 @@ from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import AnyCell, Cell
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
-from fsstore.chunk.write.shard_runs import Run, StoredParts, portions_of_runs, run_of_one
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
+from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs, run_of_one
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
 from fsstore.kvstore.contract.driver import ReadResult

@@ -25,7 +25,14 @@ from functools import partial
 from typing import NamedTuple
 
 from fsstore.chunk.plan.planner import Plan
-from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_GATHER_S, SMALL_GATHER_TURNS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
+from fsstore.chunk.tuning import (
+    SMALL_BATCH_BYTES,
+    SMALL_BATCH_CHUNKS,
+    SMALL_GATHER_S,
+    SMALL_GATHER_TURNS,
+    SMALL_WAITING_BYTES,
+    SMALL_WRITE_BYTES,
+)
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix

@@ -14,8 +14,8 @@ from typing import Self
 import numpy as np
 
 from fsstore.chunk.tuning import STORED_BLOCK_BYTES, STORED_BLOCKS_KEPT
-from fsstore.chunk.write.shard_runs import Run, run_of_one
 from fsstore.codec.chain.shard_layout import MISSING, ShardLayout, present_in
+from fsstore.codec.chain.shard_runs import Run, run_of_one
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult

@@ -11,7 +11,6 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.write.changed_chunk import Portions
 from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, present_in
 from fsstore.codec.contract import Buffer
 from fsstore.codec.tuning import SHARD_PORTION_BYTES, SHARD_PORTION_PARTS
@@ -63,8 +62,8 @@ def run_of_one(part: Buffer | None) -> Run:
     return ((-1,), ()) if part is None else ((memoryview(part).nbytes,), (part,))
 
 
-def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Portions:
-    """Yield the shard of some runs, about a megabyte at a time; if its index comes last they are asked for meanwhile."""
+def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[Buffer]]:
+    """Yield the shard of some runs, about a megabyte at a time, each when its runs are there if the index comes last."""
     portion: list[Buffer] = []
     if layout.at_start:
         runs = list(runs)
@@ -74,7 +73,7 @@ def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Portions:
     for run_lengths, pieces in runs:
         lengths += run_lengths
         portion += pieces
-        size += sum([max(length, 0) for length in run_lengths])
+        size += sum([memoryview(piece).nbytes for piece in pieces])
         if size >= SHARD_PORTION_BYTES or len(portion) >= SHARD_PORTION_PARTS:
             yield portion
             portion, size = [], 0
