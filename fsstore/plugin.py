@@ -41,7 +41,6 @@ from fsstore.format.extension.contract import ChunkGrid, DataTypeExtension, Exte
 from fsstore.kvstore.contract.ability import (
     CopiesRanges,
     ListsDocuments,
-    ListsKeys,
     MayBeMissing,
     PassesOn,
     ReadsNow,
@@ -51,6 +50,7 @@ from fsstore.kvstore.contract.ability import (
     TakesValues,
     WritesAtOnce,
     WritesLate,
+    WritesNow,
 )
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
@@ -149,7 +149,6 @@ __all__ = [
     "KvPrefix",
     "LateWrite",
     "ListsDocuments",
-    "ListsKeys",
     "MayBeMissing",
     "Member",
     "Members",
@@ -185,6 +184,7 @@ __all__ = [
     "Write",
     "WritesAtOnce",
     "WritesLate",
+    "WritesNow",
     "array_of",
     "boolean",
     "chunk_grids",

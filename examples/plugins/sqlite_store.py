@@ -84,7 +84,7 @@ class SqliteDriver:
         with self._transaction() as database:
             database.execute(_DELETE, ends)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, sorted, with the sizes of their values."""
         ends = [keys.inclusive_min, keys.exclusive_max]
         with self._connected() as database:

@@ -49,9 +49,10 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
         raise TypeError(
             f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}"
         )
-    given: dict[str, Any] = in_our_words(
-        {name: value for name, value in options.items() if value is not None}, _format(spec)
-    )
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    if not given:
+        return spec
+    given = in_our_words(given, _format(spec))
     flags = {name: as_flag(name, given.get(name)) for name in _FLAGS}
     if flags["minimal_spec"]:
         spec = _minimal(spec)

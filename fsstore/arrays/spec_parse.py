@@ -14,8 +14,9 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.index import IndexTransform
 from fsstore.kvstore.spec.parse import (
     cannot_be_first,
-    holds_values,
+    is_described,
     kv_from_components,
+    kv_json,
     kv_spec,
     unsupported,
     with_root,
@@ -65,7 +66,7 @@ def array_spec(json: Any) -> SpecValue:
         return _auto(json.replace())
     if isinstance(json, str):
         return _from_url(json)
-    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
+    if is_described(json):
         return _from_json(json)
     if json is None or isinstance(json, bool | int | float | list | tuple):
         error = expected("object", json)
@@ -236,11 +237,17 @@ def _from_json(json: Mapping[str, Any]) -> SpecValue:
 
 
 def _kvstore_member(kind: DriverKind, fields: Fields) -> KvSpecValue | None:
-    kvstore: KvSpecValue | None = fields.take("kvstore", partial(_object_spec, kv_spec))
+    kvstore: KvSpecValue | None = fields.take("kvstore", _kvstore_spec)
     path = fields.take("path", string, default="")
     if kvstore is None:
         return None
     return kvstore.replace(_path=kind.kvstore_path(join_path(kvstore.path, path)))
+
+
+def _kvstore_spec(value: Any) -> KvSpecValue:
+    """Return the spec of the store in JSON that has been looked through."""
+    found: KvSpecValue = _nested(kv_json, value) if is_described(value) else _object_spec(kv_spec, value)
+    return found
 
 
 def _schema_members(fields: Fields, transform: IndexTransform | None) -> Schema:

@@ -60,20 +60,23 @@ class SpecValue:
     def of(cls, kind: DriverKind, **parts: Any) -> Self:
         """Return the spec with these parts; what is not given is empty."""
         self = object.__new__(cls)
-        defaults: dict[str, Any] = {
-            "members": {}, "_kvstore": None, "base_spec": None, "base_schema": Schema(), "transform_": None,
-            "mode": OpenMode(), "resources": {}, "context": None, "layers": (), "shows_transform": True,
-            "bound_context": None,
-        }  # fmt: skip
-        for name, value in {**defaults, **parts, "kind": kind}.items():
+        self.kind, self.members, self.resources = kind, {}, {}
+        self._kvstore = self.base_spec = self.transform_ = self.context = self.bound_context = None
+        self.layers, self.shows_transform, self.mode = (), True, OpenMode.none()
+        if "base_schema" not in parts:
+            self.base_schema = Schema()
+        for name, value in parts.items():
             setattr(self, name, value)
         return self
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some parts changed."""
         new = object.__new__(type(self))
-        for name in SpecValue.__slots__:
-            setattr(new, name, getattr(self, name))
+        new.kind, new.members, new.mode, new.resources = self.kind, self.members, self.mode, self.resources
+        new._kvstore, new.base_spec, new.layers = self._kvstore, self.base_spec, self.layers
+        new.base_schema, new.transform_ = self.base_schema, self.transform_
+        new.context, new.bound_context = self.context, self.bound_context
+        new.shows_transform = self.shows_transform
         for name, value in changes.items():
             setattr(new, name, value)
         return new
@@ -231,7 +234,7 @@ class SpecValue:
             bound_context=self.bound_context or context,
             _kvstore=None if self._kvstore is None else self._kvstore.bound(context),
             base_spec=None if self.base_spec is None else self.base_spec.bound(context),
-            layers=tuple(each.bound(context) for each in self.layers),
+            layers=tuple([each.bound(context) for each in self.layers]),
         )
 
     def unbound(self) -> Self:

@@ -3,6 +3,7 @@
 `contract` says what a codec promises, `ability` what some can do beyond it, and `configuration` reads its members.
 
 * `chain`: chains of codecs: as they are wished for, as they are stored, and bound to the chunks of one array
+* `element_copy`: copying elements from one strided array to another in the order that costs least
 * `extension`: codecs that the registry of zarr v3 extensions defines, each a class
 * `fill`: what missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what
   is stored

@@ -18,6 +18,17 @@ SHARD_PORTION_BYTES = 1 << 20  # written at once, while what follows is encoded:
 SHARD_PORTION_PARTS = 512  # written at once; a system call takes 1,024
 DIRECT_BYTES = 1 << 15  # smaller results are made and copied sooner than a stream writes them to their place
 
+# Copying (`codec.element_copy`)
+# elements, and rows; to look at how fewer lie takes as long as copying them one by one
+ROWS_COPIED_FROM = 1024
+ROW_BYTES = 512  # of a row that is copied as one element; NumPy copies longer ones as quickly itself
+# of a transposed copy that goes in strips: a smaller one stays in the cache, and strips only cost calls
+STRIPS_FROM_BYTES = 1 << 17
+# rows that lie a multiple of this apart share the lines of a cache, of which there are a power of two
+ALIASED_BYTES = 512
+# of a strip: fewer cost more calls, and more leave the cache before they are used
+STRIP_ELEMENTS = 16
+
 # Memory (`codec`)
 # of an array that is compared with its fill value at once; larger ones go block by block, and stop early
 COMPARED_BYTES = 1 << 20

@@ -12,6 +12,8 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
+from pathlib import Path
 from typing import Any, NoReturn
 
 from fsstore.command.table import COMMANDS, Command
@@ -91,13 +93,13 @@ def _add(own: argparse.ArgumentParser, command: Command) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
+    _prepare_streams()
     try:
         parsed = parser().parse_args(given)
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
         code = _run(parsed)
-        sys.stdout.flush()
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -107,17 +109,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code
 
 
+def _prepare_streams() -> None:
+    """Let output be written whatever the locale encodes, and also where a stream is closed."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115  # until the process ends
+        elif isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def _run(parsed: argparse.Namespace) -> int:
     module, _, name = parsed.run.partition(":")
     work = getattr(import_module(module), name)
     try:
-        return int(work(parsed))
+        return _finished(int(work(parsed)))
     except UsageError as error:
         return _complain(error, 2, debug=parsed.debug)
     except (BrokenPipeError, KeyboardInterrupt):
         raise
     except Exception as error:  # noqa: BLE001  # the end of a program says what happened, whatever it was
         return _complain(error, 3, debug=parsed.debug)
+
+
+def _finished(code: int) -> int:
+    sys.stdout.flush()  # here, where a full disk is told like any other failure
+    return code
 
 
 def _complain(error: Exception, code: int, *, debug: bool) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from fsstore.values.printing import plain
@@ -19,7 +20,20 @@ def put(text: object) -> None:
 
 def put_json(value: Any) -> None:
     """Print JSON on standard output."""
-    sys.stdout.write(json.dumps(value, indent=2, default=_converted, ensure_ascii=True) + "\n")
+    try:
+        text = json.dumps(value, indent=2, default=_converted, allow_nan=False)
+    except ValueError:  # numbers that JSON does not have
+        text = json.dumps(_named(json.loads(json.dumps(value, default=_converted))), indent=2)
+    sys.stdout.write(f"{text}\n")
+
+
+def _named(value: Any) -> Any:
+    """Return a value in which the numbers that are not finite have the names that zarr gives them."""
+    if isinstance(value, dict):
+        return {name: _named(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_named(inner) for inner in value]
+    return json.dumps(value) if isinstance(value, float) and not isfinite(value) else value
 
 
 def _converted(value: Any) -> Any:

@@ -13,7 +13,7 @@ from fsstore.command.places import array_of, context_of, place_of, read_place_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 from fsstore.errors import StoreError
-from fsstore.values.printing import plain
+from fsstore.values.printing import one_line, plain
 
 __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 
@@ -147,7 +147,7 @@ def _put_names(names: Iterable[str], arguments: Namespace) -> None:
         put_json(list(names))
     else:
         for name in names:
-            put(name)
+            put(one_line(name))
 
 
 def _keys(arguments: Namespace, *, of_directory: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
 from fsstore.values.argument import as_flag, as_text
 from fsstore.values.json_like import json_like
-from fsstore.values.json_value import Json, combined, expected, quote, show
+from fsstore.values.json_value import MISSING, Json, combined, expected, quote, show
 from fsstore.values.printing import pretty
 
 __all__ = [
@@ -33,8 +33,6 @@ __all__ = [
     "parse_resource",
 ]
 
-_MISSING: Any = object()
-
 
 class ContextResource:
     """A resource of a context.  Equal only to itself; `value` is what drivers use."""
@@ -43,25 +41,27 @@ class ContextResource:
     __qualname__ = "Context.Resource"
     __slots__ = ("__weakref__", "_home", "_lock", "_value", "config", "key", "kind")
 
-    def __init__(self, kind: ResourceKind, config: Json, key: str = "") -> None:
+    def __init__(
+        self, kind: ResourceKind, config: Json, key: str = "", lock: fork.Lock | None = None
+    ) -> None:
         self.kind, self.config, self.key = kind, config, key
-        self._value: Any = _MISSING
+        self._value: Any = kind.usual if config is kind.default else MISSING
         self._home: str | None = None
-        self._lock = fork.lock()
+        self._lock = fork.lock() if lock is None else lock
 
     @property
     def value(self) -> Any:
         """The object behind the resource, made on first use."""
-        if self._value is _MISSING:
+        if self._value is MISSING:
             with self._lock:
-                if self._value is _MISSING:
+                if self._value is MISSING:
                     self._value = self.kind.create(self.config)
         return self._value
 
     @property
     def made(self) -> Any:
         """The object behind the resource, or None if nothing has used it."""
-        return None if self._value is _MISSING else self._value
+        return None if self._value is MISSING else self._value
 
     def to_json(self, include_defaults: bool = False) -> Json:
         """Return the JSON form of the resource."""
@@ -81,13 +81,13 @@ class ContextResource:
     def __deepcopy__(self, memo: dict[int, Any]) -> ContextResource:
         """Return a resource of its own, with nothing in it, even in this process."""
         made = ContextResource(self.kind, deepcopy(self.config, memo), self.key)
-        if self._value is not _MISSING and self._value is self.kind.elsewhere:
+        if self._value is not MISSING and self._value is self.kind.elsewhere:
             made._home, made._value = self._home, self._value
         return made
 
     def _home_name(self) -> str | None:
         """Return the name by which this process finds the resource again; None if its value can be made anywhere."""
-        if self.kind.elsewhere is None or self._value is _MISSING:
+        if self.kind.elsewhere is None or self._value is MISSING:
             return None
         if self._value is not self.kind.elsewhere and (
             self._home is None or origin.found(self._home) is not self
@@ -138,7 +138,7 @@ def bind_resource(name: str, reference: ResourceRef | None, context: Context) ->
     if isinstance(reference, ContextResource):
         return reference
     if reference is None:
-        return context[kind.name]
+        return context.default(kind)
     return context[reference] if isinstance(reference, str) else ContextResource(kind, reference)
 
 
@@ -290,7 +290,8 @@ class Context:
         nothing yet
         """
         pools = {id(each.made): each.made for each in self._made.values() if isinstance(each.made, CachePool)}
-        return statistics_of([*self._meters.values(), *(pool.meter for pool in pools.values())])
+        meters = [pool.meter for pool in pools.values() if pool.meter is not None]
+        return statistics_of([*self._meters.values(), *meters])
 
     def __repr__(self) -> str:
         """Return the spec, and what was done with the context."""
@@ -308,9 +309,19 @@ class Context:
             raise StoreError(f"Invalid context resource identifier: {quote(key)}")
         return self._find(key, kind, ())
 
+    def default(self, kind: ResourceKind) -> ContextResource:
+        """Return the resource of a kind that specs mean where they name none."""
+        key = kind.name
+        made = self._made.get(key)
+        if made is not None:
+            return made
+        if self._spec is not None or self._parent is not None:
+            return self._find(key, kind, ())
+        return self._made.setdefault(key, ContextResource(kind, kind.default, key, self._lock))
+
     def _find(self, key: str, kind: ResourceKind, path: tuple[tuple[int, str], ...]) -> ContextResource:
-        if self._spec is None and self._parent is None and "#" not in key:  # nothing to look up, mostly
-            return self._made.get(key) or self._made.setdefault(key, ContextResource(kind, kind.default, key))
+        if self._spec is None and self._parent is None and key == kind.name:  # nothing to look up, mostly
+            return self.default(kind)
         if (id(self), key) in path:
             chain = " -> ".join(quote(step) for _, step in (*path, (id(self), key)))
             raise StoreError(f"Context resource reference cycle: {chain}")

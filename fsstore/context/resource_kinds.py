@@ -8,14 +8,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
 
 from fsstore.context.memory_storage import MemoryStorage
 from fsstore.errors import JsonError
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.values.json_value import Fields, Json, Parser, boolean, expected, integer, number, one_of, string
+from fsstore.values.json_value import (
+    MISSING,
+    Fields,
+    Json,
+    Parser,
+    boolean,
+    expected,
+    integer,
+    number,
+    one_of,
+    string,
+)
 
 __all__ = [
     "ELSEWHERE",
@@ -96,6 +107,15 @@ class ResourceKind:
     """Default members, for `to_json(include_defaults=True)`; None where TensorStore does not add them."""
     elsewhere: Any = None
     """The value that stands for one in the memory of another process; None where a value can be made anywhere."""
+    has_state: bool = False
+    """Whether each resource has a value of its own; else the value never changes."""
+    usual: Any = field(init=False)
+    """The value of the default configuration, which all resources share; `MISSING` if each has its own."""
+
+    def __post_init__(self) -> None:
+        """Make the value that is shared."""
+        usual = MISSING if self.has_state else self.create(self.default)
+        object.__setattr__(self, "usual", usual)
 
     def to_json(self, config: Json, *, include_defaults: bool = False) -> Json:
         """Return the configuration, with default members on request."""
@@ -181,6 +201,7 @@ KINDS: Mapping[str, ResourceKind] = {
             lambda config: CachePool(config.get("total_bytes_limit", 0), config.get("read_ahead", 0)),
             {},
             {"total_bytes_limit": 0},
+            has_state=True,
         ),
         _concurrency("data_copy_concurrency"),
         _concurrency("file_io_concurrency"),
@@ -205,7 +226,12 @@ KINDS: Mapping[str, ResourceKind] = {
         ),
         _retries("file_io_retries", {**REQUEST_RETRIES, "max_retries": 0}),
         ResourceKind(
-            "memory_key_value_store", _members({}), lambda _: MemoryStorage(), {}, elsewhere=ELSEWHERE
+            "memory_key_value_store",
+            _members({}),
+            lambda _: MemoryStorage(),
+            {},
+            elsewhere=ELSEWHERE,
+            has_state=True,
         ),
         ResourceKind(
             "range_coalescing",

@@ -14,6 +14,7 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec.storage_option import given_options
 from fsstore.runtime import execution
 from fsstore.values.json_value import dumps, quote
+from fsstore.values.printing import one_line
 
 __all__ = ["ArrayEntry", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
 
@@ -96,7 +97,7 @@ def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, A
 
 
 def _line(path: str, entry: ArrayEntry | None) -> str:
-    indent, name = "  " * (path.count("/") + 1), path.rpartition("/")[2]
+    indent, name = "  " * (path.count("/") + 1), one_line(path.rpartition("/")[2])
     return f"{indent}{name}/" if entry is None else f"{indent}{name} {_about(entry)}"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
@@ -78,7 +78,7 @@ async def _occupied(place: Place, at: str) -> bool:
     return await _holds(place, place.below(at).scan(), lambda _: True)
 
 
-async def _holds(place: Place, listed: AsyncIterator[list[Entry]], counts: Callable[[str], bool]) -> bool:
+async def _holds(place: Place, listed: AsyncIterator[Sequence[Entry]], counts: Callable[[str], bool]) -> bool:
     """Return whether a listing has a key that counts; it has none where keys cannot be listed."""
     if not place.store.driver.features.listable:
         return False

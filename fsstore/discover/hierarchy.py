@@ -239,7 +239,7 @@ def _is_document(key: str) -> bool:
     return key.rpartition("/")[2] in _NAMES
 
 
-async def _visit(place: KvPrefix, batch: list[Entry], found: dict[str, None], checked: set[str]) -> bytes:
+async def _visit(place: KvPrefix, batch: Sequence[Entry], found: dict[str, None], checked: set[str]) -> bytes:
     """Note the documents of a batch; return the key to go on from if chunks can be left out, or nothing."""
     arrays: set[str] = set()
     for entry in batch:

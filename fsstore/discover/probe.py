@@ -265,7 +265,7 @@ async def _is_bare(place: KvPrefix) -> bool:
 
 async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str, ReadResult]:
     """Return the answers by key, asked in one batch; of keys that cannot be read there are none."""
-    asked = [read._replace(staleness_bound=since) for read in reads]
+    asked = [Read(key, start, stop, known, since) for key, start, stop, known, _ in reads]
     try:
         found = await place.read_many(asked)
         return {read.key: answer for read, answer in zip(reads, found, strict=True)}

@@ -25,6 +25,7 @@ from fsstore.kvstore.contract.driver import now
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, keeps_to_base, open_adapter
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime import execution
+from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.staleness import MEMBERS as RECHECK
 from fsstore.schema.staleness import recheck
 from fsstore.values import registry
@@ -66,9 +67,9 @@ class AutoKind(PlainKind):
             )
         if opening.kvstore is None:
             raise StoreError('Error opening "auto" driver: "kvstore" must be specified')
-        mode = replace(mode, create=False)
+        mode = replace(mode, create=False) if mode.create else mode
         try:
-            return await _open(replace(opening, mode=mode))
+            return await _open(opening, mode)
         except StoreError as error:
             raise error.within('Error opening "auto" driver') from error
 
@@ -76,7 +77,7 @@ class AutoKind(PlainKind):
 KIND = AutoKind()
 
 
-async def _open(opening: Opening) -> OpenArray:
+async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
     context = opening.context
     own = {name: value for name, value in opening.members.items() if name not in RECHECK}
     if own:
@@ -95,7 +96,13 @@ async def _open(opening: Opening) -> OpenArray:
         if name in RECHECK and kind.defaults.get(name, value) != value
     }
     inner = replace(
-        opening, members=members, resources=resources, context=context, kvstore=at, documents=found.answers
+        opening,
+        members=members,
+        mode=mode,
+        resources=resources,
+        context=context,
+        kvstore=at,
+        documents=found.answers,
     )
     try:
         return await kind.open(inner)

@@ -111,6 +111,8 @@ class ChunkedKind(OwnSpace):
         )
 
     def _chosen(self, members: Mapping[str, Any]) -> dict[str, Any]:
+        if not members:
+            return {}
         return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
 
     def kvstore_path(self, path: str) -> str:
@@ -147,15 +149,12 @@ class _ArrayOpening:
     kind: ChunkedKind
     opening: Opening
     entry: MetadataEntry
+    chosen: Mapping[str, Any]
 
     @property
     def constraints(self) -> Mapping[str, Any]:
         metadata: Mapping[str, Any] = self.opening.members.get("metadata", {})
         return metadata
-
-    @property
-    def chosen(self) -> dict[str, Any]:
-        return self.kind._chosen(self.opening.members)
 
     def create(self) -> ChunkedArray:
         try:
@@ -176,10 +175,9 @@ async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
     if opening.kvstore is None:
         raise StoreError('"kvstore" must be specified')
     options = ChunkedOptions.of(opening.members, opening.resources)
-    entry = MetadataEntry.shared(
-        kind.format, opening.kvstore, kind._chosen(opening.members), options.metadata_pool
-    )
-    job = _ArrayOpening(kind, opening, entry)
+    chosen = kind._chosen(opening.members)
+    entry = MetadataEntry.shared(kind.format, opening.kvstore, chosen, options.metadata_pool)
+    job = _ArrayOpening(kind, opening, entry, chosen)
     array = await _find_or_create(job, mode, options)
     driver = ChunkedDriver(kind, opening.kvstore, entry, array, options, mode)
     return opening.view_of(driver, identity(_labeled(driver.domain(), opening.schema)))

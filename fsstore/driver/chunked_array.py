@@ -69,6 +69,8 @@ class ChunkedDriver(ArrayDriver):
         self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
+        trusted = mode.assume_metadata or mode.assume_cached_metadata
+        self._rechecks = not trusted and options.recheck_cached_metadata not in (False, "open")
 
     # --- what it is
 
@@ -131,10 +133,6 @@ class ChunkedDriver(ArrayDriver):
             kept = self._kept = (array, chunks)
         return kept[1]
 
-    def _needs_recheck(self) -> bool:
-        trusted = self.mode.assume_metadata or self.mode.assume_cached_metadata
-        return not trusted and self.options.recheck_cached_metadata not in (False, "open")
-
     async def _recheck(self) -> None:
         self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))
 
@@ -149,13 +147,13 @@ class ChunkedDriver(ArrayDriver):
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
         """Begin to read a view."""
-        if self._needs_recheck():
+        if self._rechecks:
             return self._after_recheck(lambda: self._read(transform, order))
         return self._read(transform, order)
 
     def read_into(self, transform: IndexTransform, out: Array) -> Future[Array]:
         """Begin to read a view into memory of its shape and type, directly."""
-        if self._needs_recheck():
+        if self._rechecks:
             return self._after_recheck(lambda: self._read(transform, "C", out))
         return self._read(transform, "C", out)
 
@@ -167,9 +165,9 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        ahead = set() if self._ahead is None else _read_ahead(self._ahead, chunks, transform)
-        if unfinished or ahead:  # is to be seen, or brings what is wanted
-            unfinished = unfinished | ahead
+        if self._ahead is not None:  # what is under way brings what is wanted
+            unfinished = unfinished | _read_ahead(self._ahead, chunks, transform)
+        if unfinished:
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
         return _begin_reading(self._queue, chunks, transform, order, out)
 
@@ -180,7 +178,7 @@ class ChunkedDriver(ArrayDriver):
         handle; large ones may see the data of either time of each chunk.
         """
         self._queue.flush()
-        if self._needs_recheck():
+        if self._rechecks:
             return self._after_recheck(lambda: self._write(transform, values, is_lent=is_lent), writes=True)
         return self._write(transform, values, is_lent=is_lent)
 
@@ -206,7 +204,7 @@ class ChunkedDriver(ArrayDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view with implicit bounds brought up to date."""
-        if self._needs_recheck():
+        if self._rechecks:
             await self._recheck()
         return compose(transform, _bounds(self._current(), explicit=fix))
 

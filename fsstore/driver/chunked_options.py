@@ -50,7 +50,7 @@ class ChunkedOptions:
     @classmethod
     def of(cls, members: Mapping[str, Any], resources: Mapping[str, ContextResource]) -> ChunkedOptions:
         """Return the options that spec members give."""
-        given = {name: members[name] for name in cls.defaults() if name in members}
+        given = {name: members[name] for name in cls.defaults() if name in members} if members else {}
         return cls(**given, resources=resources, opened=time.time())
 
     def to_json(self) -> dict[str, Json]:

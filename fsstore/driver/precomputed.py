@@ -240,7 +240,7 @@ class PrecomputedDriver(ChunkedDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view: its bounds never change."""
-        if self._needs_recheck():
+        if self._rechecks:
             await self._recheck()
         self._current()
         return transform

@@ -6,7 +6,7 @@ that a listing does not know (of a compressed value) is None in it, unless askin
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Any
@@ -72,7 +72,7 @@ class Listing:
                 return True
         return False
 
-    async def entries(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def entries(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries of a range; below a file there are none, where local files fail."""
         try:
             async for batch in self.store.scan(keys):
@@ -127,7 +127,7 @@ async def children(listing: Listing, key: str) -> list[dict[str, Any]]:
         begin = jump
 
 
-def _note(batch: list[Entry], prefix: str, found: dict[str, dict[str, Any]]) -> bytes:
+def _note(batch: Sequence[Entry], prefix: str, found: dict[str, dict[str, Any]]) -> bytes:
     """Note what a batch says; return the key after the directory that the last entry is in, or nothing."""
     last = ""
     for entry in batch:

@@ -35,9 +35,9 @@ class CopyReport:
 
     def __str__(self) -> str:
         """Return one line of text."""
-        count = f"{len(self.arrays)} array{'s' if len(self.arrays) != 1 else ''}"
+        count, tasks = _count(len(self.arrays), "array"), _count(self.tasks, "task")
         rate = bytes_text(int(self.nbytes / self.seconds)) if self.seconds else "-"
-        parts = [f"{count}, {bytes_text(self.nbytes)} in {self.seconds:.1f} s ({rate}/s), {self.tasks} tasks"]
+        parts = [f"{count}, {bytes_text(self.nbytes)} in {self.seconds:.1f} s ({rate}/s), {tasks}"]
         if self.by_storage:
             parts.append(f"{bytes_text(self.by_storage)} of them by the storage itself")
         if self.resumed:
@@ -47,6 +47,10 @@ class CopyReport:
         if self.skipped:
             parts.append(f"{len(self.skipped)} skipped")
         return ", ".join(parts)
+
+
+def _count(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'s' if number != 1 else ''}"
 
 
 def combined(reports: Sequence[CopyReport]) -> CopyReport:
@@ -129,13 +133,13 @@ class Verdict:
 
     def __str__(self) -> str:
         """Return the report as text: one line, and one for each finding."""
-        verdict = "nothing is wrong" if self else f"{len(self.findings)} findings"
-        parts = [f"{self.arrays} array{'s' if self.arrays != 1 else ''}"]
+        verdict = "nothing is wrong" if self else _count(len(self.findings), "finding")
+        parts = [_count(self.arrays, "array")]
         if self.nbytes:
             parts.append(f"{bytes_text(self.nbytes)} read")
         for count, what in ((self.chunks, "stored"), (self.absent, "absent"), (self.fill, "of mere fill")):
             if count is not None:
-                parts.append(f"{count:,} chunks {what}")
+                parts.append(f"{_count(count, 'chunk')} {what}")
         if self.repaired:
             parts.append(f"{self.repaired:,} repaired")
         lines = [f"{', '.join(parts)}: {verdict}"]

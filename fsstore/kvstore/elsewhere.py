@@ -50,7 +50,7 @@ class ElsewhereDriver(WritesAtOnce):
         """Refuse."""
         raise self._refusal()
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Refuse."""
         raise self._refusal()
         yield []

@@ -16,7 +16,7 @@ import numpy as np
 from fsstore.context.memory_storage import MemoryStorage
 from fsstore.context.resource_kinds import ELSEWHERE
 from fsstore.errors import AbortedError, StoreError
-from fsstore.kvstore.contract.ability import Borrows, IsMetered, ReadsNow, WritesAtOnce
+from fsstore.kvstore.contract.ability import Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -31,7 +31,9 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.key_texts import keys_texts
 from fsstore.kvstore.contract.kind import KvOpening, RootKind
 from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.elsewhere import ElsewhereDriver
@@ -42,7 +44,7 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "MemoryDriver", "MemoryKind"]
 
 
-class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
+class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
     """The keys of a `MemoryStorage`.
 
     With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
@@ -64,14 +66,26 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
 
     def read_now(self, read: Read) -> ReadResult:
         """Return the answer to a single read."""
-        begin_ns = perf_counter_ns()
-        found = self.storage.values.get(read.key)  # one look: nothing to lock
+        begin_ns, meter = perf_counter_ns(), self.meter
+        found = self.storage.values.get(read[0])  # one look: nothing to lock
         answer = (
             ReadResult("missing", b"", NO_VALUE, now()) if found is None else _answer(read, *found, now())
         )
-        if self.meter is not None:
-            self.meter.read(self, (read,), (answer,), begin_ns)
+        if meter is not None:
+            meter.read_one(self, read, len(answer[1]), begin_ns)
         return answer
+
+    def write_now(self, write: Write) -> Stamp:
+        """Apply a single write if its condition holds."""
+        begin_ns, meter, storage = perf_counter_ns(), self.meter, self.storage
+        key, value, if_equal = write
+        frozen = self._frozen(value)
+        with storage.lock:
+            is_met = if_equal == UNKNOWN or if_equal == storage.generation(key)
+            stamp = Stamp(storage.put(key, frozen) if is_met else UNKNOWN, now())
+        if meter is not None:
+            meter.wrote_one(self, write, None if frozen is None else len(frozen), begin_ns)
+        return stamp
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`, all of the same moment."""
@@ -112,11 +126,13 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
 
     def _frozen(self, value: Buffer | None) -> bytes | memoryview | None:
         """Return a value that nobody changes: a copy, unless its memory is lent."""
+        if value is None or type(value) is bytes:
+            return value
         if self._lent is not None and isinstance(value, memoryview) and value.contiguous:
             octets = np.frombuffer(value, np.uint8)
             if np.may_share_memory(octets, self._lent):
                 return octets.data.toreadonly()
-        return None if value is None else bytes(value)
+        return bytes(value)
 
     async def write_atomic(
         self,
@@ -155,16 +171,27 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce):
             key_text(key): None for keys in ranges for key in found(keys.inclusive_min, keys.exclusive_max)
         }
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
-        """Yield the keys that were in the range when the scan began, sorted, with the sizes of their values."""
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys that were in the range when the scan began, sorted.
+
+        Sizes are those at the time when they are asked for, None where the key is gone by then.
+        """
         begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
-            names = [key_text(key) for key in storage.keys_in(keys.inclusive_min, keys.exclusive_max)]
-            entries = [Entry(name, len(storage.values[name][0])) for name in names]
+            found = storage.keys_in(keys.inclusive_min, keys.exclusive_max)
         if self.meter is not None:
-            self.meter.listed("memory", begin_ns, entries=len(entries))
-        for start in range(0, len(entries), MEMORY_PAGE):
-            yield entries[start : start + MEMORY_PAGE]
+            self.meter.listed("memory", begin_ns, entries=len(found))
+        for start in range(0, len(found), MEMORY_PAGE):
+            yield self._entries(found[start : start + MEMORY_PAGE])
+
+    def _entries(self, keys: list[bytes]) -> EntryColumns:
+        values = self.storage.values
+
+        def sizes() -> list[int | None]:
+            found = map(values.get, keys_texts(keys))
+            return [None if each is None else len(each[0]) for each in found]
+
+        return EntryColumns(keys, sizes=sizes)
 
     def describe_key(self, key: str) -> str:
         """Return the key in quotes."""

@@ -209,7 +209,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
             )
         return found
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in a range, those of sources left out."""
         async for batch in self._shown(self.references.scan(keys), keys):
             yield batch
@@ -258,12 +258,14 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         base = self.references.fetcher.targets.base
         return mosaic_driver(mosaic, self._members, base=base, described=self._described)
 
-    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the documents in a range."""
         async for batch in self._shown(self.references.documents(keys), keys):
             yield batch
 
-    async def _shown(self, pages: AsyncIterator[list[Entry]], keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def _shown(
+        self, pages: AsyncIterator[Sequence[Entry]], keys: KeyRange
+    ) -> AsyncIterator[Sequence[Entry]]:
         own = [Entry(key, len(value)) for key, value in self._documents.items() if keys.contains(key)]
         if own:
             yield own
@@ -294,7 +296,7 @@ class _Checked(ReadOnly):
         """Return what the reference store answers."""
         return await self._owner._referenced(reads)
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys of the store."""
         return self._owner.references.scan(keys)
 

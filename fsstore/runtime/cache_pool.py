@@ -30,7 +30,7 @@ class CachePool:
     """A least-recently-used cache of at most `total_bytes_limit` bytes.  Thread-safe.
 
     `read_ahead` is how many chunks are read for the next ones of reads that follow each other.
-    `epoch` counts how often something was forgotten.
+    `epoch` counts how often something was forgotten.  `meter` counts hits and misses; a pool without memory has none.
     """
 
     __slots__ = (
@@ -56,7 +56,7 @@ class CachePool:
         self._oldest = 0
         self._used = 0
         self._lock = fork.lock()
-        self.meter = Meter("cache_pool")
+        self.meter = Meter("cache_pool") if total_bytes_limit else None
         self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def share(self, key: Hashable, made: T) -> T:
@@ -72,14 +72,15 @@ class CachePool:
 
     def get(self, key: Hashable) -> Any:
         """Return the cached value and mark it as used, or return None."""
-        if not self.total_bytes_limit:
+        meter = self.meter
+        if meter is None:
             return None
         with self._lock:
             found = self._entries.get(key)
             if found is None:
-                self.meter.misses += 1
+                meter.misses += 1
                 return None
-            self.meter.hits += 1
+            meter.hits += 1
             self._entries.move_to_end(key)
             return found[0]
 

@@ -180,12 +180,12 @@ def start(
 
     `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
     """
-    ended = ended or WorkEnd()
     if not waits:
         try:
             return futures.ready(drive(coroutine))
         except Exception as error:  # noqa: BLE001  # the future carries it
             return futures.failed(error)
+    ended = ended or WorkEnd()
     future = futures.pending()
     try:
         target = loop()

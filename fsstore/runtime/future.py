@@ -102,13 +102,13 @@ class Future(Awaited, Generic[T]):
         Raises `TimeoutError` after `timeout` seconds or at `deadline` (seconds since the epoch).  Ctrl-C cancels.
         """
         if self._state == PENDING or timeout is not deadline:
-            self._wait(as_seconds("timeout", timeout), as_seconds("deadline", deadline))
+            self._wait(timeout, deadline)
         return self._get()
 
     def exception(self, timeout: float | None = None, deadline: float | None = None) -> BaseException | None:
         """Block until the operation is done; return its error, or None.  Raises `CancelledError` if cancelled."""
         if self._state == PENDING or timeout is not deadline:
-            self._wait(as_seconds("timeout", timeout), as_seconds("deadline", deadline))
+            self._wait(timeout, deadline)
         if self._state == CANCELLED:
             raise asyncio.CancelledError
         return cast("BaseException", self._value) if self._state == ERROR else None
@@ -152,17 +152,18 @@ class Future(Awaited, Generic[T]):
         raise cast("BaseException", self._value)
 
     def _wait(self, timeout: float | None, deadline: float | None) -> None:
+        timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING and _blocking_is_refused():
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
             )
         try:
-            self.force()  # of one that is done nothing is left to start, and it is not waited for
-            self._block(timeout, deadline)
-        except TimeoutError:
-            raise
-        except BaseException:  # Ctrl-C: a program that is told to end does not write on for an hour
-            self.cancel()
+            self.force()  # of one that is done nothing is left to start
+            if self._state == PENDING:
+                self._block(timeout, deadline)
+        except BaseException as error:
+            if not isinstance(error, TimeoutError):  # Ctrl-C: a program that is told to end does not write on
+                self.cancel()
             raise
 
     def _block(self, timeout: float | None, deadline: float | None) -> None:
@@ -199,8 +200,7 @@ def pending(
     """
     future: Future[Any] = make(Future, PENDING)
     if start is not None or cancel is not None:
-        hooks = _hooks(future)
-        hooks.start, hooks.cancel = start, cancel
+        future._hooks = Hooks(start, cancel)
     return future
 
 
@@ -242,7 +242,7 @@ def resolve(future: Future[T], value: T) -> bool:
 def fail(future: Future[Any], error: BaseException) -> bool:
     """Set the error; return False if the future was done before."""
     cancelled = isinstance(error, asyncio.CancelledError)
-    return _resolve(future, CANCELLED, None) if cancelled else _resolve(future, ERROR, error)
+    return _resolve(future, CANCELLED if cancelled else ERROR, None if cancelled else error)
 
 
 def error_of(future: Future[Any]) -> BaseException | None:
@@ -301,8 +301,8 @@ def _resolve(future: Future[Any], state: int, value: Any) -> bool:
         if future._state != PENDING:
             return False
         hooks = future._hooks
-        if hooks is None:
-            future._value, future._state = value, state
+        if hooks is None or not (hooks.bell or hooks.callbacks or hooks.cancel):  # nobody is to be told
+            future._value, future._state, future._hooks = value, state, None
             return True
         ringing = iter(()) if hooks.bell is None else hooks.bell.ringing()
         callbacks = iter(hooks.callbacks)

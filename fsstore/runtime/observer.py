@@ -16,12 +16,13 @@ import sys
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from operator import add, attrgetter
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
-from weakref import WeakSet
 
 from fsstore.errors import OutOfRangeError
 from fsstore.redaction import redact
+from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
 __all__ = [
@@ -40,6 +41,7 @@ COUNTS = (
     "decodes", "decoding_ns", "hits", "misses", "failures",
 )  # fmt: skip
 """The counters of a meter.  Times of batches that ran at once are added, and a batch that fails is one failure."""
+_all_of = attrgetter(*COUNTS)
 
 
 class Observation(NamedTuple):
@@ -64,8 +66,8 @@ class _Observed:
     """All meters of the process, what those that are gone have counted, and who watches."""
 
     def __init__(self) -> None:
-        self.live: WeakSet[Meter] = WeakSet()
-        self.gone: dict[str, list[int]] = {}
+        self.live: WeakGroup[Meter] = WeakGroup()
+        self.gone: dict[str, tuple[int, ...]] = {}
         self.watchers: tuple[Watcher, ...] = ()
         self.configured = False
 
@@ -89,11 +91,10 @@ class Meter:
         self.hits = self.misses = self.failures = 0
         _observed.live.add(self)
 
-    def __del__(self, observed: _Observed = _observed, names: Sequence[str] = COUNTS) -> None:
+    def __del__(self, observed: _Observed = _observed, add: Any = add, all_of: Any = _all_of) -> None:
         """Leave the counts to the process; at its end the names of this module are gone before its last meters."""
-        kept = observed.gone.setdefault(self.store, [0] * len(names))
-        for number, name in enumerate(names):
-            kept[number] += getattr(self, name)
+        kept, counts = observed.gone.get(self.store), all_of(self)
+        observed.gone[self.store] = counts if kept is None else tuple(map(add, kept, counts))
 
     def counts(self) -> dict[str, int]:
         """Return everything that was counted."""
@@ -109,6 +110,26 @@ class Meter:
         if _observed.watchers or _logs_at(_DEBUG):
             sizes = [len(each.value) for each in found]
             self._tell(["read"] * len(sizes), driver, asked, sizes, (begin_ns, end_ns))
+
+    def read_one(self, driver: Any, asked: Any, nbytes: int, begin_ns: int) -> None:
+        """Count a single read that has been answered: what `read` does, for stores where counting takes the longest."""
+        end_ns = perf_counter_ns()
+        self.batches += 1
+        self.reads += 1
+        self.bytes_read += nbytes
+        self.waiting_ns += end_ns - begin_ns
+        if _observed.watchers or _logs_at(_DEBUG):
+            self._tell(["read"], driver, [asked], [nbytes], (begin_ns, end_ns))
+
+    def wrote_one(self, driver: Any, asked: Any, size: int | None, begin_ns: int) -> None:
+        """Count a single write that is done, None for a deletion."""
+        if size is None or _observed.watchers or _logs_at(_DEBUG):
+            self.wrote(driver, [asked], [size], begin_ns)
+            return
+        self.batches += 1
+        self.writes += 1
+        self.bytes_written += size
+        self.waiting_ns += perf_counter_ns() - begin_ns
 
     def wrote(self, driver: Any, asked: Sequence[Any], sizes: Sequence[int | None], begin_ns: int) -> None:
         """Count a batch of writes that are done, with the sizes of their values; None are deletions."""

@@ -90,8 +90,9 @@ class Hooks:
 
     __slots__ = ("bell", "callbacks", "cancel", "start")
 
-    def __init__(self) -> None:
+    def __init__(
+        self, start: Callable[[], Any] | None = None, cancel: Callable[[], Any] | None = None
+    ) -> None:
         self.callbacks: list[Callable[[Any], Any]] = []
         self.bell: Bell | None = None
-        self.start: Callable[[], Any] | None = None
-        self.cancel: Callable[[], Any] | None = None
+        self.start, self.cancel = start, cancel

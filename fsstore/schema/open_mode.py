@@ -47,15 +47,22 @@ class OpenMode:
     def __post_init__(self) -> None:
         """Raise `TypeError` for flags that are none."""
         for name in _NAMES:
-            as_flag(name, getattr(self, name))
+            flag = getattr(self, name)
+            if flag is not True and flag is not False:
+                as_flag(name, flag)
 
     def __repr__(self) -> str:
         """Return the flags that are set."""
         return f"OpenMode({', '.join(f'{name}=True' for name in self.flags())})"
 
+    @classmethod
+    def none(cls) -> OpenMode:
+        """Return the mode without any flag."""
+        return _NONE
+
     def flags(self) -> Iterator[str]:
         """Yield the names of the flags that are set."""
-        return (field.name for field in fields(self) if getattr(self, field.name))
+        return (name for name in _NAMES if getattr(self, name))
 
     def __or__(self, other: OpenMode) -> OpenMode:
         """Return the flags of both."""
@@ -68,9 +75,11 @@ class OpenMode:
     @classmethod
     def take(cls, members: Fields) -> OpenMode:
         """Take the members of a spec.  `open` is the default unless `create` is given."""
-        taken = {field.name: members.take(field.name, boolean) for field in fields(cls)}
-        if taken["open"] is None:
-            taken["open"] = not taken["create"]
+        taken = {name: members.take(name, boolean) for name in _NAMES if name in members}
+        if not taken:
+            return _OPENS
+        if taken.get("open") is None:
+            taken["open"] = not taken.get("create")
         mode = cls(**{name: bool(value) for name, value in taken.items()})
         return mode if mode.open or mode.create else replace(mode, open=True)
 
@@ -92,7 +101,9 @@ class OpenMode:
 
     def effective(self) -> OpenMode:
         """Return the mode with `open` set where neither `open` nor `create` is."""
-        return self if self.open or self.create else replace(self, open=True)
+        if self.open or self.create:
+            return self
+        return _OPENS if self is _NONE else replace(self, open=True)
 
     def check(self, *, writable: bool) -> None:
         """Raise `StoreError` for flags that contradict each other."""
@@ -115,6 +126,7 @@ class OpenMode:
 
 
 _NAMES = tuple(field.name for field in fields(OpenMode))
+_NONE, _OPENS = OpenMode(), OpenMode(open=True)
 
 
 def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
@@ -123,4 +135,4 @@ def mode_from_options(options: Mapping[str, Any]) -> OpenMode:
     if given is not None and not isinstance(given, OpenMode):
         raise TypeError(f"open_mode must be an OpenMode, not {type(given).__name__}")
     flags = {name: as_flag(name, options[name]) for name in _NAMES if name in options}
-    return (given or OpenMode()) | OpenMode(**flags) if flags else given or OpenMode()
+    return (given or _NONE) | OpenMode(**flags) if flags else given or _NONE

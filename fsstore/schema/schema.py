@@ -33,7 +33,15 @@ from fsstore.values.json_value import Json
 from fsstore.values.printing import pretty
 from fsstore.values.units import Unit, Units, units_of
 
-__all__ = ["CONSTRAINTS", "CompositeOptions", "Schema", "SchemaOptions", "schema_of", "with_constraints"]
+__all__ = [
+    "CONSTRAINTS",
+    "CompositeOptions",
+    "Schema",
+    "SchemaOptions",
+    "says_nothing",
+    "schema_of",
+    "with_constraints",
+]
 
 
 class CompositeOptions(TypedDict, total=False):
@@ -306,6 +314,11 @@ class Schema(Indexable):
     def __reduce__(self) -> tuple[Any, tuple[SchemaValue]]:
         """Pickle by value."""
         return (schema_of, (self._value,))
+
+
+def says_nothing(schema: Schema) -> bool:
+    """Return whether nothing was ever constrained; False where that would have to be found out."""
+    return schema._value is _NOTHING
 
 
 def schema_of(value: SchemaValue) -> Schema:

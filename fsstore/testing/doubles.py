@@ -44,7 +44,7 @@ class _Wrapped(PassesOn):
         """Delete a range of the driver inside."""
         await self.inner.delete_range(keys)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what the driver inside lists."""
         async for batch in self.inner.scan(keys):
             yield batch
@@ -113,7 +113,7 @@ class Recording(_Wrapped):
             self.deleted.append(keys)
         await super().delete_range(keys)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what the driver inside lists; remember the range."""
         with self._lock:
             self.calls["scan"] += 1
@@ -163,7 +163,7 @@ class Faulty(_Wrapped):
         self._check("delete_range", key_text(keys.inclusive_min))
         await super().delete_range(keys)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what the driver inside lists, or fail before the first batch."""
         self._check("scan", key_text(keys.inclusive_min))
         async for batch in super().scan(keys):
@@ -200,7 +200,7 @@ class Slow(_Wrapped):
         await self._pause("delete_range")
         await super().delete_range(keys)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what the driver inside lists, later."""
         await self._pause("scan")
         async for batch in super().scan(keys):

@@ -7,6 +7,7 @@ open stores among it, is left for the parsers, which know what they take.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -34,7 +35,12 @@ def json_like(value: Any) -> Any:
         raise JsonError("JSON is nested too deeply") from None
 
 
+_PLAIN = frozenset((str, int, float, bool, type(None)))
+
+
 def _written(value: Any) -> Any:
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, WrittenAsJson):
         return value.to_json()
     if isinstance(value, np.generic) and value.dtype.kind in "biuf":
@@ -43,6 +49,6 @@ def _written(value: Any) -> Any:
         return value.tolist()
     if type(value) is dict or (isinstance(value, Mapping) and "driver" in value):
         parts = {name if isinstance(name, str) else str(name): _written(part) for name, part in value.items()}
-        is_same = type(value) is dict and all(value.get(name, parts) is part for name, part in parts.items())
-        return value if is_same else parts  # it may be a store, which others read and write
+        is_same = parts.keys() == value.keys() and all(map(is_, parts.values(), value.values()))
+        return value if is_same and type(value) is dict else parts  # it may be a store, which others change
     return [_written(part) for part in value] if isinstance(value, list | tuple) else value

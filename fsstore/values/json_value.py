@@ -235,7 +235,7 @@ class Fields:
     """
 
     def __init__(self, value: Any) -> None:
-        if not isinstance(value, Mapping):
+        if type(value) is not dict and not isinstance(value, Mapping):
             raise expected("object", value)
         self._left = dict(value)
         self._errors: list[JsonError] = []

@@ -15,7 +15,7 @@ from typing import Any
 
 from fsstore.values.json_value import quote
 
-__all__ = ["literal", "plain", "pretty"]
+__all__ = ["literal", "one_line", "plain", "pretty"]
 
 _WIDTH = 80
 _DEEPEST = 100  # levels that are printed; what lies deeper is shown as three dots
@@ -31,6 +31,11 @@ def plain(text: object) -> str:
         each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
         for each in str(text)
     )
+
+
+def one_line(text: object) -> str:
+    """Return text as `plain` does, line ends escaped too: a name that contains one must not look like two."""
+    return plain(text).replace("\n", "\\n")
 
 
 def _quoted(text: str) -> str:

@@ -37,6 +37,7 @@ class Registry(Generic[T]):
         self._where = dict(builtin)
         self._loaded: dict[str, T] = {}
         self._plugins_read = False
+        self._names: list[str] = []
 
     def _read_plugins(self) -> None:
         if self._plugins_read:  # twice at once does no harm
@@ -70,7 +71,9 @@ class Registry(Generic[T]):
     def names(self) -> list[str]:
         """Return all registered names, plug-ins included, sorted."""
         self._read_plugins()
-        return sorted(self._where)
+        if len(self._names) != len(self._where):  # none ever goes
+            self._names = sorted(self._where)
+        return self._names.copy()
 
 
 kvstores: Registry[Any] = Registry(

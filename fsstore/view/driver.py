@@ -319,7 +319,7 @@ class ViewDriver(ReadOnly):
         assert job.shown.driver is not None
         return _cut(job.read, await read_through(job.shown.presentation, job.shown.driver, job.position))
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range in byte order; those of chunks are counted off, not looked up."""
         streams: list[Iterator[Entry]] = [
             iter(

@@ -244,6 +244,57 @@ def test_escapes_in_names_do_not_reach_the_terminal(place, capsys):
     assert "a\\x1b[2Jb" in run(capsys, "ls", "evil.zarr")[1]
 
 
+def test_a_name_with_line_ends_is_one_line(place, capsys):
+    """A name that contains a line end looks like one name, in lists and in trees."""
+    group = ts.open_group("lines.zarr", mode="w").result()
+    group.create_array("a\nb", shape=[1], dtype="i1").result()
+    assert run(capsys, "ls", "lines.zarr")[1] == "a\\nb\n"
+    assert run(capsys, "tree", "lines.zarr")[1].splitlines()[1:] == ["  a\\nb int8 (1) in chunks of (1)"]
+
+
+def test_json_has_names_for_numbers_that_it_lacks(place, capsys):
+    """Infinite numbers and NaN are printed as zarr calls them, so that any reader of JSON takes the output."""
+    array = ts.open_group("n.zarr", mode="w").result().create_array(
+        "v", shape=[4], dtype="f4", fill_value=float("nan"), attributes={"least": float("-inf")}
+    ).result()  # fmt: skip
+    array[1:3] = np.array([1.5, np.inf], "f4")
+    refuse = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
+    assert json.loads(run(capsys, "cat", "n.zarr/v", "--json")[1], **refuse) == [
+        "NaN",
+        1.5,
+        "Infinity",
+        "NaN",
+    ]
+    told = json.loads(run(capsys, "info", "n.zarr/v", "--json")[1], **refuse)
+    assert (told["fill_value"], told["attributes"]) == ("NaN", {"least": "-Infinity"})
+
+
+@pytest.mark.parametrize(
+    ("shell", "code", "out", "err"),
+    [
+        ("PYTHONIOENCODING=ascii {} ls names.zarr", 0, "\\xe9\n", ""),
+        ("{} ls names.zarr >&-", 0, "", ""),
+        ("{} info missing.zarr 2>&-", 3, "", ""),
+        ("{} ls names.zarr > /dev/full", 3, "", "fsstore: [Errno 28] No space left on device\n"),
+        (
+            "{} cat names.zarr/é --format raw > /dev/full",
+            3,
+            "",
+            "fsstore: [Errno 28] No space left on device\n",
+        ),
+    ],
+)
+def test_output_that_cannot_be_written_as_it_is(place, shell, code, out, err):
+    """Locales without a letter print its escape, a closed stream takes nothing, and a full disk is a failure."""
+    group = ts.open_group("names.zarr", mode="w").result()
+    group.create_array("é", shape=[10], dtype="i1").result()
+    command = shell.format(f"{sys.executable} -m fsstore")
+    done = subprocess.run(["sh", "-c", command], capture_output=True, check=False, text=True, env=os.environ | {
+        "PYTHONPATH": str(Path(ts.__file__).parents[1])
+    })  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (code, out, err)
+
+
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda each: each.name)
 def test_help_has_an_example_that_parses(command, capsys):
     """The help of each command says what it is for, and its example is a command line of it."""

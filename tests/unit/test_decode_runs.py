@@ -8,8 +8,9 @@ import zstandard
 
 import fsstore
 from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.shard_layout import blocks_of, copy_blocks
+from fsstore.codec.chain.shard_layout import blocks_of
 from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.element_copy import copy_elements
 from fsstore.codec.zarr3.zstd import BoundZstd
 from fsstore.errors import StoreError
 
@@ -255,12 +256,13 @@ def test_the_damaged_part_of_a_shard_is_named(damaged):
 @pytest.mark.parametrize("dtype", ["u1", "<u2", ">u4", "c16", "S3", "M8[s]", "i1,>f8"])
 @pytest.mark.parametrize("part", [(2, 3, 4), (4, 6, 1), (1, 1, 8), (4, 1, 2)])
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
-def test_parts_are_copied_to_their_blocks(dtype, part, orders):
+def test_parts_are_copied_to_their_blocks(dtype, part, orders, tune):
     """Whole rows or single elements are copied, whatever the memory order and byte order of either side."""
+    tune("codec.element_copy", ROWS_COPIED_FROM=8)
     octets = np.random.default_rng(2).integers(0, 255, 4 * 6 * 8 * np.dtype(dtype).itemsize, np.uint8)
     values = octets.view(dtype).reshape(4, 6, 8)
     parts = blocks_of(values, part).copy(order=orders[0])
     for here in {np.dtype(dtype), np.dtype(dtype).newbyteorder("=")}:
         out = np.zeros(values.shape, here, order=orders[1])
-        copy_blocks(blocks_of(out, part), parts)
+        copy_elements(blocks_of(out, part), parts)
         assert out.astype(dtype).tobytes() == values.tobytes()

@@ -14,7 +14,7 @@ import pytest
 
 from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import Read, Write
+from fsstore.kvstore.contract.driver import NO_VALUE, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.kv_store import KvStore
@@ -376,3 +376,21 @@ def test_memory_atomic_member():
     assert KvStore.open({"driver": "memory", "atomic": True}).result().spec().to_json() == {
         "driver": "memory"
     }
+
+
+def test_a_single_write_is_counted_and_answered_like_a_batch_of_one():
+    """Conditions, deletions and statistics are the same whichever way a memory store is written."""
+    told = []
+    for single in (True, False):
+        store = KvStore.open("memory://").result()
+        driver = store.prefix.driver
+        answers = []
+        for write in [
+            Write("a", b"12"), Write("a", b"3", NO_VALUE), Write("b", bytearray(b"45"), NO_VALUE),
+            Write("a", None), Write("c", None), Write("b", memoryview(b"6"), b"other"), Write("b", b""),
+        ]:  # fmt: skip
+            stamp = driver.write_now(write) if single else execution.drive(driver.write_many([write]))[0]
+            answers.append(stamp.generation)
+        counts = {name: count for name, count in driver.meter.counts().items() if name != "waiting_ns"}
+        told.append((answers, counts, dict(driver.storage.values)))
+    assert told[0] == told[1]

@@ -16,12 +16,12 @@ from fsstore.errors import (
     StoreError,
 )
 from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.contract.key_texts import keys_bytes, keys_texts
 from fsstore.kvstore.ocdbt.format import envelope
 from fsstore.kvstore.ocdbt.format.config import Config, parse_constraints
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files
 from fsstore.kvstore.ocdbt.format.generation import value_generation
 from fsstore.kvstore.ocdbt.format.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
-from fsstore.kvstore.ocdbt.format.key_texts import keys_bytes, keys_texts
 from fsstore.kvstore.ocdbt.format.leaf import INLINE
 from fsstore.kvstore.ocdbt.format.manifest import (
     Manifest,

@@ -136,6 +136,43 @@ def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkey
             assert (found[32:] == 1).all()
 
 
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("boxes", [2, 12])
+def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatch, tune):
+    """A shard rewritten or deleted between the batches of reads that are made together is one version in each read."""
+    if waits:
+        monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
+    store = opened(codecs, np.full((64, 32), 1, "i4"))
+    other = opened(codecs, np.full((64, 32), 2, "i4"))
+    versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
+    plain, changing, count = MemoryDriver.read_many, [], 0
+
+    async def read_many(self, reads):
+        nonlocal count
+        answers = await plain(self, reads)
+        count += 1
+        if count in changing:
+            await store.kvstore.write("c/0/0", versions[count % 3])
+        return answers
+
+    tune("chunk", QUEUE_FETCH_BYTES=640)
+    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    mixed = 0
+    for first in range(1, 14, 2):
+        store.kvstore["c/0/0"] = versions[0]
+        changing[:], count = [first, first + 2], 0
+        reads = [store[number % 5 :, number:].read() for number in range(boxes)]
+        changed_before = False
+        for number, read in enumerate(reads):
+            found = read.result()
+            assert (found[: 32 - number % 5] == found[0, 0]).all()
+            assert (found[32 - number % 5 :] == 1).all()
+            changed_before |= found[0, 0] != 1
+        mixed += changed_before
+    assert mixed  # the changes came in the middle of the reads
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

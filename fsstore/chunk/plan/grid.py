@@ -76,6 +76,10 @@ class Axis(Protocol):
         """Return the number of the chunk of one position."""
         ...
 
+    def chunk_around(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the chunk of one position, its first position and its size."""
+        ...
+
 
 class RegularAxis:
     """Chunks of one size, the first at 0; `together` of them at a time stand in one shard."""
@@ -107,6 +111,12 @@ class RegularAxis:
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
         return position // self.step
+
+    def chunk_around(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the chunk of one position, its first position and its size."""
+        step = self.step
+        chunk = position // step
+        return chunk, chunk * step, step
 
 
 class ClippedAxis:
@@ -141,6 +151,11 @@ class ClippedAxis:
     def chunk_of(self, position: int) -> int:
         """Return the number of the chunk of one position."""
         return position // self.step
+
+    def chunk_around(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the chunk of one position, its first position and its size."""
+        chunk = position // self.step
+        return chunk, chunk * self.step, self.size(chunk)
 
 
 class VariableAxis:
@@ -184,11 +199,16 @@ class VariableAxis:
         """Return the number of the chunk of one position."""
         return int(np.searchsorted(self.bounds, position, side="right")) - 1
 
+    def chunk_around(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the chunk of one position, its first position and its size."""
+        chunk = self.chunk_of(position)
+        return chunk, self.start(chunk), self.size(chunk)
+
 
 def point_segment(axis: Axis, position: int) -> Segment:
     """Return the segment of a single position; its dimension is dropped from the result."""
-    chunk = axis.chunk_of(position)
-    return Segment(chunk, position - axis.start(chunk), None, axis.size(chunk) == 1, 1)
+    chunk, start, size = axis.chunk_around(position)
+    return Segment(chunk, position - start, None, size == 1, 1)
 
 
 class SliceSegments(Sequence[Segment]):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from fsstore.chunk.cache import ChunkCache
 from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, READ_WINDOW_CELLS, WINDOW_BYTES
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -23,7 +24,7 @@ class OpenChunks:
 
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
     `steps` are the sides of chunks, or sub-chunks of shards, if small boxes may wait, unplanned, for others to be read
-    with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.
+    with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.  Reads ask `source`.
     """
 
     bounds: IndexTransform
@@ -36,6 +37,7 @@ class OpenChunks:
     steps: tuple[int, ...] | None = field(init=False, compare=False)
     most_chunks: int = field(init=False, compare=False)
     most_elements: int = field(init=False, compare=False)
+    source: KvSource = field(init=False, compare=False)
 
     def __post_init__(self) -> None:
         """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
@@ -48,6 +50,7 @@ class OpenChunks:
         size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
         object.__setattr__(self, "steps", steps or None)
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
+        object.__setattr__(self, "source", KvSource(self.store))
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 
     def workers(self, each: int, fewest: int = 1) -> int:

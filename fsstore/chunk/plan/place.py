@@ -16,6 +16,7 @@ import numpy as np
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
 from fsstore.codec.chain.shard_layout import blocks_of
+from fsstore.codec.element_copy import copy_elements
 
 __all__ = ["BoxPlacement", "Placement", "Placing", "Sending", "placement_of"]
 
@@ -128,6 +129,10 @@ class Placement:
 
     def copy_out(self, cell: Cell, chunk: Array) -> None:
         """Copy the selected elements of the chunk to the array."""
+        if self.plan.basic:
+            chosen = [segment.inside for segment in cell.segments]
+            copy_elements(self._view[(*self._outside(cell), ...)], chunk[(*chosen, ...)])
+            return
         chunk, inside, view, outside = self._sides(cell, chunk)
         view[outside] = chunk[inside]
 
@@ -239,7 +244,7 @@ class BoxPlacement:
 
     def copy_out(self, box: ChunkBox, chunk: Array) -> None:
         """Copy the selected elements of the chunk to where they go."""
-        box.target[...] = chunk[box.inside]
+        copy_elements(box.target, chunk[box.inside])
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""

@@ -264,8 +264,7 @@ def _box_in_chunk(
         if isinstance(output_map, Indexed):
             return None
         first = output_map[0]
-        number = axis.chunk_of(first)
-        start, size = axis.start(number), axis.size(number)
+        number, start, size = axis.chunk_around(first)
         numbers.append(number)
         if isinstance(output_map, Constant):
             inside.append(first - start)

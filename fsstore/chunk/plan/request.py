@@ -17,6 +17,8 @@ from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, OutputMap
 
 __all__ = ["located", "maps_within", "plan_maps"]
 
+_tuple = tuple.__new__  # makes a named tuple in a third of the time
+
 
 def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[Planned]]:
     """Return the shape of a view, and where in the array its positions lie.
@@ -73,14 +75,14 @@ def maps_within(
                 return None
             first += stride * low[source]
             last += stride * (high[source] - 1)
-            maps.append(Affine(first, stride, source))
+            maps.append(_tuple(Affine, (first, stride, source)))
         elif method == ARRAY:
             found = _listed_within(output, extent)
             if found is None:
                 return None
             maps.append(found)
         else:
-            maps.append(Constant(offset))
+            maps.append(_tuple(Constant, (offset,)))
         if not (0 <= first < extent and 0 <= last < extent):
             return None
     return None if True in open_ended else (tuple(map(sub, high, low)), maps)

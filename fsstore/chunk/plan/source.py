@@ -5,7 +5,7 @@ A source answers a batch of byte ranges of opaque identities.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from fsstore.kvstore.contract.ability import ReadsWhole, able
@@ -49,10 +49,11 @@ class Source(Protocol):
 class KvSource:
     """Values of a key-value store; identities are keys below the prefix."""
 
-    __slots__ = ("_store",)
+    __slots__ = ("_store", "_whole")
 
     def __init__(self, store: KvPrefix) -> None:
         self._store = store
+        self._whole = able(store.driver, ReadsWhole)
 
     async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
@@ -61,14 +62,13 @@ class KvSource:
             [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
         )
 
-    async def read_whole(self, identities: Sequence[str]) -> Sequence[ReadResult]:
+    def read_whole(self, identities: Sequence[str]) -> Coroutine[Any, Any, Sequence[ReadResult]]:
         """Return an answer for each key, in order."""
         driver, path = self._store
         keys = [path + key for key in identities]
-        whole = able(driver, ReadsWhole)
-        if whole is not None:
-            return await whole.read_whole(keys)
-        return await driver.read_many(list(map(Read, keys)))
+        return (
+            driver.read_many(list(map(Read, keys))) if self._whole is None else self._whole.read_whole(keys)
+        )
 
     def describe(self, identity: Any) -> str:
         """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""

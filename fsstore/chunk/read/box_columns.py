@@ -20,7 +20,7 @@ from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
 from fsstore.chunk.plan.planner import ChunkBox
-from fsstore.chunk.plan.source import KvSource, Source
+from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
@@ -215,7 +215,7 @@ def _planned(alike: _Alike) -> BoxPlans:
 def _reader(chunks: OpenChunks) -> ChunkReader:
     """Return what reads boxes, of chunks or of the sub-chunks of shards."""
     grid = None if chunks.model.shard is None else shard_grid(chunks.model.chain)
-    source: Source = KvSource(chunks.store)
+    source: Source = chunks.source
     return ChunkReader(chunks, BoxPlacement(), source if grid is None else grid.source(source), grid)
 
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.request import located
-from fsstore.chunk.plan.source import Source
+from fsstore.chunk.plan.source import KvSource, Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
@@ -132,17 +132,17 @@ class JointReads:
         for kind, part in parts.items():
             wanted = [identity for identity in users if type(identity) is kind]
             size = _batch_size(part)
-            job = _SharedChunks(part.source, users, self._errors)
-            batches = [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+            job = _SharedChunks(part, size, users, self._errors)
+            batches = _batches(wanted, size, in_shards=part.grid is not None)
             if part.chunks.store.driver.features.waits:
-                await run_bounded(job.fetch_and_place, batches, cost=job.bytes_of, budget=WINDOW_BYTES)
+                await run_bounded(job.make, batches, cost=job.bytes_of, budget=WINDOW_BYTES)
                 continue
             if size == 1:  # large chunks: each worker reads and decodes its own
                 workers = part.chunks.workers(part.chunks.model.chain.working_size)
                 await execution.offload(partial(execution.map_blocking, job.run, batches, limit=workers))
                 continue
             for batch in batches:
-                await job.fetch_and_place(batch)
+                await job.make(batch)
 
 
 def _batch_size(part: ChunkReader) -> int:
@@ -152,24 +152,66 @@ def _batch_size(part: ChunkReader) -> int:
         return max(1, QUEUE_FETCH_BYTES // size)
     if part.chunks.store.driver.features.waits:
         return max(1, FAR_WINDOW_BYTES // size)
-    return 1 if size >= LARGE_CHUNK_BYTES else QUEUE_FETCH_BYTES // size
+    return 1 if size >= LARGE_CHUNK_BYTES else max(1, QUEUE_FETCH_BYTES // size)
+
+
+def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Sequence[Any]]:
+    """Return chunks, `size` at a time; those of one shard together, since they have to be of one generation."""
+    if len(wanted) <= size:
+        return [wanted]
+    if not in_shards:
+        return [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
+    shards: dict[Any, list[Any]] = {}
+    for identity in wanted:
+        shards.setdefault(_shard_of(identity), []).append(identity)
+    batches: list[Sequence[Any]] = []
+    together: list[Any] = []
+    for entries in shards.values():
+        if together and len(together) + len(entries) > size:
+            batches.append(together)
+            together = []
+        together += entries
+    return [*batches, together]
+
+
+def _shard_of(identity: Any) -> Any:
+    """Return the key of the shard that holds an entry, also where it holds shards."""
+    while isinstance(identity, tuple):
+        identity = identity[0]
+    return identity
 
 
 class _SharedChunks(NamedTuple):
-    """Chunks of one source: which read wants which part of each, and the errors of the reads."""
+    """Chunks that one way finds, up to `most` at a time: which read wants which part of each, and their errors."""
 
-    source: Source
+    part: ChunkReader
+    most: int
     users: dict[Any, Users]
     errors: list[BaseException | None]
 
-    def run(self, batch: list[Any]) -> None:
-        """Do on this thread what `fetch_and_place` does."""
-        execution.drive(self.fetch_and_place(batch))
+    def run(self, batch: Sequence[Any]) -> None:
+        """Do on this thread what `make` does."""
+        execution.drive(self.make(batch))
 
-    async def fetch_and_place(self, batch: list[Any]) -> None:
-        """Read chunks and put what is wanted of them in its place; the workers share the decoding of many."""
+    async def make(self, batch: Sequence[Any]) -> None:
+        """Read chunks and put what is wanted of them in its place.
+
+        More of a shard than is read at once is read in parts: of one generation, as if it had been read at once.
+        """
+        grid, source = self.part.grid, self.part.source
+        if len(batch) <= self.most or grid is None:
+            await self._fetch_and_place(batch, source)
+            return
+        parts = grid.source_of_parts(KvSource(self.part.chunks.store), complete=False)
+        for begin in range(0, len(batch), self.most):
+            await self._fetch_and_place(batch[begin : begin + self.most], parts)
+        if len(parts.generations) > 1:
+            await self._fetch_and_place(batch, source)
+
+    async def _fetch_and_place(self, batch: Sequence[Any], source: Source) -> None:
+        """Read chunks from a source and put what is wanted of them in its place; the workers share the decoding."""
         pairs: list[Pair] = []
-        for identity, outcome in zip(batch, await outcomes(self.source.read_whole, batch), strict=True):
+        for identity, outcome in zip(batch, await outcomes(source.read_whole, batch), strict=True):
             if isinstance(outcome, BaseException):  # only what is damaged fails
                 self._fail(identity, outcome)
             else:
@@ -188,7 +230,7 @@ class _SharedChunks(NamedTuple):
         if part.chunks.meter is not None:
             part.chunks.meter.decoded(len(batch), begin_ns)
 
-    def bytes_of(self, batch: list[Any]) -> int:
+    def bytes_of(self, batch: Sequence[Any]) -> int:
         """Return what a batch weighs while it is under way."""
         return max(WINDOW_COST_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
 
@@ -250,7 +292,7 @@ class _SharedChunks(NamedTuple):
             for _, part, cell in users:
                 part.placement.copy_out(cell, chunk)
         except Exception as error:  # noqa: BLE001  # the futures carry it
-            self._fail(identity, locate_error(self.source, identity, error))
+            self._fail(identity, locate_error(self.part.source, identity, error))
 
 
 def _want_little(users: Sequence[User]) -> bool:

@@ -20,7 +20,6 @@ from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
-from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
@@ -109,8 +108,11 @@ def plan_alone(request: ReadRequest) -> Planned:
         return Planned([], out, 0)
     if model.shard is None:
         outline = plan(maps, out, model.axes)
-        touched = outline.cell_count * model.chain.decoded_size
-        windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
+        if isinstance(outline, ChunkBox):
+            touched, windows = model.chain.decoded_size, [_window_of_box(request, outline)]
+        else:
+            touched = outline.cell_count * model.chain.decoded_size
+            windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
         grid, found = entries_of(request)
         touched = found.cell_count * grid.layout.inner.decoded_size
@@ -225,7 +227,7 @@ def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
 def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:
     """Return what reads a box within one chunk."""
     chunks = request.chunks
-    part = ChunkReader(chunks, placement_of(box, request.out), KvSource(chunks.store))
+    part = ChunkReader(chunks, placement_of(box, request.out), chunks.source)
     return Window(part, [box], [chunks.model.key(box.numbers)])
 
 
@@ -365,7 +367,7 @@ def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
     apart = chunks.model.chain.decoded_size > TOGETHER_BYTES and not chunks.store.driver.features.waits
-    lanes, source = threads if apart else 1, KvSource(chunks.store)
+    lanes, source = threads if apart else 1, chunks.source
     if outline.listed:
         part = ChunkReader(chunks, Gather(outline, request.out), source)
         for box in boxes(outline, size, lanes):

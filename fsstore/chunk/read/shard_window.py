@@ -13,7 +13,6 @@ from itertools import accumulate
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import ChunkBox, Plan, as_lists, plan
-from fsstore.chunk.plan.source import KvSource
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
 from fsstore.chunk.shard.shard_entries import ShardEntries, entries_at, entry_at, entry_axes
@@ -49,7 +48,7 @@ def entry_windows(
     """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
     chunks, maps, out = request
     if isinstance(found, ChunkBox):
-        part = ChunkReader(chunks, placement_of(found, out), grid.source(KvSource(chunks.store)), grid)
+        part = ChunkReader(chunks, placement_of(found, out), grid.source(chunks.source), grid)
         return [Window(part, [found], [entry_at(found.numbers, grid, chunks.model)])]
     entries = ShardEntries(grid, found)
     waits = chunks.store.driver.features.waits
@@ -59,16 +58,16 @@ def entry_windows(
     if entries.plan.listed:
         return _listed_windows(request, entries, NEAR_SHARD_BYTES)
     if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
-        part = ChunkReader(chunks, Placement(found, out), grid.source(KvSource(chunks.store)), grid)
+        part = ChunkReader(chunks, Placement(found, out), grid.source(chunks.source), grid)
         return [Window(part, *entries.all_of_few(chunks.model))]
     little = 1 < out.size <= GATHERED_ELEMENTS * found.cell_count and len(maps) == len(grid.shape)
     if little and grid.layout.inner.run_length > 1 and not found.covers_some:
         listed = ShardEntries.touched_by(as_lists(maps, out.shape), out.shape, chunks.model)
         return _listed_windows(request, listed, NEAR_SHARD_BYTES)
-    outline = plan(maps, out, chunks.model.axes)
-    worth = outline.cell_count < threads and (small or waits)
+    shard_plan = plan(maps, out, chunks.model.axes)
+    worth = shard_plan.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
-    return _shard_windows(request, outline, entries, most=most, together=together, few=few)
+    return _shard_windows(request, shard_plan, entries, most=most, together=together, few=few)
 
 
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
@@ -86,7 +85,7 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
     """
     chunks, _, out = request
     grid, touched = entries.grid, entries.plan
-    part = ChunkReader(chunks, Gather(touched, out), grid.source(KvSource(chunks.store)), grid)
+    part = ChunkReader(chunks, Gather(touched, out), grid.source(chunks.source), grid)
     shards = [
         [range(1)] if component.listed is None else component.listed.by_shard
         for component in touched.components
@@ -106,7 +105,7 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
 
 
 def _shard_windows(
-    request: ReadRequest, outline: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
+    request: ReadRequest, shard_plan: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
     """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
 
@@ -116,16 +115,16 @@ def _shard_windows(
     of more than `most` bytes are several windows, so that no thread has all of it in memory.
     """
     chunks, maps, out = request
-    chain, source = chunks.model.chain, KvSource(chunks.store)
+    chain, source = chunks.model.chain, chunks.source
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
     # many sub-chunks at once are decoded by what decodes a shard
-    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and outline.covers_some
-    if not apart and entries.touched_bytes <= min(most, together // 2) * outline.cell_count:
-        for cells, identities in entries.boxes(outline, chunks.model, together):
+    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and shard_plan.covers_some
+    if not apart and entries.touched_bytes <= min(most, together // 2) * shard_plan.cell_count:
+        for cells, identities in entries.boxes(shard_plan, chunks.model, together):
             yield Window(part, cells, identities)
         return
-    whole = ChunkReader(chunks, placement_of(outline, out), source)
+    whole = ChunkReader(chunks, placement_of(shard_plan, out), source)
     large = chain.decoded_size > most
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
@@ -133,8 +132,8 @@ def _shard_windows(
         coarse_part = ChunkReader(
             chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
         )
-    for cell in outline.cells():
-        key = chunks.model.key(outline.chunk_numbers(cell))
+    for cell in shard_plan.cells():
+        key = chunks.model.key(shard_plan.chunk_numbers(cell))
         covers = cell.covers and as_chunks
         if covers and not large:
             yield Window(whole, [cell], [key])
@@ -161,7 +160,7 @@ def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Itera
     size = math.ceil(len(cells) / (2 * math.ceil(len(cells) / (2 * size))))
     if isinstance(cells, CellRun):
         size = cells.even(size)
-    source = grid.source_of_parts(KvSource(part.chunks.store), complete=complete)
+    source = grid.source_of_parts(part.chunks.source, complete=complete)
     pieces = list(split(cells, size))
     ends = list(accumulate(map(len, pieces)))
     guard = ShardGuard(window, source, len(pieces)) if part.chunks.cache is None else None

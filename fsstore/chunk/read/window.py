@@ -8,7 +8,7 @@ may decode at once, since cells are disjoint parts of the result.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Coroutine, Iterable, Iterator, Sequence
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -24,8 +24,8 @@ from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import copy_blocks
 from fsstore.codec.contract import Array, Span
+from fsstore.codec.element_copy import copy_elements
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
@@ -78,7 +78,9 @@ class ChunkReader(NamedTuple):
 
     def decode_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
         """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
-        return self._view(self.chain(cell).decode_to_scratch(answer.value, self.span(cell)))
+        chain = self.chain(cell)
+        span = self.span(cell) if chain.decodes_spans else None
+        return self._view(chain.decode_to_scratch(answer.value, span))
 
     def decode_all_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
         """Return all of the decoded chunk, good until this thread decodes the next one."""
@@ -104,7 +106,7 @@ class ChunkReader(NamedTuple):
 
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
-        if len(cells) < 2 or (self.chunks.model.bind is not None and not isinstance(cells, CellBox)):
+        if self.chunks.model.bind is not None and not isinstance(cells, CellBox):
             return False
         chain = self.chain(cells[0])
         if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
@@ -177,7 +179,7 @@ class ChunkReader(NamedTuple):
         boxed = self._seen_as_decoded and not gaps
         blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
         if blocks is not None:  # one copy for all
-            copy_blocks(blocks, run.reshape(blocks.shape))
+            copy_elements(blocks, run.reshape(blocks.shape))
             return
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))
@@ -290,12 +292,10 @@ class Planned(NamedTuple):
     touched_bytes: int
 
 
-async def fetch(window: Window) -> Answers:
+def fetch(window: Window) -> Coroutine[Any, Any, Answers]:
     """Return what is stored of each cell of a window, and what the cache has if there is one."""
     cache = window.part.chunks.cache
-    if cache is None:
-        return await window.part.source.read_whole(window.identities)
-    return await _find(window, cache)
+    return window.part.source.read_whole(window.identities) if cache is None else _find(window, cache)
 
 
 async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
@@ -313,25 +313,17 @@ async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
 
 def decode(window: Window, answers: Answers) -> None:
     """Put the selected elements of each cell in their place."""
-    meter = window.part.chunks.meter
-    if meter is None:
-        _decode(window, answers)
-        return
-    begin_ns = perf_counter_ns()
-    _decode(window, answers)
-    meter.decoded(len(window.cells), begin_ns)
-
-
-def _decode(window: Window, answers: Answers) -> None:
-    part = window.part
-    if part.chunks.cache is None and part.decode_together(window.cells, window.identities, answers):
-        return
-    take = part.decode if part.chunks.cache is None else part.decode_cached
-    for cell, identity, answer in zip(window.cells, window.identities, answers, strict=True):
-        try:
-            take(cell, identity, answer)
-        except (StoreError, MemoryError) as error:
-            raise locate_error(part.source, identity, error) from error
+    part, cells, identities, _ = window
+    begin_ns, cache = perf_counter_ns(), part.chunks.cache
+    if len(cells) < 2 or cache is not None or not part.decode_together(cells, identities, answers):
+        take = part.decode if cache is None else part.decode_cached
+        for cell, identity, answer in zip(cells, identities, answers, strict=True):
+            try:
+                take(cell, identity, answer)
+            except (StoreError, MemoryError) as error:
+                raise locate_error(part.source, identity, error) from error
+    if part.chunks.meter is not None:
+        part.chunks.meter.decoded(len(cells), begin_ns)
 
 
 def locate_error(source: Source, identity: Any, error: Exception) -> Exception:

@@ -101,30 +101,31 @@ class ShardEntries:
         return cells, [(keys[shard], number) for shard, number in pairs]
 
     def boxes(
-        self, outline: Plan, model: ChunkModel, most: int
+        self, shard_plan: Plan, model: ChunkModel, most: int
     ) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
         """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
 
-        `outline` is the plan over the grid of shards.
+        `shard_plan` is the plan over the grid of shards.
         """
-        if isinstance(outline, ChunkBox):
-            cells, numbers = self.of(outline)
-            yield cells, self.identities(model.key(outline.numbers), numbers)
+        if isinstance(shard_plan, ChunkBox):
+            cells, numbers = self.of(shard_plan)
+            yield cells, self.identities(model.key(shard_plan.numbers), numbers)
             return
-        counts = [len(component.segments) for component in outline.components]
-        share = max(1, self.touched_bytes // outline.cell_count)
+        counts = [len(component.segments) for component in shard_plan.components]
+        share = max(1, self.touched_bytes // shard_plan.cell_count)
         for index in grid_boxes(counts, max(1, most // share)):
             whole = (*index, *[slice(None)] * (len(counts) - len(index)))
             chosen = [
-                _some(component.segments, at) for component, at in zip(outline.components, whole, strict=True)
+                _some(component.segments, at)
+                for component, at in zip(shard_plan.components, whole, strict=True)
             ]
-            yield self._box(outline, model, chosen)
+            yield self._box(shard_plan, model, chosen)
 
     def _box(
-        self, outline: CellPlan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
+        self, shard_plan: CellPlan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
     ) -> tuple[Sequence[Cell], Sequence[Any]]:
         """Return the cells of some shards, by component, and their identities."""
-        keys = CellRun(outline, range(math.prod(map(len, chosen))), chosen).keys(model)
+        keys = CellRun(shard_plan, range(math.prod(map(len, chosen))), chosen).keys(model)
         found = [
             [group[_chunk(segment)] for segment in segments]
             for group, segments in zip(self._groups, chosen, strict=True)

@@ -23,6 +23,7 @@ from fsstore.codec.ability import Abilities, abilities_of
 from fsstore.codec.chain.steps import decoders, in_pieces, scratch_decoders, through
 from fsstore.codec.chain.working_size import working_size
 from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
+from fsstore.codec.element_copy import copy_elements
 from fsstore.codec.scratch import scratch
 from fsstore.codec.tuning import (
     DIRECT_BYTES,
@@ -173,7 +174,7 @@ class BoundChain:
             if self._decode_array is not None:
                 return self._decode_placed(data, out)
             if self._decode_into is None or not self._decode_direct(data, out):
-                np.copyto(out, self._borrow(data), casting="equiv")
+                copy_elements(out, self._borrow(data))
         except StoreError as error:
             self._blame(error, data)
             raise

@@ -140,7 +140,7 @@ class CompressedDriver(ReadOnly, StandsOver):
     def _located(self, error: StoreError, key: str) -> StoreError:
         return error.within(f"Error reading {self.describe_key(key)}")
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys of the base in the range; sizes are not known before values are decompressed."""
         async for batch in self.base.scan(keys):
             yield [Entry(entry.key) for entry in batch]

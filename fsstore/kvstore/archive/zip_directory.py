@@ -25,7 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.errors import DataLossError, UnimplementedError
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.key_texts import keys_bytes, keys_texts
 from fsstore.values.detection import Detection
 
 __all__ = [
@@ -169,14 +170,14 @@ class Directory:
     columns: dict[str, npt.NDArray[np.int64]]
 
     @cached_property
-    def _ordered(self) -> list[str]:
-        return sorted(self.index, key=key_bytes)
+    def _ordered(self) -> list[bytes]:
+        return sorted(keys_bytes(list(self.index)))
 
-    def names(self, keys: KeyRange) -> list[str]:
-        """Return the names in a range, in byte order."""
+    def names(self, keys: KeyRange) -> list[bytes]:
+        """Return the names in a range as bytes, in order."""
         low, high = keys.inclusive_min, keys.exclusive_max
-        start = bisect_left(self._ordered, low, key=key_bytes)
-        stop = bisect_left(self._ordered, high, key=key_bytes) if high else None
+        start = bisect_left(self._ordered, low)
+        stop = bisect_left(self._ordered, high) if high else None
         return self._ordered[start:stop]
 
     def member(self, name: str) -> ArchiveMember | None:
@@ -193,9 +194,10 @@ class Directory:
             ),
         )
 
-    def sizes(self, names: Sequence[str]) -> list[int]:
+    def sizes(self, names: Sequence[bytes]) -> list[int]:
         """Return the uncompressed sizes of members."""
-        sizes: list[int] = self.columns["size"][[self.index[name] for name in names]].tolist()
+        rows = [self.index[name] for name in keys_texts(names)]
+        sizes: list[int] = self.columns["size"][rows].tolist()
         return sizes
 
 

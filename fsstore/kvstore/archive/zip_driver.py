@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from fsstore.errors import AbortedError, StoreError
@@ -36,6 +37,7 @@ from fsstore.kvstore.contract.driver import (
     StandsOver,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS, INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
@@ -201,15 +203,16 @@ class ZipDriver(ZipWriting, StandsOver):
             raise self._located(error, member.name) from error
         return job.data
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the members in the range in byte order, with their sizes."""
         archive = await self.source.load(self.source.archive)
         if archive is None or keys.empty:
             return
-        names = archive.directory.names(keys)
+        directory = archive.directory
+        names = directory.names(keys)
         for start in range(0, len(names), ZIP_PAGE):
             page = names[start : start + ZIP_PAGE]
-            yield list(map(Entry._make, zip(page, archive.directory.sizes(page), strict=True)))
+            yield EntryColumns(page, sizes=partial(directory.sizes, page))
 
     def describe_key(self, key: str) -> str:
         """Return the quoted key and where the archive is."""

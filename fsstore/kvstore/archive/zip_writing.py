@@ -29,7 +29,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -90,7 +90,8 @@ class ZipWriting(WritesAtOnce):
             failed[:] = [write.key for write in writes if not _holds(archive, write)]
             if failed:
                 return {}
-            gone = [] if archive is None else [n for keys in deleted for n in archive.directory.names(keys)]
+            found = [] if archive is None else map(archive.directory.names, deleted)
+            gone = [key_text(name) for names in found for name in names]
             return {**dict.fromkeys(gone), **{write.key: write.value for write in writes}}
 
         await self._change(decide, writes)

@@ -90,7 +90,7 @@ class EngineWrapper(PassesOn):
         """Apply the writes."""
         return await self.inner.write_many(writes)
 
-    def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries of all paths that start with `prefix`."""
         return self.inner.pages(prefix)
 

@@ -226,7 +226,7 @@ class RenewedEngine(EngineWrapper):
     async def _write(self, write: Write) -> list[Stamp]:
         return await self._renewed(lambda: self.inner.write_many([write]))
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries of all paths that start with `prefix`; a listing that is refused goes on where it was."""
         seen, refused = b"", False
         while True:
@@ -243,7 +243,7 @@ class RenewedEngine(EngineWrapper):
                 return
             await self._other_than(used)
 
-    async def _after(self, seen: bytes, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def _after(self, seen: bytes, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield the entries of a listing whose keys come after one."""
         async for page in self.inner.pages(prefix):
             entries = [entry for entry in page if key_bytes(entry.key) > seen]

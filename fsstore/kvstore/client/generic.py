@@ -302,7 +302,7 @@ class SyncEngine(_Filesystem):
             return own(self.filesystem, path, *arguments)
         return _call(self.filesystem, self._mark, verb, path, *arguments)
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
         yield self._page(await execution.offload(self._one, _Listing(dirname(prefix))))
 
@@ -345,7 +345,7 @@ class AsyncEngine(_Filesystem):
             failure = self._failure(request, error)
         raise failure
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
         [found] = await self._all([_Listing(dirname(prefix))])
         yield self._page(found)

@@ -255,7 +255,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
                 return None
             raise
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
         import obstore
 

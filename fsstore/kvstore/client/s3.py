@@ -164,7 +164,7 @@ class S3Engine(TakesValues, TellsModified):
         await each(delete, batches, self.turns)
         return [Stamp(NO_VALUE, now())] * len(paths)
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys below a prefix in S3's order, a response a page."""
         bucket, _, start = prefix.partition("/")
         more: dict[str, str] = {}

@@ -211,7 +211,7 @@ class HttpEngine(TellsModified):
         """Refuse: HTTP is read-only here."""
         raise UnimplementedError("KeyValueStore does not support writing")
 
-    async def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:  # the contract names it
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:  # the contract names it
         """Refuse: HTTP has no listing."""
         raise UnimplementedError("KeyValueStore does not support listing")
         yield []

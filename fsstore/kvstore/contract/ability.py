@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp
+from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.runtime.observer import Meter
 
 __all__ = [
@@ -21,7 +21,6 @@ __all__ = [
     "KeepsDirectories",
     "KnowsSizes",
     "ListsDocuments",
-    "ListsKeys",
     "ListsNames",
     "MayBeMissing",
     "Modifies",
@@ -36,6 +35,7 @@ __all__ = [
     "TellsModified",
     "WritesAtOnce",
     "WritesLate",
+    "WritesNow",
     "able",
 ]
 
@@ -52,6 +52,16 @@ class ReadsNow:
 
     def read_now(self, read: Read) -> ReadResult:
         """Return what `read_many([read])` answers."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class WritesNow:
+    """A driver that never waits and makes a single write as a plain call, because a coroutine takes longer."""
+
+    __slots__ = ()
+
+    def write_now(self, write: Write) -> Stamp:
+        """Do what `write_many([write])` does."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -158,18 +168,8 @@ class ListsDocuments:
 
     __slots__ = ()
 
-    def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what `scan` does, perhaps without keys that end in a number."""
-        raise NotImplementedError  # a driver that names the ability defines it
-
-
-class ListsKeys:
-    """A driver that can list its keys as bytes, without creating an object for each key."""
-
-    __slots__ = ()
-
-    def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
-        """Yield the keys in the range in batches, sorted."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

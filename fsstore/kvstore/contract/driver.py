@@ -31,6 +31,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 from fsstore.errors import OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, able
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.request import (
     NO_VALUE,
@@ -120,8 +121,11 @@ class KvDriver(Protocol):
         """Delete every key in the range."""
         ...
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
-        """Yield the keys in the range in batches of any size, sorted if `features.sorted_scan`."""
+    def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys in the range in batches of any size, sorted if `features.sorted_scan`.
+
+        A batch is a list, or `EntryColumns`, which makes entries on demand.
+        """
         ...
 
     def describe_key(self, key: str) -> str:
@@ -198,12 +202,12 @@ class KvPrefix(NamedTuple):
         """Delete the keys of a range relative to the path."""
         await self.driver.delete_range(keys.with_prefix(self.path))
 
-    async def scan(self, keys: KeyRange | None = None) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange | None = None) -> AsyncIterator[EntryColumns]:
         """Yield batches of entries of a range relative to the path, with relative keys."""
         async for batch in self.driver.scan((keys or KeyRange()).with_prefix(self.path)):
-            yield self._relative(batch)
+            yield EntryColumns.of(batch).below(self.path)
 
-    async def documents(self) -> AsyncIterator[list[Entry]]:
+    async def documents(self) -> AsyncIterator[EntryColumns]:
         """Yield batches of the entries below the path; a driver may leave out keys that end in a number.
 
         So finding the metadata of ten arrays need not list a million chunks, if the driver `ListsDocuments`.
@@ -211,11 +215,7 @@ class KvPrefix(NamedTuple):
         lists = able(self.driver, ListsDocuments)
         scan = self.driver.scan if lists is None else lists.documents
         async for batch in scan(KeyRange().with_prefix(self.path)):
-            yield self._relative(batch)
-
-    def _relative(self, batch: list[Entry]) -> list[Entry]:
-        cut = len(self.path)
-        return [Entry(entry.key[cut:], entry.size) for entry in batch] if cut else batch
+            yield EntryColumns.of(batch).below(self.path)
 
     def describe(self, key: str = "") -> str:
         """Return the name in messages of the key below the path."""

@@ -108,6 +108,5 @@ class Entry(NamedTuple):
     size: int | None = None
 
 
-def now() -> float:
-    """Return the time stamps carry: seconds since the epoch."""
-    return time.time()
+now = time.time
+"""Returns the time stamps carry: seconds since the epoch."""

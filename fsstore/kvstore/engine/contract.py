@@ -54,7 +54,7 @@ class Engine(Protocol):
         """Apply the writes (values or deletions)."""
         ...
 
-    def pages(self, prefix: str) -> AsyncIterator[list[Entry]]:
+    def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield entries, with absolute paths as keys, of all paths that start with `prefix`."""
         ...
 

@@ -18,7 +18,7 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import IsMetered, TakesValues, TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.key_range import KeyRange, key_text
 from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
@@ -181,7 +181,7 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
             doomed = [Write(self.root + key, None) for key in found[start : start + DELETED_AT_ONCE]]
             await self._write(doomed)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, page by page as the storage lists them."""
         self._stay()
         if not self.features.listable:
@@ -191,7 +191,7 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         cut = len(self.root)
         async for page in self._pages(self.root + key_text(keys.common_prefix)):
             entries = [Entry(e.key[cut:], e.size) for e in page if e.key.startswith(self.root)]
-            found = [e for e in entries if e.key and keys.contains(key_bytes(e.key))]
+            found = [e for e in entries if e.key and keys.contains(e.key)]
             if found:
                 yield found
 

@@ -162,9 +162,12 @@ def _found_again(plain: Any, home: str) -> Any:
     return _LACKING[type(plain)](plain) if found is None else found
 
 
+_LACKING_KINDS = (_LackingDict, _LackingList, _LackingText)
+
+
 def lacks(value: Any) -> bool:
     """Return whether something in a value stayed in the process that pickled it."""
-    if isinstance(value, _LackingDict | _LackingList | _LackingText):
+    if isinstance(value, _LACKING_KINDS):
         return True
     if isinstance(value, Mapping):
         return any(map(lacks, value.values()))

@@ -22,7 +22,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from fsstore.kvstore.contract.ability import IsMetered, ListsDocuments, ListsKeys, MayBeMissing, PassesOn
+from fsstore.kvstore.contract.ability import IsMetered, ListsDocuments, MayBeMissing, PassesOn
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -121,7 +121,7 @@ class SingleWriterDriver(PassesOn):
     """
 
     id: ClassVar[str] = "single_writer"
-    passes_on: ClassVar[frozenset[type]] = frozenset({IsMetered, ListsDocuments, ListsKeys, MayBeMissing})
+    passes_on: ClassVar[frozenset[type]] = frozenset({IsMetered, ListsDocuments, MayBeMissing})
     inner: KvDriver
 
     def __init__(self, inner: KvDriver) -> None:
@@ -198,7 +198,7 @@ class SingleWriterDriver(PassesOn):
         for start in range(0, len(found), DELETED_AT_ONCE):
             await self.write_many([Write(key, None) for key in found[start : start + DELETED_AT_ONCE]])
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range."""
         return self.inner.scan(keys)
 

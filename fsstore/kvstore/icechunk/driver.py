@@ -169,7 +169,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
         except StoreError as error:
             raise error.within(f"Error reading {self.describe_key(read.key)}") from error
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range with their sizes: documents, then the chunks of arrays by their manifests."""
         session = await self.repository.session()
         for batch in _documents(session, keys):
@@ -182,7 +182,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
                         Entry(key, None if size < 0 else size) for key, size in pairs if keys.contains(key)
                     ]
 
-    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the documents in the range: no manifest is read."""
         for batch in _documents(await self.repository.session(), keys):
             yield batch

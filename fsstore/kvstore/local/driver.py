@@ -163,7 +163,7 @@ class LocalDriver(
             with forgetting():
                 local_scan.sweep(prefix, name)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""
         begin_ns = perf_counter_ns()
         for batch in local_scan.scan(keys):

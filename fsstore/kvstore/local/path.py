@@ -100,7 +100,8 @@ def check_prefix(path: str) -> str:
     if os.name == "nt":
         path = path.replace("\\", "/")
         path = path[1:] if re.match(r"/[A-Za-z]:", path) else path
-    if not _PREFIX.fullmatch(path):
+    dotted = "/." in path or path[:1] == "." or ".__lock" in path
+    if (dotted or "//" in path or "\0" in path) and not _PREFIX.fullmatch(path):
         raise StoreError(f"Invalid file path: {quote(path)}")
     return path
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
 from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.path import LOCK_SUFFIX, file_path, os_failure, parent, text
@@ -38,21 +39,21 @@ class _Tree(NamedTuple):
     locked: set[bytes]
 
 
-def scan(keys: KeyRange) -> Iterator[list[Entry]]:
+def scan(keys: KeyRange) -> Iterator[Sequence[Entry]]:
     """Yield the keys of the range in batches, in no order; a range of one key lists no directory."""
     if keys.exclusive_max == keys.inclusive_min + b"\0":
         found = _alone(keys.inclusive_min)
         if found is not None:
             yield [found]
         return
-    batch: list[Entry] = []
+    batch: list[bytes] = []
     for tree in _walk(keys):
-        batch += [Entry(text(path)) for path in tree.files]
+        batch += tree.files
         while len(batch) >= LOCAL_PAGE:
-            yield batch[:LOCAL_PAGE]
+            yield EntryColumns(batch[:LOCAL_PAGE])
             batch = batch[LOCAL_PAGE:]
     if batch:
-        yield batch
+        yield EntryColumns(batch)
 
 
 def names(directory: str) -> list[str]:

@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Entry, Read, ReadResult
+from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.ocdbt.format.data_file import Location
 from fsstore.kvstore.ocdbt.format.generation import value_generation
-from fsstore.kvstore.ocdbt.format.key_texts import keys_texts
 from fsstore.kvstore.ocdbt.format.leaf import INLINE
 from fsstore.kvstore.ocdbt.tree import Hits, Slice
 
-__all__ = ["AnswerPlan", "entries_of", "keys_of"]
+__all__ = ["AnswerPlan", "entries_of"]
 
 
 class AnswerPlan:
@@ -67,13 +67,8 @@ class AnswerPlan:
             self.results[index] = ReadResult("value", value, generation, self._time)
 
 
-def entries_of(part: Slice) -> list[Entry]:
+def entries_of(part: Slice) -> EntryColumns:
     """Return the listing of some entries of a leaf."""
-    sizes = part.leaf.lengths[part.start : part.stop].tolist()
-    return list(map(Entry._make, zip(keys_texts(keys_of(part)), sizes, strict=True)))
-
-
-def keys_of(part: Slice) -> list[bytes]:
-    """Return the whole keys of some entries of a leaf."""
     keys = part.leaf.keys[part.start : part.stop]
-    return [part.prefix + key for key in keys] if part.prefix else keys
+    whole = [part.prefix + key for key in keys] if part.prefix else keys
+    return EntryColumns(whole, sizes=part.leaf.lengths[part.start : part.stop].tolist)

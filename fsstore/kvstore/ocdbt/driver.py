@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import (
     CopiesRanges,
-    ListsKeys,
     MayBeMissing,
     TakesAllAtOnce,
     WritesAtOnce,
@@ -33,18 +32,17 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.ocdbt.answer import AnswerPlan, entries_of, keys_of
+from fsstore.kvstore.contract.key_texts import keys_bytes
+from fsstore.kvstore.ocdbt.answer import AnswerPlan, entries_of
 from fsstore.kvstore.ocdbt.commit import Committer, Options
 from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
 from fsstore.kvstore.ocdbt.format.key_column import KEY_LIMIT
-from fsstore.kvstore.ocdbt.format.key_texts import keys_bytes
 from fsstore.kvstore.ocdbt.format.version import Version
 from fsstore.kvstore.ocdbt.history import Choice, find_version
 from fsstore.kvstore.ocdbt.mutation import Request
 from fsstore.kvstore.ocdbt.options import format_time, format_version
 from fsstore.kvstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.kvstore.ocdbt.tree import find, walk
-from fsstore.kvstore.tuning import TREE_PAGE
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["OcdbtDriver"]
@@ -52,7 +50,7 @@ __all__ = ["OcdbtDriver"]
 """How many entries a listing makes at a time."""
 
 
-class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
+class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
     """The newest version of a database, or the one that `choice` names, which cannot be written.
 
     `members` are the JSON members it was opened with.
@@ -226,23 +224,13 @@ class OcdbtDriver(CopiesRanges, ListsKeys, MayBeMissing, TakesAllAtOnce, WritesA
         self.begin_creating()
         await self._queue.submit(request)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys of one version in the range, sorted, with the sizes of their values."""
-        version, _ = await self.version()
-        if version is None:
-            return
-        async for slices in walk(self.source, version, keys):
-            for part in slices:
-                for start in range(part.start, part.stop, TREE_PAGE):
-                    yield entries_of(part._replace(start=start, stop=min(start + TREE_PAGE, part.stop)))
-
-    async def scan_keys(self, keys: KeyRange) -> AsyncIterator[list[bytes]]:
-        """Yield the keys of `scan` as bytes and without sizes, at a fraction of the cost."""
         version, _ = await self.version()
         if version is not None:
             async for slices in walk(self.source, version, keys):
                 for part in slices:
-                    yield keys_of(part)
+                    yield entries_of(part)
 
 
 async def _submit_atomic(
@@ -288,7 +276,7 @@ async def _located(
             for part in slices:
                 rows = range(part.start, part.stop)
                 found += zip(
-                    keys_of(part), [_below(below, part.leaf.value(row)) for row in rows], strict=True
+                    entries_of(part).keys, [_below(below, part.leaf.value(row)) for row in rows], strict=True
                 )
     return found
 

@@ -38,6 +38,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
@@ -170,12 +171,12 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         if doomed:
             await self.overlay.write(doomed, self)
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range with their sizes; whole targets have none."""
         async for page in self.overlay.scan(keys):
             yield _entries(*page)
 
-    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the same without most of the chunks, which are not looked at."""
         async for page in self.overlay.documents(keys):
             yield _entries(*page)
@@ -227,9 +228,11 @@ def _identity(driver: ReferenceDriver) -> tuple[Any, ...]:
     return owner, driver.fetcher.described, driver.fetcher.targets.base, driver.spec()
 
 
-def _entries(names: Sequence[str], resolved: Resolved) -> list[Entry]:
-    sizes = resolved.rows.length.tolist()
-    return [Entry(name, None if size == WHOLE else size) for name, size in zip(names, sizes, strict=True)]
+def _entries(names: list[str], resolved: Resolved) -> EntryColumns:
+    def sizes() -> list[int | None]:
+        return [None if size == WHOLE else size for size in resolved.rows.length.tolist()]
+
+    return EntryColumns(names=names, sizes=sizes)
 
 
 _if_not_equal = attrgetter("if_not_equal")

@@ -196,7 +196,7 @@ class MappingDriver:
         for key in self._keys(keys):
             self._write(Write(key, None))
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, sorted, in one batch."""
         found = [Entry(key) for key in self._keys(keys)]
         if found:
@@ -298,7 +298,7 @@ class ZarrStoreDriver:
         async for batch in self.scan(keys):
             await self.write_many([Write(entry.key, None) for entry in batch])
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range in one batch."""
         found = [Entry(key) async for key in self.store.list() if keys.contains(key)]
         if found:

@@ -230,12 +230,12 @@ class ScanDriver(ReadOnly, ListsDocuments):
         """Return the structure of the file, with what is left out of it."""
         return (await self.scanned()).hierarchy
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range; the chunk tables of the arrays in it are read."""
         async for batch in (await self.current()).store.scan(keys):
             yield batch
 
-    async def documents(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the documents in the range: no chunk table is read."""
         async for batch in (await self.current()).store.documents(keys):
             yield batch

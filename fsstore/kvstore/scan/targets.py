@@ -84,7 +84,7 @@ class PinnedFile(ReadOnly):
     def _changed(self) -> FileChangedError:
         return FileChangedError(f"{self._base.describe()} changed while it was read")
 
-    def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys of the store."""
         return self._base.driver.scan(keys)
 

@@ -143,7 +143,7 @@ class GridShardDriver(Rewriting):
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe()}") from None
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, in order: one read of the index."""
         _, index = await self._index()
         if index is not None:

@@ -144,7 +144,7 @@ class KeyStackDriver:
             if not part.empty:
                 await piece.base.delete_range(_stripped(part, piece.strip))
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, layer by layer in order of keys."""
         for piece in self.pieces:
             part = piece.inside(keys)

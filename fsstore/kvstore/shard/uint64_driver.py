@@ -170,7 +170,7 @@ class Uint64ShardedDriver(Rewriting):
             raise StoreError(f"Invalid key: {quote(key)}")
         return int.from_bytes(data[:8], "big"), int.from_bytes(data[8:], "big") if len(data) > 8 else None
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, file by file in order of their numbers; each file is read."""
         names: list[str] = []
         async for batch in self.base.scan():

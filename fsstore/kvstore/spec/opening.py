@@ -142,7 +142,7 @@ async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
 
 async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     """Open a spec whose resources are bound, over its base."""
-    if lacks(spec.members):
+    if spec.members and lacks(spec.members):
         raise PermissionDeniedError(
             f"The credentials of a store of the kind {quote(spec.kind.id)} stayed in the process that pickled it; open"
             " the store with a context that shares them (ts.Context().share_secrets()), or leave them out of specs and"

@@ -23,7 +23,9 @@ from fsstore.values.url import Component, encode_path, split_pipeline
 __all__ = [
     "cannot_be_first",
     "holds_values",
+    "is_described",
     "kv_from_components",
+    "kv_json",
     "kv_spec",
     "live_spec",
     "path_spec",
@@ -88,16 +90,21 @@ def _from_text(json: Any) -> KvSpecValue | None:
         return _from_url(json)
     if isinstance(json, Path):
         return path_spec(json)
-    if isinstance(json, Mapping) and (type(json) is dict or "driver" in json) and not holds_values(json):
-        return _from_json(json)
-    return None
+    return _from_json(json) if is_described(json) else None
+
+
+_BYTES = (bytes, bytearray, memoryview)
+
+
+def is_described(json: Any) -> bool:
+    """Return whether a value is the JSON of a spec, and no mapping that is a store itself."""
+    is_object = type(json) is dict or (isinstance(json, Mapping) and "driver" in json)
+    return is_object and not holds_values(json)
 
 
 def holds_values(json: Any) -> bool:
     """Return whether a dictionary is a store, keys with bytes, and not the JSON of a spec; an empty one is not."""
-    return isinstance(json, dict) and isinstance(
-        next(iter(json.values()), None), bytes | bytearray | memoryview
-    )
+    return isinstance(json, dict) and isinstance(next(iter(json.values()), None), _BYTES)
 
 
 def live_spec(source: Any, *, single_writer: bool = False) -> KvSpecValue:
@@ -244,7 +251,11 @@ def _base_spec(value: Any) -> KvSpecValue:
 
 def _from_json(json: Mapping[str, Any]) -> KvSpecValue:
     check_depth(json, DEEPEST_SPEC)
-    json = json_like(json)
+    return kv_json(json_like(json))
+
+
+def kv_json(json: Mapping[str, Any]) -> KvSpecValue:
+    """Return the spec that a JSON object means, which is not nested too deeply and has nothing but JSON in it."""
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     kind: KvKind = head.require("driver", _kind_of)
     head.finish()

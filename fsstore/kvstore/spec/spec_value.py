@@ -95,8 +95,9 @@ class KvSpecValue:
     def replace(self, **changes: Any) -> Self:
         """Return a copy with some parts changed."""
         other = object.__new__(type(self))
-        for name in KvSpecValue.__slots__:
-            setattr(other, name, getattr(self, name))
+        other.kind, other._path, other.members, other.base = self.kind, self._path, self.members, self.base
+        other.resources, other.context, other.bound_context = self.resources, self.context, self.bound_context
+        other.live = self.live
         for name, value in changes.items():
             setattr(other, name, value)
         return other

@@ -15,8 +15,9 @@ from typing import Any, ClassVar, TypeVar
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
-from fsstore.kvstore.contract.ability import CopiesRanges, ListsKeys, able
+from fsstore.kvstore.contract.ability import CopiesRanges, ReadsNow, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange as Range
 from fsstore.kvstore.contract.key_range import key_bytes, key_text
 from fsstore.kvstore.spec.kv_spec import KvSpec
@@ -27,7 +28,15 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
 from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
-from fsstore.kvstore.store.operation import answer, begin_read, byte_bounds, put, value_bytes, write_one
+from fsstore.kvstore.store.operation import (
+    answer,
+    begin_read,
+    begin_write,
+    byte_bounds,
+    put,
+    value_bytes,
+    write_here,
+)
 from fsstore.kvstore.store.write_queue import queued
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
@@ -204,8 +213,7 @@ class KvStore(Specified):
         request = tuple.__new__(Read, (self._key(key), start, stop, known, bound))
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
-        driver = self._open.driver
-        return begin_read(driver, request) if batch is None else batch.read(driver, request)
+        return begin_read(self._open.driver, request, batch)
 
     def write(
         self, key: Key, value: Key | None, *, if_equal: Key | None = None
@@ -221,7 +229,7 @@ class KvStore(Specified):
             return put(self._transaction, driver, request)
         if value is not None and driver.features.slow_writes:
             return queued(driver, request)
-        return self._begin(lambda: write_one(driver, request))
+        return begin_write(driver, request)
 
     def delete_range(self, range: Range) -> Future[None]:  # noqa: A002  # TensorStore's name
         """Delete every key in a range, relative to the path."""
@@ -239,7 +247,9 @@ class KvStore(Specified):
         require_kind("range", range, Range)
         if operator.index(strip_prefix_length) < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
-        return self._begin(lambda: _keys(self.prefix, range, strip_prefix_length))
+        path = key_bytes(self._open.path)
+        keys = Range.prefix(path) if range is None else range.with_prefix(path)
+        return self._begin(lambda: _keys(self._driver(), keys, len(path) + strip_prefix_length))
 
     def experimental_copy_range_to(
         self,
@@ -276,7 +286,7 @@ class KvStore(Specified):
         if self._open.driver.features.waits or self._transaction is not None:
             self.write(key, value).result()
         else:  # a caller that waits can do the work: no hop to a pool thread
-            execution.drive(write_one(self._open.driver, Write(self._key(key), value_bytes(value))))
+            write_here(self._open.driver, Write(self._key(key), value_bytes(value)))
 
     def __delitem__(self, key: Key) -> None:
         """Delete a key; a missing one is fine."""
@@ -311,10 +321,12 @@ class KvStore(Specified):
 
     def _find(self, key: Key) -> contract.ReadResult | result.KvReadResult:
         """Return the answer to a read; without a future where nothing waits."""
-        driver = self._open.driver
-        if self._transaction is not None or driver.features.waits:
+        if self._transaction is not None:
             return self.read(key).result()
-        return answer(driver, Read(self._key(key)))
+        driver = self._open.driver
+        if isinstance(driver, ReadsNow):
+            return driver.read_now(tuple.__new__(Read, (self._key(key), 0, None, UNKNOWN, math.inf)))
+        return self.read(key).result() if driver.features.waits else answer(driver, Read(self._key(key)))
 
     def _key(self, key: Key) -> str:
         if isinstance(key, str):
@@ -342,14 +354,10 @@ def _reopen(spec: KvSpecValue) -> KvStore:
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 
-async def _keys(store: KvPrefix, keys: Range | None, strip: int) -> list[bytes]:
-    lists = able(store.driver, ListsKeys)
-    if lists is None:
-        return [key_bytes(entry.key)[strip:] async for batch in store.scan(keys) for entry in batch]
-    cut = len(key_bytes(store.path)) + strip
+async def _keys(driver: KvDriver, keys: Range, cut: int) -> list[bytes]:
     found: list[bytes] = []
-    async for part in lists.scan_keys((keys or Range()).with_prefix(store.path)):
-        found += [key[cut:] for key in part] if cut else part
+    async for page in driver.scan(keys):
+        found += EntryColumns.of(page).keys_from(cut)
     return found
 
 

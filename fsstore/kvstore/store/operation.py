@@ -10,7 +10,7 @@ import operator
 from typing import Any
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.ability import ReadsNow, able
+from fsstore.kvstore.contract.ability import ReadsNow, WritesNow, able
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.key_range import key_bytes
@@ -21,7 +21,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
-__all__ = ["answer", "begin_read", "byte_bounds", "put", "value_bytes", "write_one"]
+__all__ = ["answer", "begin_read", "begin_write", "byte_bounds", "put", "value_bytes", "write_here"]
 
 
 def byte_bounds(given: slice) -> tuple[int, int | None]:
@@ -51,9 +51,11 @@ def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> F
     """Return the future answer to a read."""
     if batch is not None:
         return batch.read(driver, request)
-    if driver.features.waits:
-        return execution.start(_read_one(driver, request))
     try:
+        if isinstance(driver, ReadsNow):  # most often, and told soonest
+            return futures.make(ReadFuture, futures.RESULT, driver.read_now(request))
+        if driver.features.waits:
+            return execution.start(_read_one(driver, request))
         return futures.make(ReadFuture, futures.RESULT, answer(driver, request))
     except Exception as error:  # noqa: BLE001  # the future carries it
         return futures.failed(error)
@@ -79,6 +81,24 @@ def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[Ti
         return futures.failed(error)
 
 
-async def write_one(driver: KvDriver, request: Write) -> TimestampedStorageGeneration:
+def begin_write(driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
+    """Begin a write, here if nothing waits, and return its future generation."""
+    if not isinstance(driver, WritesNow):
+        return execution.start(_write_one(driver, request), waits=driver.features.waits)
+    try:
+        return futures.make(StampFuture, futures.RESULT, driver.write_now(request))
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        return futures.failed(error)
+
+
+def write_here(driver: KvDriver, request: Write) -> None:
+    """Write to a store that never waits."""
+    if isinstance(driver, WritesNow):
+        driver.write_now(request)
+    else:
+        execution.drive(driver.write_many([request]))
+
+
+async def _write_one(driver: KvDriver, request: Write) -> TimestampedStorageGeneration:
     """Return the new generation of a key."""
     return TimestampedStorageGeneration.of((await driver.write_many([request]))[0])

@@ -87,7 +87,7 @@ class KvReadResult:
         """Return a driver's answer in this form; the value becomes `bytes`."""
         self, stamp = object.__new__(cls), object.__new__(TimestampedStorageGeneration)
         self.state, value, stamp.generation, stamp.time, _ = answer
-        self.value = bytes(value)
+        self.value = value if type(value) is bytes else bytes(value)
         self.stamp = stamp
         return self
 

@@ -14,13 +14,14 @@ Generations of pending values begin with `\\x04`, those stores give begin otherw
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fsstore.errors import AbortedError
 from fsstore.kvstore.contract.ability import Modify
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
+from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
 from fsstore.runtime import fork
 
@@ -150,6 +151,13 @@ class PendingChanges:
     def keys_in(self, keys: KeyRange) -> list[str]:
         """Return the changed keys of a range."""
         return [key for key in {**self.plain, **self.by_key} if keys.contains(key)]
+
+    def unchanged(self, entries: EntryColumns, changed: Set[str]) -> EntryColumns:
+        """Return those of some entries that show through: neither among the `changed` keys nor deleted with a range."""
+        if self.deleted:
+            gone = {key for key in entries.names if any(keys.contains(key) for keys in self.deleted)}
+            return entries.without(gone.union(changed))
+        return entries.without(changed)
 
     @property
     def empty(self) -> bool:

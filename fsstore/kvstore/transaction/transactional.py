@@ -30,6 +30,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
     now,
 )
+from fsstore.kvstore.contract.entry_columns import EntryColumns, merged
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.transaction.ledger import Ledger
 from fsstore.kvstore.transaction.pending_changes import Pending, PendingChanges, evaluate
@@ -150,27 +151,25 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
             ]
             await self.write_many([Write(name, value) for name, value in found])
 
-    async def scan(self, keys: KeyRange) -> AsyncIterator[list[Entry]]:
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys the store would have after the commit."""
         pending = self._pending()
-        changed = list(pending.keys_in(keys))
+        changed = pending.keys_in(keys)
         present = [
             Entry(read.key, len(result.value))
             for read, result in await self._read_changed(changed)
             if result.state == "value"
         ]
-        if not self.base.features.sorted_scan:
-            async for batch in self.base.scan(keys):
-                yield [entry for entry in batch if pending.find(entry.key) is None]
-            yield present
-            return
-        shown = [
-            entry
-            async for batch in self.base.scan(keys)
-            for entry in batch
-            if pending.find(entry.key) is None
-        ]
-        yield sorted(shown + present, key=lambda entry: key_bytes(entry.key))
+        pages = [EntryColumns.of(present)] if present else []
+        is_merged = bool(present) and self.base.features.sorted_scan
+        async for batch in self.base.scan(keys):
+            shown = pending.unchanged(EntryColumns.of(batch), set(changed))
+            if is_merged:
+                pages.append(shown)
+            else:
+                yield shown
+        if pages:
+            yield merged(pages)
 
     async def _read_changed(self, keys: Sequence[str]) -> list[tuple[Read, ReadResult]]:
         reads = [Read(key) for key in keys]

@@ -7,7 +7,6 @@
 * `interior`: interior nodes of the B+tree: the first key of every child, its place and the sums over its subtree,
   by column
 * `key_column`: the keys of a node: stored as what each does not share with the one before it
-* `key_texts`: keys as text and as bytes, thousands at once: joined, converted in one call, and cut again
 * `leaf`: leaves of the B+tree: keys with their values, inline or as places in data files, held by column
 * `manifest`: the manifest: the configuration, the newest versions, and references to the nodes that hold the older
   ones

@@ -13,7 +13,7 @@ import numpy as np
 
 from fsstore.errors import AlreadyExistsError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.ocdbt.answer import keys_of
+from fsstore.kvstore.ocdbt.answer import entries_of
 from fsstore.kvstore.ocdbt.commit import Committer
 from fsstore.kvstore.ocdbt.format.config import Config
 from fsstore.kvstore.ocdbt.format.data_file import DataFile
@@ -66,7 +66,7 @@ async def _entries(
     """Yield all keys and their values, a window of bytes at a time."""
     async for slices in walk(source, version, KeyRange()):
         for part in slices:
-            keys = keys_of(part)
+            keys = entries_of(part).keys
             for start, stop in _windows(part):
                 rows = range(part.start + start, part.start + stop)
                 values = [part.leaf.value(row) for row in rows]
