@@ -10,7 +10,7 @@ FEW_CELLS = 32  # columns for fewer cells cost more than the cells
 CELLS_MADE_TOGETHER = 128
 # of a request in memory beside its result: with what is freed and not given back, a third more, it makes 64 MB
 WINDOW_BYTES = 40 * 1024 * 1024
-# reads and writes that touch more are made by themselves, in windows: to wait for others would cost memory and gain nothing
+# reads and writes that touch more are made by themselves, in windows: waiting for others costs memory and gains nothing
 JOINT_BYTES = 64 * 1024 * 1024
 # boxes along a dimension that are looked at one by one; columns of them take longer for fewer
 SUMMED_BOXES = 256
