@@ -334,3 +334,34 @@ def test_points_near_and_far_apart(spread, rank):
     assert [chunk for chunk, _ in found] == sorted(set(chunks))
     for chunk, places in found:
         assert places.tolist() == [place for place, each in enumerate(chunks) if each == chunk]
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_runs_are_copied_as_their_cells(rank):
+    """What is selected of many chunks goes where it goes cell by cell: slices, steps, numbers, dimensions in any order."""
+    rng, copied = random.Random(rank), 0
+    for _ in range(120):
+        axes = [RegularAxis(rng.randint(1, 4)) for _ in range(rank)]
+        sliced = rng.sample(range(rank), rng.randint(max(1, rank - 1), rank))
+        out = np.zeros([rng.randint(1, 14) for _ in sliced], "i4")
+        maps = [
+            Affine(rng.randint(0, 5) + 60, rng.choice((1, 1, 1, 2, 4, -1)), sliced.index(axis))
+            if axis in sliced
+            else Constant(rng.randint(0, 5))
+            for axis in range(rank)
+        ]
+        request = plan_cells(maps, out.shape, axes)
+        run = CellRun(request, range(request.cell_count))
+        if rng.random() < 0.5:
+            begin = rng.randrange(len(run))
+            run = run[begin : begin + rng.randint(1, len(run))]
+        assert [cell.segments for cell in run] == [run[number].segments for number in range(len(run))]
+        chunks = np.arange(len(run) * math.prod(axis.step for axis in axes), dtype="i4") + 1
+        chunks = chunks.reshape(-1, *[axis.step for axis in axes])
+        expected = np.zeros_like(out)
+        if Placement(request, out).copy_out_run(run, chunks):
+            copied += 1
+            for cell, chunk in zip(run, chunks, strict=True):
+                Placement(request, expected).copy_out(cell, chunk)
+        assert (out == expected).all()
+    assert copied >= 15

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import product, zip_longest
 from typing import overload
 
 import numpy as np
@@ -99,6 +99,8 @@ class CellRun(Sequence[Cell]):
 
     def __iter__(self) -> Iterator[Cell]:
         """Yield the cells."""
+        if len(self) == math.prod(map(len, self._segments)):
+            return map(Cell.of, product(*self._segments))
         chosen = []
         for segments, places in zip(self._segments, self._places(), strict=True):
             made = {
@@ -115,6 +117,24 @@ class CellRun(Sequence[Cell]):
             return []
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
+
+    @property
+    def factors(self) -> list[Sequence[Segment | Points]] | None:
+        """The segments by component whose product the cells are; None if they are no such product."""
+        low, left = self._numbers.start, len(self)
+        found: list[Sequence[Segment | Points]] = []
+        for segments in reversed(self._segments):
+            size = len(segments)
+            low, at = divmod(low, size)
+            if not at and left % size == 0:
+                found.append(segments)
+                left //= size
+            elif at + left <= size:
+                found.append(segments[at : at + left])
+                left = 1
+            else:
+                return None
+        return found[::-1]
 
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""

@@ -13,6 +13,8 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from fsstore.chunk.plan.boxed import copy_boxes
+from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
 from fsstore.codec.chain.shard_layout import blocks_of
@@ -31,10 +33,6 @@ class Placing(Protocol):
         """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
         ...
 
-    def blocks(self, cells: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
-        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part."""
-        ...
-
     def numbers(self, cell: Any) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""
         ...
@@ -50,6 +48,10 @@ class Placing(Protocol):
         """Copy the selected elements of the chunk to the array."""
         ...
 
+    def copy_out_run(self, cells: Sequence[Any], chunks: Array) -> bool:
+        """Copy the selected elements of chunks, rows of an array; False, and nothing copied, if not in fewer copies."""
+        ...
+
     def fill(self, cell: Any, value: Any) -> None:
         """Set the elements of the array to one value."""
         ...
@@ -60,6 +62,10 @@ class Sending(Placing, Protocol):
 
     def has_target(self, cell: Any) -> bool:
         """Return whether a part of the array is exactly the cell's chunk."""
+        ...
+
+    def blocks(self, cells: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part."""
         ...
 
     def copy_in(self, cell: Any, chunk: Array) -> None:
@@ -135,6 +141,13 @@ class Placement:
             return
         chunk, inside, view, outside = self._sides(cell, chunk)
         view[outside] = chunk[inside]
+
+    def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> bool:
+        """Copy the selected elements of chunks, rows of an array; False, and nothing copied, if not in fewer copies."""
+        if not self.plan.basic or self._lead or not isinstance(cells, CellRun):
+            return False
+        segments = cells.factors
+        return segments is not None and copy_boxes(self._view, segments, chunks)
 
     def copy_in(self, cell: Cell, chunk: Array) -> None:
         """Copy the elements of the array to their places in the chunk."""
@@ -245,6 +258,10 @@ class BoxPlacement:
     def copy_out(self, box: ChunkBox, chunk: Array) -> None:
         """Copy the selected elements of the chunk to where they go."""
         copy_elements(box.target, chunk[box.inside])
+
+    def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> bool:
+        """Return False: boxes go to arrays of their own."""
+        return False
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""

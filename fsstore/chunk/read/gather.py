@@ -177,8 +177,9 @@ class Gather:
     def target(self, cell: CellBox) -> None:
         """Return None: no cell is its chunk."""
 
-    def blocks(self, cells: Sequence[CellBox], shape: tuple[int, ...]) -> None:
-        """Return None: no cell is its chunk."""
+    def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> bool:
+        """Return False: cells of listed positions are gathered."""
+        return False
 
     def numbers(self, cell: CellBox) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.cache import CachedChunk, ChunkCache
+from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
@@ -25,7 +26,6 @@ from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
-from fsstore.codec.element_copy import copy_elements
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
@@ -116,11 +116,13 @@ class ChunkReader(NamedTuple):
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
         here = [cells[number] for number in present] if missing else cells
         size = chain.run_length
+        if isinstance(here, CellRun) and size < len(here):
+            size = here.even(size)
         for begin in range(0, len(here), size):
             run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place(here[begin : begin + size], run, gaps=bool(missing))
+            self._place(here[begin : begin + size], run)
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
@@ -174,12 +176,8 @@ class ChunkReader(NamedTuple):
         run = self.layout[0].decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
 
-    def _place(self, cells: Sequence[ReadCell], run: Array, *, gaps: bool) -> None:
-        # where chunks are missing, as many others may be in the box
-        boxed = self._seen_as_decoded and not gaps
-        blocks = self.placement.blocks(cells, run.shape[1:]) if boxed else None
-        if blocks is not None:  # one copy for all
-            copy_elements(blocks, run.reshape(blocks.shape))
+    def _place(self, cells: Sequence[ReadCell], run: Array) -> None:
+        if self.placement.copy_out_run(cells, self._view(run, lead=1)):
             return
         for cell, chunk in zip(cells, run, strict=True):
             self.placement.copy_out(cell, self._view(chunk))

@@ -151,10 +151,8 @@ class ShardEntries:
         numbers = [[number for _, number in group] for group in groups]
         count = math.prod(map(len, groups))
         single = len(self.grid.layouts) == 1
-        cells: Sequence[Cell] = CellRun(self.plan, range(count), segments)
-        if count <= FEW_CELLS:
-            cells = list(map(Cell.of, product(*segments)))
-        elif single:
+        cells = CellRun(self.plan, range(count), segments)
+        if single and count > FEW_CELLS:
             return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
         if single:
