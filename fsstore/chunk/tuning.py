@@ -90,7 +90,8 @@ WRITE_WINDOWS = 32  # of a request that can be cut into so many: even shares aga
 # of a request that is one window: cutting it would cost more than a second worker gains
 ONE_WINDOW_BYTES = 8 * 1024 * 1024
 SMALL_BATCH_CHUNKS = 512  # of a batch of small writes, whose first waits for its last
-SMALL_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks that small writes change at once, which are in memory together
+# of the chunks that small writes change at once, which are in memory together
+SMALL_BATCH_BYTES = 8 * 1024 * 1024
 # of small writes that wait; a caller that begins more helps to make them
 SMALL_WAITING_BYTES = 16 * 1024 * 1024
 # that small writes wait for the next one unless somebody asks for them: larger batches against how soon they are stored
