@@ -28,7 +28,12 @@ def copy_elements(target: Array, source: Array) -> None:
         to, apart = target.strides[-1], source.strides[-1]
         if to == apart or source.shape[-1] == 1:
             target, source = _as_rows(target, source)
-        elif to == size and not apart % ALIASED_BYTES and source.nbytes >= STRIPS_FROM_BYTES:
+        elif (
+            to == size
+            and not apart % ALIASED_BYTES
+            and source.nbytes >= STRIPS_FROM_BYTES
+            and not np.may_share_memory(target, source)  # a strip would change the next one
+        ):
             _copy_in_strips(target, source)
             return
     np.copyto(target, source, casting="equiv")

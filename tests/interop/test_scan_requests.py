@@ -274,3 +274,32 @@ def test_a_file_that_changes_is_scanned_again(server):
         if value == 1:
             store = ts.KvStore.open(f"{server.url}a.h5|hdf5:v/").result()
         assert store.read("3").result().value == np.full(10, value).tobytes()
+
+
+def test_one_chunk_takes_one_request_that_sees_whether_the_file_changed(server, tune):
+    """Nothing is asked beside the chunk, whose own answer says of which generation the file is."""
+    tune("kvstore", TRUSTED_S=0.0)
+    for value in (1, 2):
+        with h5py.File(server.folder / "fresh.h5", "w") as file:
+            file.create_dataset("v", data=np.full(100, value), chunks=(10,))
+        (server.folder / "fresh.h5").rename(server.folder / "a.h5")
+        if value == 1:
+            array = ts.open(f"{server.url}a.h5|hdf5:v").result()
+            assert array[5].read().result() == 1
+            server.cost()
+            assert array[95].read().result() == 1
+            assert server.cost()[0] == 1
+    assert array[45].read().result() == 2
+
+
+def test_a_chunk_whose_key_may_be_of_two_arrays_is_found(tmp_path):
+    """The path of one array with a number at its end reads as the keys of another with a dimension more."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("v/0", data=np.arange(12).reshape(3, 4), chunks=(1, 2))
+        file.create_dataset("v/1", data=np.arange(12).reshape(3, 4) + 100, chunks=(1, 2))
+        file.create_dataset("w", data=7)
+    store = ts.KvStore.open(f"file://{tmp_path}/a.h5|hdf5:").result()
+    assert store["v/1/2.1"] == np.array([110, 111]).tobytes()
+    assert store["v/0/2.1"] == np.array([10, 11]).tobytes()
+    for absent in ("v/1/3.0", "v/1/0.2", "v/2/0.0", "v/1/0", "u/0.0", "v"):
+        assert store.read(absent).result().state == "missing"

@@ -92,3 +92,11 @@ def test_short_rows_are_copied_as_elements(shape, source, units, monkeypatch, tu
     copy_elements(target, chunk)
     assert seen == [units]
     assert (target == chunk).all()
+
+
+def test_an_array_may_be_copied_onto_its_own_transpose():
+    """Sides that share memory are not copied in strips, of which one would change the next."""
+    square = np.arange(512 * 512, dtype="i4").reshape(512, 512)
+    wanted = square.T.copy()
+    copy_elements(square, square.T)
+    assert (square == wanted).all()

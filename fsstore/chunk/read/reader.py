@@ -93,6 +93,8 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
     """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
     if touched <= INLINE_READ_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
         return touched
+    if isinstance(windows[0].part.placement, Gather):
+        return touched  # positions are listed: all of a chunk is decoded
     total = 0
     for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
         chain, span = part.chain(cell), part.span(cell)

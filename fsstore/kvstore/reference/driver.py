@@ -107,6 +107,9 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         time = now()
         resolved = await self.overlay.resolve(keys)
         rows = resolved.rows
+        if len(keys) == 1 and rows.url[0] >= 0:
+            answer = (await self._read_targets(keys, reads, resolved, _FIRST))[0]
+            return [answer if reads is None else _unless_known(reads[0], answer)]
         wanted, inline = np.flatnonzero(rows.url >= 0), np.flatnonzero(rows.url == INLINE)
         found = await self._read_targets(keys, reads, resolved, wanted) if len(wanted) else []
         if (
@@ -235,6 +238,7 @@ def _entries(names: list[str], resolved: Resolved) -> EntryColumns:
     return EntryColumns(names=names, sizes=sizes)
 
 
+_FIRST = np.zeros(1, np.int64)
 _if_not_equal = attrgetter("if_not_equal")
 
 
@@ -270,11 +274,12 @@ def _range(read: Read, size: int, describe: Callable[[str], str]) -> tuple[int, 
 
 def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
     """Return what to read in targets for the whole values at the places `wanted`."""
-    rows = resolved.rows.take(wanted)
-    stop = np.where(rows.length == WHOLE, REST, rows.offset + rows.length)
+    rows = resolved.rows
     if len(wanted) < len(keys):
-        keys = [keys[position] for position in wanted.tolist()]
-    return Asks(keys, rows.url, rows.offset, stop, rows.length == WHOLE, rows.offset, rows.length)
+        rows, keys = rows.take(wanted), [keys[position] for position in wanted.tolist()]
+    whole = rows.length == WHOLE
+    stop = np.where(whole, REST, rows.offset + rows.length)
+    return Asks(keys, rows.url, rows.offset, stop, whole, rows.offset, rows.length)
 
 
 def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str]) -> Asks:

@@ -80,6 +80,9 @@ class ScannedSet:
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`; values that are made are made here."""
+        alone = await self._resolved_alone(keys[0]) if len(keys) == 1 else None
+        if alone is not None:
+            return alone
         rows = Rows.absent(len(keys))
         urls: list[str] = []
         values: list[bytes] = []
@@ -92,6 +95,27 @@ class ScannedSet:
             _shift(found, table, urls, values)
             rows.put(positions, found)
         return Resolved(rows, urls, values)
+
+    async def _resolved_alone(self, key: str) -> Resolved | None:
+        """Return the reference of one chunk without the fixed cost of columns; None if they have to look for it."""
+        found = [] if key in self.hierarchy.documents else self._places(key)
+        if len(found) != 1:
+            return None
+        path, number = found[0]
+        table = (await self.tables([path]))[0]
+        rows = table.find(np.array([number], np.int64))
+        return None if rows.url[0] == MADE else Resolved(rows, table.urls, table.inline)
+
+    def _places(self, key: str) -> list[tuple[str, int]]:
+        """Return the arrays of which a key may name a chunk, and the number of the chunk."""
+        family, coords = split_one(key.encode("utf-8", "surrogateescape")) or ((b"", b""), [])
+        places = []
+        for rank, by_lead in self._arrays.get(family, {}).items():
+            path = by_lead.get(tuple(coords[:rank]))
+            number = None if path is None else self.hierarchy.grids[path].number_of(coords[rank:])
+            if path is not None and number is not None:
+                places.append((path, number))
+        return places
 
     def _documents(self, keys: Sequence[str], rows: Rows, values: list[bytes]) -> list[int]:
         """Put the documents among `keys` into `rows`; return the positions of the others."""

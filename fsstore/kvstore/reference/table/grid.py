@@ -93,11 +93,15 @@ class Grid:
             parts = ["0"] if self.scalar and len(parts) == 1 else parts[1:]
         if len(parts) != len(self.shape) or not all(_COORDS.fullmatch(part) for part in parts):
             return None
+        return self.number_of(list(map(int, parts)))
+
+    def number_of(self, coords: Sequence[int]) -> int | None:
+        """Return the number of coordinates, or None outside the grid."""
         number = 0
-        for part, size in zip(parts, self.shape, strict=True):
-            if int(part) >= size:
+        for coord, size in zip(coords, self.shape, strict=True):
+            if coord >= size:
                 return None
-            number = number * size + int(part)
+            number = number * size + coord
         return number
 
     def numbers(self, coords: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
