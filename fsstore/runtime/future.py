@@ -262,13 +262,6 @@ def on_cancel(future: Future[Any], cancel: Callable[[], Any]) -> None:
         cancel()
 
 
-def on_force(future: Future[Any], start: Callable[[], None]) -> None:
-    """Have `start` called when somebody forces a pending future or waits for it."""
-    with _LOCK:
-        if future._state == PENDING:
-            _hooks(future).start = start
-
-
 def held(waiting: Iterable[Future[Any]]) -> list[Any]:
     """Return the values that pending futures were made with, None for those that were cancelled since."""
     return [future._value for future in waiting]

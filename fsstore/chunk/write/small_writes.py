@@ -76,7 +76,14 @@ def _busy() -> Iterator[None]:
 class _WriteFuture(Copied):
     """The future of a small write.  A thread remembers its latest until its result is asked for."""
 
-    __slots__ = ()
+    __slots__ = ("queue",)
+    queue: _StoreQueue | None
+
+    def force(self) -> None:
+        """Have the write made now, if it waits."""
+        super().force()
+        if self.queue is not None:
+            self.queue.hurry()
 
     def _get(self) -> None:
         if _own.now.future is self:
@@ -262,6 +269,7 @@ def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> 
     """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
+    future.queue = None
     own = _own.now
     is_alone = own.future is None and not own.is_busy
     own.future = future
@@ -276,7 +284,7 @@ def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> 
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
         queue = _queues.now.get(driver) or _queues.now.setdefault(driver, _StoreQueue(driver))
-        futures.on_force(future, queue.hurry)
+        future.queue = queue
         queue.add(path, future, by_key)
     queue.work_on()
     return future
