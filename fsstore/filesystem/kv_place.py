@@ -114,6 +114,10 @@ class KvPlace(BlockingFileSystem):
 
     async def open_place(self, path: str) -> OpenKv:
         """Return the store and `path` in it; runs on fsstore's own event loop until it is open."""
+        opened = self._ready or await self._opened_store()
+        return opened.at(opened.path + path)
+
+    async def _opened_store(self) -> OpenKv:
         opened = self._ready
         if opened is None:
             if self._opened is None:
@@ -123,10 +127,10 @@ class KvPlace(BlockingFileSystem):
             except BaseException:
                 self._opened = None
                 raise
-        return opened.at(opened.path + path)
+        return opened
 
     async def _locate(self, path: str) -> SplitPath:
-        opened = await self.open_place("")
+        opened = self._ready or await self._opened_store()
         return SplitPath(opened.prefix, self._strip_protocol(path))
 
     @property

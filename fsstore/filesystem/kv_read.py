@@ -96,8 +96,8 @@ class KvReading(KvPlace):
         spans = [(start or 0, end) for start, end in zip(starts, ends, strict=True)]
         if all(low >= 0 and (high is None or high > low) for low, high in spans):
             try:
-                places = [await self._locate(path) for path in paths]
-                answers = await _read_places(places, spans)
+                places = {path: await self._locate(path) for path in dict.fromkeys(paths)}
+                answers = await _read_places([places[path] for path in paths], spans)
                 return [_outcome(answer, path) for answer, path in zip(answers, paths, strict=True)]
             except Exception:  # noqa: BLE001, S110  # one by one it is seen which of them it is
                 pass

@@ -30,7 +30,8 @@ from weakref import ref
 from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
 
 __all__ = [
-    "ForkedState", "Lock", "WeakGroup", "before_fork", "brief_lock", "in_child", "lock", "process", "tell_child",
+    "ForkRegistry", "ForkedState", "Lock", "WeakGroup", "before_fork", "brief_lock", "in_child", "lock", "process",
+    "tell_child",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -64,7 +65,7 @@ class ForkedState(Protocol):
         ...
 
 
-class _Registry:
+class ForkRegistry:
     """All that has to be done at a fork."""
 
     def __init__(self) -> None:
@@ -122,7 +123,7 @@ class _Process:
 
 
 process = _Process()
-_registry = _Registry()
+_registry = ForkRegistry()
 _registry.objects.add(process)
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(

@@ -39,6 +39,11 @@ class Listener(ThreadingHTTPServer):
         super().__init__((host, port), handler)
 
     @property
+    def open_connections(self) -> int:
+        """How many connections there are, those that are about to be told that there are too many included."""
+        return self._open
+
+    @property
     def origin(self) -> str:
         """Scheme, address and port."""
         host, port = self.server_address[:2]

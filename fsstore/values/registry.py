@@ -6,7 +6,8 @@ Plug-ins add entries through entry-point groups; a built-in name cannot be taken
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
@@ -52,9 +53,7 @@ class Registry(Generic[T]):
         """Return the object called `name`, or None when nobody registered the name."""
         if name in self._loaded:
             return self._loaded[name]
-        if name not in self._where:
-            self._read_plugins()
-        where = self._where.get(name)
+        where = self.where(name)
         if where is None:
             return None
         module, _, attribute = where.partition(":")
@@ -67,6 +66,22 @@ class Registry(Generic[T]):
         self._read_plugins()
         if self._where.setdefault(name, where) != where:
             raise ValueError(f"{name!r} is already registered in {self.group} as {self._where[name]}")
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Forget at the end of a `with` block what was added within it, as tests of a plug-in want."""
+        self._read_plugins()
+        where, loaded = dict(self._where), dict(self._loaded)
+        try:
+            yield
+        finally:
+            self._where, self._loaded = where, loaded
+
+    def where(self, name: str) -> str | None:
+        """Return where the code of `name` is, as `"module:attribute"`, or None when nobody registered the name."""
+        if name not in self._where:
+            self._read_plugins()
+        return self._where.get(name)
 
     def names(self) -> list[str]:
         """Return all registered names, plug-ins included, sorted."""

@@ -127,7 +127,7 @@ class _ChunkRequest(NamedTuple):
         presented = self.shown.presentation
         assert presented.model is not None
         key = self.shown.prefix + presented.model.key(self.position)
-        return self.read._replace(key=key) if presented.verbatim else Read(key)
+        return Read(key, *self.read[1:]) if presented.verbatim else Read(key)
 
 
 async def open_view(
@@ -219,11 +219,12 @@ class ViewDriver(ReadOnly):
 
     async def _renew(self, reads: Sequence[Read]) -> None:
         """Load everything again if an array has changed that one of the documents asked for is about."""
-        asked = [self.arrays.get(read.key.rpartition("/")[0]) for read in reads if read.key in self.documents]
+        keys = [read.key for read in reads if read.key in self.documents]
+        if not keys:
+            return
+        asked = [self.arrays.get(key.rpartition("/")[0]) for key in keys]
         named = {id(shown): shown for shown in asked if shown is not None}
-        if any(
-            read.key in self.documents and "/" not in read.key for read in reads
-        ):  # consolidated ones, of all
+        if any("/" not in key for key in keys):  # consolidated ones, of all
             named = {id(shown): shown for shown in self.arrays.values()}
         since = self._since()
         if any(await execution.gather(_has_changed(shown, since) for shown in named.values())):

@@ -8,6 +8,7 @@ import json
 from collections import OrderedDict
 from dataclasses import replace
 
+import aiohttp
 import fsspec
 import pytest
 import zarr
@@ -446,17 +447,22 @@ def test_many_threads_share_a_store(drivers):
     execution.map_blocking(work, range(6), kind="io")
 
 
-def test_a_dropped_driver_closes_its_connections(object_server):
+def test_a_dropped_driver_closes_its_connections(object_server, monkeypatch):
     """Connections do not outlive their driver: nothing is left for the garbage collector to complain about."""
     object_server.put("d/x", b"0123")
+    make_session, sessions = aiohttp.ClientSession, []
+    monkeypatch.setattr(
+        aiohttp, "ClientSession", lambda **options: sessions.append(make_session(**options)) or sessions[-1]
+    )
     client = HttpClient({}, 5.0)
     plain = HttpDriver(HttpEngine(client), object_server.url)
     full = opened(FSSPEC, {"url": object_server.url, "storage_options": {"encoded": False}})
     for driver in (plain, full):
         assert bytes(execution.call(KvPrefix(driver, "/d/").read("x")).value) == b"0123"
     connections = list(client.kept)
-    session = full.engine.client.home._filesystem._session
+    (session,) = sessions
     assert connections
+    assert not session.closed
     del plain, full, driver, client
     gc.collect()
 
@@ -684,6 +690,8 @@ def test_a_far_store_of_zarr_python_serves_both(first, place, object_server):
     assert [turn() for turn in turns[first == "fsstore" :]] == [[1, 2]] * (4 - (first == "fsstore"))
     with pytest.raises(UnimplementedError, match="does not support writing"):
         execution.call(from_live(source).write("k", b"v"))
-    zarr.core.sync.sync(
-        source.fs._session.close() if place == "http" else source.fs._s3creator.__aexit__(None, None, None)
-    )
+
+    async def close():
+        await (await source.fs.set_session()).close()
+
+    zarr.core.sync.sync(close())

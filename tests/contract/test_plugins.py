@@ -8,6 +8,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -28,9 +29,15 @@ def installed(monkeypatch):
     """The examples can be imported, and are registered for one test."""
     monkeypatch.syspath_prepend(str(PLUGINS))
     tables = (plugin.kvstores, plugin.codecs, plugin.drivers, plugin.detections, plugin.scanners)
-    for table in (*tables, plugin.chunk_grids, plugin.chunk_key_encodings, plugin.data_types):
-        monkeypatch.setattr(table, "_where", dict(table._where))
-        monkeypatch.setattr(table, "_loaded", dict(table._loaded))
+    with ExitStack() as stack:
+        for table in (*tables, plugin.chunk_grids, plugin.chunk_key_encodings, plugin.data_types):
+            stack.enter_context(table.aside())
+        add_examples()
+        yield
+
+
+def add_examples():
+    """Register the examples."""
     plugin.kvstores.add("sqlite", "sqlite_store:KIND")
     plugin.codecs.add("example.mask", "mask_codec:MaskCodec")
     plugin.chunk_grids.add("example.growing", "zarr3_extensions:GrowingGrid")

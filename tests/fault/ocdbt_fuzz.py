@@ -273,7 +273,7 @@ def use_database(one, data):
     """Put a structure into its database, and open, list, read, write and verify that."""
     base = KvPrefix(MemoryDriver())
     storage = base.driver.storage
-    storage.values = dict(one.storage)
+    storage.apply({key: value for key, (value, _) in one.storage.items()})
     value = one.storage[one.key][0]
     storage.put(one.key, value[: one.offset] + data + value[one.offset + one.length :])
     if one.magic == BTREE_NODE:  # it becomes the root of the newest versions
@@ -284,7 +284,6 @@ def use_database(one, data):
         height = data[14] if data[13] == 0 and len(data) > 18 else one.body[0]
         versions = tuple(version._replace(root=place, height=height) for version in manifest.versions)
         storage.put(key, encode_manifest(replace(manifest, versions=versions)))
-    storage._sorted = None
     errors = []
     for members in ({}, {"version": 3}):
         try:

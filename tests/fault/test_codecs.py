@@ -514,7 +514,7 @@ def test_what_swells_is_not_counted_too_low(item):
     finally:
         tracemalloc.stop()
     assert len(kept) == 20_000
-    assert taken <= object_list._parsed_size(text)
+    assert taken <= object_list.parsed_size(text)
 
 
 def test_lists_of_many_elements_are_read(tune):

@@ -571,11 +571,11 @@ def test_an_address_that_does_not_answer_holds_nobody_up():
             return winner
 
         begun = loop.time()
-        assert await http_route._first([refused, silent, good]) is winner
+        assert await http_route.first_connected([refused, silent, good]) is winner
         while late.open:
             await asyncio.sleep(0)
         with pytest.raises(ConnectionRefusedError):
-            await http_route._first([refused, refused])
+            await http_route.first_connected([refused, refused])
         return loop.time() - begun
 
     assert execution.call(run()) >= 0.2
@@ -599,10 +599,10 @@ def test_a_name_that_is_not_found(monkeypatch, errno, error):
 def test_a_server_that_does_not_accept_is_given_up(monkeypatch):
     """The time to connect is bounded."""
 
-    async def never(self, *rest):
+    async def never(self, *rest, **options):
         await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(http_route.Dial, "_open", never)
+    monkeypatch.setattr(asyncio.BaseEventLoop, "create_connection", never)
     with pytest.raises(ConnectionError, match="within 0.05 s"):
         ask(Script(), idle_s=0.05)
 

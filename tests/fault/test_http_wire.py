@@ -50,11 +50,12 @@ def told(answer, *, want=ANYTHING, size=10**9, end=False):
 
     async def run():
         connection = Connection(30.0, 30.0)
-        connection.connection_made(Pipe())
+        pipe = Pipe()
+        connection.connection_made(pipe)
         asking = asyncio.ensure_future(connection.ask(b"GET /", want))
         await asyncio.sleep(0)
         rest = memoryview(answer)
-        while rest and not connection._transport.aborted:
+        while rest and not pipe.aborted:
             room = connection.get_buffer(-1)
             count = min(len(room), len(rest), size)
             room[:count] = rest[:count]

@@ -125,8 +125,8 @@ def test_labels_in_other_chunks_are_kept():
         assert sorted(sum(given_out(samples, Batching(9, 10**4), seed=seed), [])) == list(range(100))
     assert context.statistics()["memory"].decodes - before == 2 * 13 * 2 + 2
     assert samples.bounds == [*range(0, 100, 8), 100]
-    large = Samples(images(labels_chunk=12), memory=10**5)
-    large._keep = 0
+    large = Samples(images(labels_chunk=12), memory=1500)  # labels of 800 bytes, and blocks of 1,728 of both
+    assert large.bounds == [*range(0, 100, 8), 100]
     assert sorted(sum(given_out(large, Batching(9, 10**4)), [])) == list(range(100))
 
 

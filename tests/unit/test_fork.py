@@ -80,7 +80,7 @@ def test_a_lock_that_another_thread_holds_is_free_in_the_child():
 
 def test_a_lock_that_is_held_for_long_costs_the_others_nothing():
     """Those that are free are taken all the same, wherever they stand, so that the child sees what they guard whole."""
-    registry = fork._Registry()  # noqa: SLF001  # that of the process has its locks in no order
+    registry = fork.ForkRegistry()  # that of the process has its locks in no order
     held, free = [fork.brief_lock() for _ in range(3)], [fork.brief_lock() for _ in range(3)]
     registry.locks = [*held, *free]
     over = [held_elsewhere(lock) for lock in held]
@@ -88,6 +88,18 @@ def test_a_lock_that_is_held_for_long_costs_the_others_nothing():
     assert registry.go_on() == free
     for each in over:
         each.set()
+
+
+def test_locks_are_kept_no_longer_than_their_owners():
+    """A process that opens a million arrays has no million locks to take at a fork."""
+    group = fork.WeakGroup()
+    kept, gone = fork.brief_lock(), fork.brief_lock()
+    group.add(kept)
+    group.add(gone)
+    group.add(kept)
+    assert {id(each) for each in group} == {id(kept), id(gone)}
+    del gone
+    assert list(group) == [kept]
 
 
 def test_a_lock_of_the_thread_that_forks_stays_its_own():

@@ -23,7 +23,15 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, LateWrite, Read, Write
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    KvPrefix,
+    LateWrite,
+    Read,
+    ReadUpTo,
+    Write,
+)
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import KvOpening
 from fsstore.kvstore.local import read as local_read
@@ -772,3 +780,14 @@ def test_a_directory_is_emptied_of_lock_files_too(tmp_path):
     (tmp_path / "c" / "d.__lock").touch()
     ts.KvStore.open(f"file://{tmp_path}/").result().delete_range(ts.KvStore.KeyRange()).result()
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("start", "stop"), [(-100, None), (0, 100), (-4, None), (0, 4)])
+def test_a_file_that_is_shorter_than_may_be_read_is_read_once(tmp_path, start, stop):
+    """It is answered whole, where a plain read of as much is an error."""
+    (tmp_path / "a").write_bytes(b"0123")
+    (answer,) = drive(FAST.read_many([ReadUpTo(f"{tmp_path}/a", start, stop)]))
+    assert (answer.state, bytes(answer.value), answer.size) == ("value", b"0123", 4)
+    if 100 in (stop, -start):
+        with pytest.raises(OutOfRangeError):
+            drive(FAST.read_many([Read(f"{tmp_path}/a", start, stop)]))

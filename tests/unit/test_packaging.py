@@ -127,7 +127,12 @@ def test_built_ins_are_assigned_to_their_contracts():
             assigned |= {f"{node.module}:{item.name}" for item in node.names}
     tables = (registry.kvstores, registry.drivers, registry.codecs)
     assert (
-        not {where for table in tables for where in table._where.values() if where.startswith("fsstore.")}
+        not {
+            where
+            for table in tables
+            for where in map(table.where, table.names())
+            if where.startswith("fsstore.")
+        }
         - assigned
     )
 

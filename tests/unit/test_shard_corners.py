@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import fsstore
+from fsstore.chunk.shard.shard_entries import entries_at
+from fsstore.chunk.shard.shard_grid import shard_grid
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 
@@ -176,3 +179,16 @@ def test_shards_have_at_most_31_dimensions(rank):
         return
     with pytest.raises(fsstore.errors.StoreError, match="maximum rank of 31"):
         opening.result()
+
+
+def test_no_sub_chunks_have_no_names():
+    """Boxes begun together may all lie outside an array that somebody has made smaller meanwhile."""
+    chain = CodecChain.from_json([sharding(2, LITTLE)])
+    grid = shard_grid(chain.bind(ChunkSpec(np.dtype("u2"), (4, 6, 2))))
+    none = np.zeros(0, np.int64)
+    model = SimpleNamespace(
+        keys_of=lambda columns: ["/".join(map(str, each)) for each in zip(*columns, strict=True)]
+    )
+    assert list(entries_at([none, none, none], grid, model)) == []
+    one = np.array([2, 3])
+    assert list(entries_at([one, one, one * 0], grid, model)) == [("1/0/0", 2), ("1/1/0", 3)]

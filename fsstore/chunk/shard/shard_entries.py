@@ -205,6 +205,8 @@ def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> S
 
 def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
     """Return of different rows the first place each, and which of them every row is."""
+    if not columns[0].size:
+        return columns[0], columns[0]
     spans = [int(column.max()) - int(column.min()) + 1 for column in columns]
     if math.prod(spans) == 1:
         return np.zeros(1, np.int64), np.zeros(len(columns[0]), np.int64)

@@ -24,7 +24,7 @@ from fsstore.codec.size import FREE_BYTES, too_large
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json
 
-__all__ = ["BoundObjectList", "Json2", "MsgPack2"]
+__all__ = ["BoundObjectList", "Json2", "MsgPack2", "parsed_size"]
 
 _ENCODINGS = ("utf-8", "utf8", "ascii", "utf-16", "utf-32", "latin-1")
 _TEXT = re.compile(r'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -74,12 +74,12 @@ class Json2:
         """Return what the text says."""
         text = str(data, self.encoding)
         # texts within the text may hold any of the signs that are counted; leaving them out takes longer
-        if _parsed_size(text) > limit and _parsed_size(_TEXT.sub('""', text)) > limit:
+        if parsed_size(text) > limit and parsed_size(_TEXT.sub('""', text)) > limit:
             raise too_large(limit)
         return json.loads(text)
 
 
-def _parsed_size(text: str) -> int:
+def parsed_size(text: str) -> int:
     """Return how much memory the objects in a JSON text take at most, but for the characters of long texts."""
     lists, dicts = text.count("["), text.count("{")
     values = 1 + lists + dicts + text.count(",")

@@ -20,9 +20,9 @@ from itertools import repeat
 import numpy as np
 
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError
-from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.byte_range import clipped_range, resolve_range
 from fsstore.kvstore.contract.coalesce import Ints, coalesce
-from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, now
+from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, ReadUpTo, now
 from fsstore.kvstore.local.path import file_path, os_failure
 from fsstore.kvstore.tuning import (
     COPIED_SLICE_BYTES,
@@ -82,7 +82,8 @@ def _read_one(read: Read, time: float, mapped: bool) -> ReadResult:
             return ReadResult("unspecified", b"", generation, time)
         low, high = 0, (size := status.st_size)
         if start or stop is not None:
-            low, high = resolve_range(start, stop, size)
+            resolve = clipped_range if type(read) is ReadUpTo else resolve_range
+            low, high = resolve(start, stop, size)
         if mapped and high - low >= MAPPED_FROM_BYTES:
             return ReadResult("value", _map(fd, low, high), generation, time, size)
         return ReadResult("value", _pread(fd, low, high), generation, time, size)

@@ -84,7 +84,7 @@ class OpenKv(NamedTuple):
 
     def at(self, path: str) -> OpenKv:
         """Return the same store at another path."""
-        return self._replace(path=path)
+        return OpenKv(self.driver, path, self.spec, self.base)
 
     def as_directory(self) -> OpenKv:
         """Return the same store at a path that ends with a slash, unless it is empty."""

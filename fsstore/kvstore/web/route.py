@@ -29,7 +29,7 @@ from fsstore.kvstore.web.wire import Connection, Want
 from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
-__all__ = ["Dial", "Judge", "Proxy", "Route", "basic", "proxy_of", "route_to"]
+__all__ = ["Dial", "Judge", "Proxy", "Route", "basic", "first_connected", "proxy_of", "route_to"]
 
 Judge: TypeAlias = Callable[[str, str], None]
 """Raises if an origin must not be reached by an address."""
@@ -186,7 +186,7 @@ class Dial:
             for address in addresses:
                 self._judge(origin, address)
         calls = [partial(self._open, address, port, context, name) for address in addresses]
-        return await (calls[0]() if len(calls) == 1 else _first(calls))
+        return await (calls[0]() if len(calls) == 1 else first_connected(calls))
 
     async def _open(self, address: str, port: int, context: ssl.SSLContext | None, name: str) -> Connection:
         try:
@@ -232,7 +232,7 @@ async def _look_up(name: str, port: int) -> list[str]:
     return list(dict.fromkeys(turns))
 
 
-async def _first(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
+async def first_connected(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
     """Return what the first call that succeeds returns; each begins when those before have failed or take long."""
     rest = iter(calls)
     begun: list[asyncio.Task[Connection]] = []
