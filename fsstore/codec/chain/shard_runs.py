@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -21,7 +22,8 @@ Run: TypeAlias = "tuple[Sequence[int], Sequence[Buffer]]"
 """The lengths of sub-chunks that follow each other, below zero for one that is missing, and their bytes in order."""
 
 
-class StoredParts(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class StoredParts:
     """The encoded sub-chunks of a whole shard, by their numbers."""
 
     shard: memoryview
