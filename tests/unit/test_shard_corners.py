@@ -181,6 +181,25 @@ def test_shards_have_at_most_31_dimensions(rank):
         opening.result()
 
 
+@pytest.mark.parametrize("location", ["start", "end"])
+def test_full_and_partial_shards_have_their_own_index(location):
+    """Uncompressed shards with all sub-chunks and with gaps, written by turns to one array, are those of TensorStore."""
+    import tensorstore
+
+    grid = {"name": "regular", "configuration": {"chunk_shape": [8] * 3}}
+    codecs = [sharding(4, LITTLE, location=location)]
+    metadata = {"shape": [40, 8, 8], "data_type": "uint16", "chunk_grid": grid, "codecs": codecs}
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    ours, theirs = [library.open(spec, create=True).result() for library in (fsstore, tensorstore)]
+    data = np.arange(1, 40 * 64 + 1, dtype="u2").reshape(40, 8, 8)
+    data[10:14, :4, 4:] = data[28:32] = 0
+    for array in (ours, theirs):
+        array.write(data).result()
+    for number in range(5):
+        key = f"c/{number}/0/0"
+        assert bytes(ours.kvstore[key]) == bytes(theirs.kvstore[key])
+
+
 def test_no_sub_chunks_have_no_names():
     """Boxes begun together may all lie outside an array that somebody has made smaller meanwhile."""
     chain = CodecChain.from_json([sharding(2, LITTLE)])

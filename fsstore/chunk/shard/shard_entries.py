@@ -83,17 +83,16 @@ class ShardEntries:
         cells, numbers = self._product(groups)
         return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
 
-    def all_of_few(self, model: ChunkModel) -> tuple[list[Cell], list[Any]]:
-        """Return all cells, one by one, and their identities."""
-        cells = list(self.plan.cells())
+    def all_of_few(self, model: ChunkModel) -> tuple[Sequence[Cell], list[Any]]:
+        """Return all cells, and their identities made one by one."""
+        segments = [list(component.segments) for component in self.plan.components]
+        cells = CellRun(self.plan, range(self.plan.cell_count), segments)
         if not (self.plan.separable and len(self._levels) == 1):
             return cells, [entry_at(self.plan.chunk_numbers(cell), self.grid, model) for cell in cells]
         [level] = self._levels
         shards, added = [], []
-        for (_, _, segments), size, stride in zip(
-            self.plan.components, level.shard, level.stride, strict=True
-        ):
-            numbers = [segment.chunk for segment in segments]
+        for each, size, stride in zip(segments, level.shard, level.stride, strict=True):
+            numbers = [segment.chunk for segment in each]
             shards.append([number // size for number in numbers])
             added.append([number % size * stride for number in numbers])
         keys = {shard: model.key(shard) for shard in set(product(*shards))}

@@ -79,6 +79,7 @@ class ShardLayout:
 
     __slots__ = (
         "_fill",
+        "_full_index",
         "_index",
         "at_start",
         "chunk",
@@ -92,6 +93,7 @@ class ShardLayout:
     def __init__(self, chunk: ChunkSpec, inner: BoundChain, index: BoundChain, *, at_start: bool) -> None:
         self.chunk, self.inner, self._index, self.at_start = chunk, inner, index, at_start
         self._fill = missing_element(chunk.dtype, chunk.fill_value)
+        self._full_index: Buffer | None = None  # of any shard that has all its sub-chunks, all of one size
         self.sub_shape = inner.chunk.shape
         self.grid = index.chunk.shape[:-1]
         self.count = math.prod(self.grid)
@@ -177,7 +179,7 @@ class ShardLayout:
         portion: list[Buffer] = []
         if self.at_start:
             parts = list(parts)
-            portion.append(self._index_of([_length(part) for part in parts]))
+            portion.append(self.index_of([_length(part) for part in parts]))
         lengths: list[int] = []
         size = 0
         for part in parts:
@@ -190,19 +192,25 @@ class ShardLayout:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
-            portion.append(self._index_of(lengths))
+            portion.append(self.index_of(lengths))
         if portion:
             yield portion
 
-    def _index_of(self, lengths: Sequence[int]) -> Buffer:
+    def index_of(self, lengths: Sequence[int]) -> Buffer:
         """Return the encoded index of sub-chunks that follow each other; a length below zero is a missing one."""
         if len(lengths) != self.count:
             raise ValueError(f"a shard has {self.count} sub-chunks, not {len(lengths)}")
+        is_full = set(lengths) == {self.inner.encoded_size}
+        if is_full and self._full_index is not None:
+            return self._full_index
         length = np.array(lengths, np.int64)
         end = np.cumsum(np.maximum(length, 0)) + (self.index_size if self.at_start else 0)
         entries = np.stack([end - length, length], axis=1).astype(np.uint64)
         entries[length < 0] = MISSING
-        return self._index.encode(entries.reshape((*self.grid, 2)))
+        encoded = self._index.encode(entries.reshape((*self.grid, 2)))
+        if is_full:
+            self._full_index = encoded
+        return encoded
 
     def positions(self) -> Iterator[tuple[int, ...]]:
         """Return the grid positions of the sub-chunks in the order of the index."""
