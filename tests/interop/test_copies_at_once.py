@@ -11,7 +11,8 @@ import fsstore as ts
 from fsstore import references
 from fsstore.job import copy as copy_module
 from fsstore.job import staging
-from fsstore.kvstore.reference.parquet import taking
+from fsstore.kvstore.contract.driver import UNKNOWN
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.runtime import execution
 
 OLD = np.arange(60, dtype="i4").reshape(10, 6)
@@ -195,41 +196,70 @@ def test_what_no_parquet_set_changes_in_one_step(tmp_path, source):
     assert before.keys() == after.keys()
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["before its files", "after its files"])
-def test_two_writers_of_one_new_array(tmp_path, late, monkeypatch):
+MOMENTS = ["when it looks for changes", "before its files", "after its files"]
+
+
+def meanwhile(monkeypatch, moment, action):
+    """Have another writer act once, at a moment of a writer that has claimed its places in a set in parquet."""
+    read_many, write_many = LocalDriver.read_many, LocalDriver.write_many
+
+    async def act():
+        monkeypatch.setattr(LocalDriver, "read_many", read_many)
+        monkeypatch.setattr(LocalDriver, "write_many", write_many)
+        await action()
+
+    async def reading(driver, reads):
+        if any(each.key.endswith(".zmetadata") and each.if_not_equal != UNKNOWN for each in reads):
+            await act()
+        return await read_many(driver, reads)
+
+    async def writing(driver, writes):
+        if not any(each.key.endswith(".parq") for each in writes):
+            return await write_many(driver, writes)
+        if moment == MOMENTS[1]:
+            await act()
+        stamps = await write_many(driver, writes)
+        if moment == MOMENTS[2]:
+            await act()
+        return stamps
+
+    if moment == MOMENTS[0]:
+        monkeypatch.setattr(LocalDriver, "read_many", reading)
+    else:
+        monkeypatch.setattr(LocalDriver, "write_many", writing)
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_two_writers_of_one_new_array(tmp_path, moment, monkeypatch):
     """Whoever comes first, the array has the references of one writer, and the other one finds it there."""
     pytest.importorskip("pyarrow")
-    place = f"{PARQUET.format(tmp_path)}x/"
-    real = taking._Files._put
+    place, came = f"{PARQUET.format(tmp_path)}x/", []
 
-    async def put_files(self, wanted, generation):
-        monkeypatch.setattr(taking._Files, "_put", real)
-        done = await real(self, wanted, generation) if late else True
+    async def other():
+        came.append(moment)
         await ts.copy(ts.array(NEW[:10]), place, schema=SCHEMA, atomic=True)
-        return done and (late or await real(self, wanted, generation))
 
-    monkeypatch.setattr(taking._Files, "_put", put_files)
+    meanwhile(monkeypatch, moment, other)
     put(OLD, place)  # which takes the place of the other, whose metadata are the same
+    assert came == [moment]
     assert np.array_equal(read(place), OLD)
     assert bool(ts.references.verify(str(tmp_path / "refs.parquet")))
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_a_writer_whose_claim_is_lost(tmp_path, late, monkeypatch):
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_writer_whose_claim_is_lost(tmp_path, moment, monkeypatch):
     """A set that was changed after the claim is claimed anew, and what was changed stays."""
     pytest.importorskip("pyarrow")
-    place = PARQUET.format(tmp_path)
+    place, came = PARQUET.format(tmp_path), []
     put(OLD, f"{place}first/")
-    real = taking._Files._put
 
-    async def put_files(self, wanted, generation):
-        monkeypatch.setattr(taking._Files, "_put", real)
-        done = await real(self, wanted, generation) if late else True
+    async def other():
+        came.append(moment)
         await ts.copy(ts.array(NEW), f"{place}other/", schema={**SCHEMA, "chunks": [3, 3]}, atomic=True)
-        return done and (late or await real(self, wanted, generation))
 
-    monkeypatch.setattr(taking._Files, "_put", put_files)
+    meanwhile(monkeypatch, moment, other)
     put(OLD + 1, f"{place}x/")
+    assert came == [moment]
     for name, values in {"first": OLD, "other": NEW, "x": OLD + 1}.items():
         assert np.array_equal(read(f"{place}{name}/"), values)
 

@@ -10,6 +10,7 @@ import tensorstore
 from hypothesis import given
 from hypothesis import strategies as st
 
+import fsstore
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.retry import retry_from
@@ -396,3 +397,17 @@ def test_same_listing_of_a_database():
             ]
         )
     assert answers[0] == answers[1]
+
+
+@pytest.mark.parametrize(
+    ("library", "found"),
+    [(fsstore, b"new"), (tensorstore, b"new of a killed writer")],
+    ids=["fsstore", "tensorstore"],
+)
+def test_the_lock_file_of_a_killed_writer(tmp_path, library, found):
+    """It is emptied before it becomes the value; TensorStore 0.1.86 leaves what is longer than its own value."""
+    (tmp_path / "k.__lock").write_bytes(b"old of a killed writer")
+    store = library.KvStore.open({"driver": "file", "path": f"{tmp_path}/"}).result()
+    store.write("k", b"new").result()
+    assert (tmp_path / "k").read_bytes() == found
+    assert os.listdir(tmp_path) == ["k"]

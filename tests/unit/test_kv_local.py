@@ -260,13 +260,15 @@ def test_a_range_is_deleted_without_locks_but_where_there_are_some(tmp_path, mon
 def test_generation_never_repeats_on_a_coarse_clock(tmp_path, monkeypatch):
     """A value written in the same tick of the clock, into the same inode, still has a new generation."""
     store = KvPrefix(FAST, f"{tmp_path}/")
-    write_all = local_stage._write_all
+    real = os.write
 
     def at_one_moment(fd, value):
-        write_all(fd, value)
-        os.utime(fd, ns=(10**18, 10**18))
+        written = real(fd, value)
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            os.utime(fd, ns=(10**18, 10**18))
+        return written
 
-    monkeypatch.setattr(local_stage, "_write_all", at_one_moment)
+    monkeypatch.setattr(os, "write", at_one_moment)
     seen = [write(store, "k", b"v").generation for _ in range(20)]
     assert len(set(seen)) == 20
     assert drive(store.read("k")).generation == seen[-1]
@@ -560,11 +562,19 @@ def test_who_has_nothing_left_to_make_publishes_what_is_there(tmp_path):
 def test_directories_are_synced_when_their_last_file_has_its_name(tmp_path, monkeypatch, count):
     """Whichever thread is the last, each is synced after its renames, and by itself."""
     events = []
-    rename, sync = os.rename, local_write._sync_directory
+    rename, sync = os.rename, os.fsync
+
+    def fsync(fd):
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            folders = [each for each in tmp_path.iterdir() if os.path.samestat(each.stat(), status)]
+            events.extend((os.fsencode(each),) for each in folders)
+        sync(fd)
+
     monkeypatch.setattr(
         os, "rename", lambda old, new: (rename(old, new), events.append(os.path.dirname(new)))
     )
-    monkeypatch.setattr(local_write, "_sync_directory", lambda path: (events.append((path,)), sync(path)))
+    monkeypatch.setattr(os, "fsync", fsync)
     names = [f"{n % 4}/{n}" for n in range(count)]
     for _ in range(5):
         events.clear()

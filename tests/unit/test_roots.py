@@ -220,7 +220,7 @@ class Login(MemoryFileSystem):
 @pytest.fixture
 def login(monkeypatch):
     """Give fsspec a protocol whose filesystems log in."""
-    monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, "login", Login)
+    fsspec.register_implementation("login", Login, clobber=True)
     monkeypatch.setattr(Login, "hosts", [])
 
 
@@ -259,7 +259,7 @@ def test_a_missing_package_is_named(monkeypatch):
     from importlib import import_module
 
     monkeypatch.setitem(sys.modules, "gcsfs", None)
-    monkeypatch.delitem(import_module("fsspec.registry")._registry, "gs", raising=False)
+    monkeypatch.setattr(import_module("fsspec.registry"), "registry", {})  # nothing was imported before
     with pytest.raises(UnimplementedError, match=r"gcsfs.*fsstore\[gcs\]"):
         fs_open.filesystem_class("gs")
     monkeypatch.setattr(root_option, "find_spec", lambda name: None)

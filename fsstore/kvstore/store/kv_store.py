@@ -7,7 +7,6 @@ threads so that many of them overlap.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, ClassVar, TypeVar
@@ -29,10 +28,11 @@ from fsstore.kvstore.spec.storage_option import with_storage_options
 from fsstore.kvstore.store import result
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.operation import (
+    FRESH,
     answer,
     begin_read,
     begin_write,
-    byte_bounds,
+    partial_read,
     put,
     value_bytes,
     write_here,
@@ -203,17 +203,17 @@ class KvStore(Specified):
         `staleness_bound` a time since when an answer is fresh enough.  With a `batch` the read waits until that is
         submitted.
         """
-        if byte_range is not None or batch is not None or staleness_bound is not None:
-            require_kind("byte_range", byte_range, slice)
-            require_kind("batch", batch, Batch)
-            as_seconds("staleness_bound", staleness_bound)
-        start, stop = (0, None) if byte_range is None else byte_bounds(byte_range)
+        whole = self._open.path + key if type(key) is str else self._key(key)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
-        bound = math.inf if staleness_bound is None else float(staleness_bound)
-        request = tuple.__new__(Read, (self._key(key), start, stop, known, bound))
+        if byte_range is None and staleness_bound is None:
+            request = tuple.__new__(Read, (whole, 0, None, known, FRESH))
+        else:
+            request = partial_read(whole, known, byte_range, staleness_bound)
+        require_kind("batch", batch, Batch)
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
-        return begin_read(self._open.driver, request, batch)
+        driver = self._open.driver
+        return begin_read(driver, request) if batch is None else batch.read(driver, request)
 
     def write(
         self, key: Key, value: Key | None, *, if_equal: Key | None = None
@@ -279,7 +279,8 @@ class KvStore(Specified):
         found = self._find(key)
         if found.state == "missing":
             raise KeyError(key)
-        return bytes(found.value)
+        value = found.value
+        return value if type(value) is bytes else bytes(value)
 
     def __setitem__(self, key: Key, value: Key | None) -> None:
         """Store a value and wait until it is durable; None deletes."""
@@ -325,7 +326,7 @@ class KvStore(Specified):
             return self.read(key).result()
         driver = self._open.driver
         if isinstance(driver, ReadsNow):
-            return driver.read_now(tuple.__new__(Read, (self._key(key), 0, None, UNKNOWN, math.inf)))
+            return driver.read_now(tuple.__new__(Read, (self._key(key), 0, None, UNKNOWN, FRESH)))
         return self.read(key).result() if driver.features.waits else answer(driver, Read(self._key(key)))
 
     def _key(self, key: Key) -> str:

@@ -6,6 +6,7 @@ Operations within a batch or a transaction are taken at once too.
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import Any
 
@@ -20,11 +21,24 @@ from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.values.argument import as_seconds, require_kind
 
-__all__ = ["answer", "begin_read", "begin_write", "byte_bounds", "put", "value_bytes", "write_here"]
+__all__ = [
+    "FRESH",
+    "answer",
+    "begin_read",
+    "begin_write",
+    "partial_read",
+    "put",
+    "value_bytes",
+    "write_here",
+]
+
+FRESH = math.inf
+"""The time since when an answer has to be known, where nothing but the newest will do."""
 
 
-def byte_bounds(given: slice) -> tuple[int, int | None]:
+def _byte_bounds(given: slice) -> tuple[int, int | None]:
     """Return `start` and `stop` of a `Read`."""
     if given.step is not None:
         raise TypeError("byte_range must be a slice without a step")
@@ -34,6 +48,15 @@ def byte_bounds(given: slice) -> tuple[int, int | None]:
     if stop is not None and not 0 <= start <= stop:
         raise StoreError(f"Unsupported byte_range slice: {start}:{stop}")
     return start, stop
+
+
+def partial_read(key: str, known: bytes, byte_range: slice | None, staleness_bound: float | None) -> Read:
+    """Return the request for some bytes of a value, or for one that may be as old as the bound says."""
+    require_kind("byte_range", byte_range, slice)
+    as_seconds("staleness_bound", staleness_bound)
+    start, stop = (0, None) if byte_range is None else _byte_bounds(byte_range)
+    bound = FRESH if staleness_bound is None else float(staleness_bound)
+    return tuple.__new__(Read, (key, start, stop, known, bound))
 
 
 def value_bytes(value: Any) -> Buffer | None:

@@ -113,5 +113,11 @@ class ReadFuture(Future[KvReadResult]):
 
     __slots__ = ()
 
+    def result(self, timeout: float | None = None, deadline: float | None = None) -> KvReadResult:
+        """Block until the read is done; return its result or raise its error, as every future does."""
+        if self._state == RESULT and timeout is deadline:
+            return KvReadResult.of(self._value)
+        return super().result(timeout, deadline)
+
     def _get(self) -> KvReadResult:
         return KvReadResult.of(self._value) if self._state == RESULT else super()._get()
