@@ -124,7 +124,7 @@ ORDER_PLACES = (
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind"])
 def test_the_order_of_writes(monkeypatch, tune, waits, behind):
     """What is begun after a write that was interrupted comes after it, and after what came before it."""
-    tune("chunk", INLINE_EFFORT_BYTES=0, SMALL_BATCH_BYTES=1 << 18)  # as if encoding took long: threads write
+    tune("chunk", INLINE_EFFORT_BYTES=0, SMALL_BATCH_BYTES=1 << 17)  # as if encoding took long: threads write
     monkeypatch.setattr(test_interrupts, "PLACES", ORDER_PLACES)
     driver = Slow(waits=waits)
 
