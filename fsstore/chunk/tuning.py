@@ -10,7 +10,7 @@ FEW_CELLS = 32  # columns for fewer cells cost more than the cells
 CELLS_MADE_TOGETHER = 128
 # of a request in memory beside its result: with what is freed and not given back, a third more, it makes 64 MB
 WINDOW_BYTES = 40 * 1024 * 1024
-# reads that touch more are made by themselves, in windows: waiting for others would cost memory and gain nothing
+# reads and writes that touch more are made by themselves, in windows: waiting for others costs memory and gains nothing
 JOINT_BYTES = 64 * 1024 * 1024
 # boxes along a dimension that are looked at one by one; columns of them take longer for fewer
 SUMMED_BOXES = 256
@@ -68,6 +68,8 @@ COPIED_PER_DECODED = 5
 # Writing (`chunk.write`)
 # of a shard that is made in one piece: all of it is touched, whatever is needed of it
 SHARD_AT_ONCE_BYTES = 32 << 20
+# of an encoding whose parts are joined when all are there: memory for them twice against clearing it for all of a chunk
+JOINED_BYTES = 4 << 20
 # that a write names; 4,096 take half a millisecond, and writes of more stand for every chunk
 LISTED_CHUNKS = 1 << 18
 RECENT_BYTES = 8 << 20  # elements and encodings of a process: memory against decoding what was just encoded
@@ -88,9 +90,13 @@ WRITE_WINDOWS = 32  # of a request that can be cut into so many: even shares aga
 # of a request that is one window: cutting it would cost more than a second worker gains
 ONE_WINDOW_BYTES = 8 * 1024 * 1024
 SMALL_BATCH_CHUNKS = 512  # of a batch of small writes, whose first waits for its last
-SMALL_BATCH_BYTES = 8 * 1024 * 1024  # of the chunks of a batch of small writes, which are in memory together
+# of the chunks that small writes change at once, which are in memory together
+SMALL_BATCH_BYTES = 8 * 1024 * 1024
 # of small writes that wait; a caller that begins more helps to make them
 SMALL_WAITING_BYTES = 16 * 1024 * 1024
+# that small writes wait for the next one unless somebody asks for them: larger batches against how soon they are stored
+SMALL_GATHER_S = 0.01
+SMALL_GATHER_TURNS = 10  # that they wait so, at most
 SMALL_WRITE_BYTES = 4096  # that a small write is taken to hold beside its values
 # of a stored shard that are read at once while it is rewritten: reads against memory
 STORED_BLOCK_BYTES = 2 * 1024 * 1024

@@ -104,6 +104,8 @@ class MetadataEntry:
         ledger = None if kvstore.ledger is None else id(kvstore.ledger)
         self._document = pool.share((self._of_all_views, ledger), self._document)
         found: MetadataEntry = pool.share((self.identity, ledger), self)
+        if ledger is None:  # the store as opened last: a reference set may be another one by now
+            found.store = self.store
         return found
 
     @property

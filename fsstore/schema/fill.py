@@ -206,7 +206,8 @@ def fill_of(value: Any, of: dtypes.dtype | None) -> Fill:
         raise StoreError("a fill value has at least one element")
     if of is None:
         if source.dtype.kind == "O":
-            return _objects(value, dtype_of("json"))
+            octets = source.size > 0 and all(isinstance(item, bytes) for item in source.flat)
+            return _objects(value, dtype_of("string" if octets else "json"))
         found = dtype_of(source.dtype)
         return _trimmed(source.astype(found.numpy_dtype, copy=False), found)
     if isinstance(value, np.ndarray):

@@ -572,3 +572,17 @@ def test_an_update_keeps_the_type(tmp_path):
     found = ts.open(f"file://{tmp_path}/b/").result()
     assert found.dtype.name == "float64"
     assert np.array_equal(found.read().result(), VALUES)
+
+
+@pytest.mark.parametrize(("made", "wanted"), [(2, 2), (2, 3), (3, 2), (3, 3)])
+@pytest.mark.parametrize("fill_value", [None, b"x\0"])
+def test_strings_of_bytes_are_copied(made, wanted, fill_value):
+    """A copy of byte strings keeps them and their fill value, also in another version of zarr."""
+    context = ts.Context()
+    group = ts.open_group("memory://from/", mode="w", zarr_format=made, context=context).result()
+    given = {} if fill_value is None else {"fill_value": np.array(fill_value, object)}
+    source = group.create_array("v", shape=[3], dtype="string", chunks=[2], **given).result()
+    source[:2] = np.array([b"a", b"\xff\0"], object)
+    ts.copy(source, "memory://to/", schema={"zarr_format": wanted, "chunks": [3]}, context=context).result()
+    found = ts.open("memory://to/", context=context).result().read().result()
+    assert found.tolist() == [b"a", b"\xff\0", fill_value or b""]

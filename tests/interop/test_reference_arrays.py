@@ -9,6 +9,8 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import h5py
 import numpy as np
@@ -417,3 +419,30 @@ def test_zarr_python_over_fsspec_reads_the_same(document, tmp_path, name):
         found, expected = ours.read().result(), np.asarray(theirs[...])
         assert found.shape == expected.shape == theirs.shape
         assert found.tolist() == expected.tolist(), array
+
+
+def test_an_array_opened_again_shows_the_set_of_now(tmp_path):
+    """An array opened again, in the context of a handle that is still open, shows what the set refers to by now."""
+    ts.open_group(f"file://{tmp_path}/set.json|reference:", mode="a", zarr_format=2).result()
+    url, context = f"file://{tmp_path}/set.json|reference:p/|zarr2:", ts.Context()
+    made = ts.open(url, create=True, dtype="int32", shape=[2]).result()
+    first = ts.open(url, context=context).result()
+    assert first.read().result().tolist() == [0, 0]
+    made[...] = [5, 6]
+    assert ts.open(url, context=context).result().read().result().tolist() == [5, 6]
+
+
+@pytest.mark.parametrize("threads", [None, 2])
+@pytest.mark.parametrize("ending", ["json", "json.gz"])
+def test_a_copy_makes_the_set(tmp_path, ending, threads):
+    """A copy into a reference set that does not exist makes it, also where chunks reach beyond the array."""
+    values = np.arange(63, dtype="i4").reshape(7, 9)
+    source = ts.open_group(tmp_path / "source", mode="w").result().create_array(
+        "v", shape=values.shape, dtype="i4", chunks=[3, 4]
+    ).result()  # fmt: skip
+    source[...] = values
+    context, url = ts.Context(), f"file://{tmp_path}/made.{ending}|reference:p/|zarr2:"
+    schema = {"zarr_format": 2, "chunks": [2, 2]}
+    with ThreadPoolExecutor(threads) if threads else nullcontext() as executor:
+        ts.copy(source, url, schema=schema, executor=executor, max_memory=2000, context=context).result()
+    assert np.array_equal(ts.open(url, context=context).result().read().result(), values)

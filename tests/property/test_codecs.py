@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import ml_dtypes
 import numpy as np
 from hypothesis import given, settings
@@ -10,7 +12,8 @@ from hypothesis import strategies as st
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec, merge_specs
 from fsstore.codec.chain.resolve import resolve, wished_order, wished_read_shape
-from fsstore.codec.chain.shard_layout import present_in
+from fsstore.codec.chain.shard_layout import MISSING, present_in
+from fsstore.codec.chain.shard_runs import StoredParts, portions_of_runs, run_of_one
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
 from fsstore.errors import StoreError
@@ -165,6 +168,18 @@ def test_every_pipeline_of_version_2_round_trips_and_survives_damage(data):
     assert (decoded.dtype, decoded.shape) == (dtype, spec.shape)
 
 
+def _stored_anywhere(parts, data):
+    """Return the parts of a shard that are stored in any order, with gaps between some of them."""
+    entries = np.full((len(parts), 2), MISSING, np.uint64)
+    body = b""
+    for number in data.draw(st.permutations(range(len(parts)))):
+        if parts[number] is not None:
+            body += b"?" * data.draw(st.integers(0, 1))
+            entries[number] = len(body), len(parts[number])
+            body += bytes(parts[number])
+    return StoredParts(memoryview(body), entries)
+
+
 @settings(max_examples=80, deadline=None)
 @given(st.data())
 def test_shards_are_the_sum_of_their_parts(data):
@@ -182,6 +197,10 @@ def test_shards_are_the_sum_of_their_parts(data):
     shard = bound.encode(array)
     parts = layout.split(shard)
     assert layout.assemble(parts) == shard
+    cut = data.draw(st.integers(0, layout.count - 1))
+    for stored in (StoredParts.of(shard, layout), _stored_anywhere(parts, data)):
+        runs = [*stored.runs(0, cut), run_of_one(stored[cut]), *stored.runs(cut + 1, layout.count)]
+        assert b"".join(chain.from_iterable(portions_of_runs(layout, runs))) == shard
     start, stop = layout.index_span(len(shard))
     entries = layout.decode_index(shard[start:stop], len(shard))
     assert present_in(entries).tolist() == [part is not None for part in parts]

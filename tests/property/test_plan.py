@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import random
+from itertools import product
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from fsstore.chunk.plan.boxed import copy_boxes
 from fsstore.chunk.plan.cell_run import CellRun, batches
 from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import KeyEncoding
@@ -365,3 +367,25 @@ def test_runs_are_copied_as_their_cells(rank):
                 Placement(request, expected).copy_out(cell, chunk)
         assert (out == expected).all()
     assert copied >= 15
+
+
+def test_a_long_slice_is_copied_without_looking_at_its_inner_segments():
+    """Whatever its ends are, and if only some of its segments are taken, every other one or none."""
+    for low, stop, kind in product(
+        range(5), range(36, 41), (RegularAxis, lambda step: ClippedAxis(step, 40))
+    ):
+        out = np.zeros(stop - low, "i4")
+        request = plan_cells([Affine(low, 1, 0)], out.shape, [kind(4)])
+        [component] = request.components
+        cells = request.cell_count
+        for chosen in (range(cells), range(2, cells - 1), range(0, cells, 2), range(2), range(0)):
+            segments = component.segments[chosen.start : chosen.stop : chosen.step]
+            assert list(segments) == [component.segments[place] for place in chosen]
+            chunks = np.arange(4 * len(chosen), dtype="i4").reshape(-1, 4) + 1
+            found, expected = np.zeros_like(out), np.zeros_like(out)
+            if not copy_boxes(found, [segments], chunks):
+                continue
+            for segment, chunk in zip(segments, chunks, strict=True):
+                expected[segment.outside] = chunk[segment.inside]
+            assert (found == expected).all()
+    assert list(component.segments.inner) == list(range(1, cells - 1))

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -104,6 +105,43 @@ def test_writes_begun_together_are_few_batches(gate):
     assert len(gate.batches) < 6
     assert sum(map(len, gate.batches)) < 24 * 6
     assert (store[:20].read().result() == 1).all()
+
+
+def test_what_was_begun_is_one_batch_when_one_result_is_asked_for(tmp_path, tune, monkeypatch):
+    """Nothing is written while a caller begins more; then each chunk is written once, also one of many shards."""
+    tune("chunk", SMALL_GATHER_S=60, SMALL_BATCH_BYTES=200)
+    store = created("memory://asked/", SHARD)
+    batches, write_many = [], MemoryDriver.write_many
+
+    async def write(self, writes):
+        batches.append([one.key for one in writes])
+        return await write_many(self, writes)
+
+    monkeypatch.setattr(MemoryDriver, "write_many", write)
+    futures = [store[row].write(row) for row in range(24)]
+    assert [future.done() for future in futures] == [True] + 23 * [False]
+    assert len(batches) == 1
+    futures[7].result(10)
+    assert all(future.done() for future in futures)
+    keys = [key for batch in batches[1:] for key in batch]
+    assert len(keys) == len(set(keys)) == 36
+    assert max(map(len, batches[1:])) == 4  # of 48 bytes, which are in memory together
+    assert store[:, 0].read().result().tolist() == list(range(24))
+
+
+@pytest.mark.parametrize("url", ["memory://moment/", "file://{}/", "file://{}/|ocdbt:"])
+def test_what_nobody_asks_for_is_stored_after_a_moment(tmp_path, url):
+    """The futures may be gone; the store itself shows the values as soon as they are written."""
+    store = created(url.format(tmp_path))
+    raw = store.kvstore
+    before = [raw.read(f"c/{row}/0").result().state for row in (0, 5)]
+    for row in (0, 20):
+        store[row].write(1)
+    deadline = time.monotonic() + 20
+    while raw.read("c/5/0").result().state == "missing" and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert before == ["missing", "missing"]
+    assert {raw.read(f"c/{row}/0").result().state for row in (0, 5)} == {"value"}
 
 
 def test_the_source_may_be_changed_once_it_is_copied(gate):
@@ -267,9 +305,10 @@ for row in range(12):
 """
 
 
-def test_nothing_is_lost_when_the_interpreter_exits(tmp_path):
+@pytest.mark.parametrize("url", ["file://{}/", "file://{}/|ocdbt:"])
+def test_nothing_is_lost_when_the_interpreter_exits(tmp_path, url):
     """Writes that nobody waits for are made, also those that are begun when no thread can be started any more."""
-    url = f"file://{tmp_path}/"
+    url = url.format(tmp_path)
     store = created(url)
     command = [sys.executable, "-c", EXIT, url]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)

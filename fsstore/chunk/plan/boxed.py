@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
-from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.grid import Segment, SliceSegments
 from fsstore.codec.contract import Array
 from fsstore.codec.element_copy import copy_elements
 
@@ -51,9 +51,12 @@ def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) 
 
 def _alike(segments: Sequence[Segment]) -> list[_Neighbours]:
     """Return the segments along a dimension, those together that select the same and go side by side."""
+    known = segments.inner if isinstance(segments, SliceSegments) else range(0)
+    places = sorted({0, known[0], known[-1], known.stop}) if known else range(len(segments))
     found: list[_Neighbours] = []
     first, begin = 0, 0  # of those that are looked at: the place, and where they go
-    for place, (_, inside, outside, _, length) in enumerate(segments):
+    for place in places:
+        _, inside, outside, _, length = segments[place]
         if not isinstance(outside, slice):
             found.append(_Neighbours(place, inside, None, 1))
             continue

@@ -7,6 +7,7 @@ It falls into segments, one a chunk: which positions inside the chunk go where i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -231,17 +232,26 @@ class SliceSegments(Sequence[Segment]):
     def __getitem__(self, place: int) -> Segment: ...
 
     @overload
-    def __getitem__(self, place: slice) -> list[Segment]: ...
+    def __getitem__(self, place: slice) -> SliceSegments: ...
 
-    def __getitem__(self, place: int | slice) -> Segment | list[Segment]:
-        """Return one segment, or a list of some."""
+    def __getitem__(self, place: int | slice) -> Segment | SliceSegments:
+        """Return one segment, or some."""
         if isinstance(place, slice):
-            return [self._made(chunk) for chunk in self.chunks[place]]
+            some = copy(self)
+            some.chunks = self.chunks[place]
+            return some
         return self._made(self.chunks[place])
 
     def __iter__(self) -> Iterator[Segment]:
         """Yield the segments in order of chunks."""
         return map(self._made, self.chunks)
+
+    @property
+    def inner(self) -> range:
+        """The places of segments that are known to be all of equal chunks side by side: but for the first and last."""
+        last = len(self) - 1
+        known = self._step == 1 and not isinstance(self._axis, VariableAxis)
+        return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
 
     @property
     def covers_some(self) -> bool:

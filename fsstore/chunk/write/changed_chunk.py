@@ -10,7 +10,7 @@ from typing import TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.tuning import SHARD_AT_ONCE_BYTES
+from fsstore.chunk.tuning import JOINED_BYTES, SHARD_AT_ONCE_BYTES
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
@@ -24,19 +24,28 @@ Portions: TypeAlias = Iterator[Sequence[Buffer]]
 def joined(portions: Portions, usual: int) -> Buffer:
     """Return an encoding in one piece, of about `usual` bytes at most.
 
-    Joined parts may be large, so each is released.  The memory for all of a chunk is had at once: growing
-    would leave behind what was outgrown.  Shards may be far larger than their encoding.
+    Joined parts may be large, so each is released, unless all of them are so small that there is memory for them
+    twice.  The memory for all of a chunk is had at once: growing would leave behind what was outgrown.  Shards may be
+    far larger than their encoding.
     """
-    first = next(portions)
-    second = next(portions, None)
-    if second is None:
+    first: list[Buffer] = []
+    left = min(usual // 2, JOINED_BYTES)
+    for portion in portions:
+        first += portion
+        left -= sum([memoryview(part).nbytes for part in portion])
+        if left < 0:
+            break
+    else:
         return first[0] if len(first) == 1 else b"".join(first)
+    second = next(portions, None)
+    if second is None and len(first) == 1:
+        return first[0]
     whole = io.BytesIO()
     whole.seek(min(usual + usual // 64, SHARD_AT_ONCE_BYTES))
     whole.write(b"\0")
     whole.seek(0)
-    whole.writelines(itertools.chain(first, second))
-    del first, second
+    whole.writelines(itertools.chain(first, second or ()))
+    del first, second, portion
     whole.writelines(itertools.chain.from_iterable(portions))
     whole.truncate()
     return whole.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,6 +16,7 @@ from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
+from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs, run_of_one
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
 from fsstore.kvstore.contract.driver import ReadResult
@@ -22,7 +24,7 @@ from fsstore.kvstore.contract.driver import ReadResult
 __all__ = ["ShardChange", "Stored", "changed_shard"]
 
 Stored: TypeAlias = ReadResult | StoredShard
-_Parts: TypeAlias = Sequence[Buffer | None] | StoredShard
+_Parts: TypeAlias = StoredParts | StoredShard
 
 
 class ShardChange(NamedTuple):
@@ -72,18 +74,19 @@ def changed_shard(changes: Sequence[ShardChange], old: Stored | None, *, may_van
     if isinstance(old, StoredShard):
         before = old
     else:
-        before = _split(None if old is None or old.state == "missing" else old.value, layouts[0])
-    parts: Iterable[Buffer | None] = _changed_parts(layouts, touched, before)
+        before = StoredParts.of(None if old is None or old.state == "missing" else old.value, layouts[0])
+    return _joined_runs(layouts[0], _changed_runs(layouts, touched, before), may_vanish=may_vanish)
+
+
+def _joined_runs(layout: ShardLayout, runs: Iterable[Run], *, may_vanish: bool) -> Portions | None:
     if may_vanish:
-        parts = list(parts)
-        if all(part is None for part in parts):
+        runs = list(runs)
+        if all(length < 0 for lengths, _ in runs for length in lengths):
             return None
-    return layouts[0].portions(parts)
+    return portions_of_runs(layout, runs)
 
 
-def _changed_parts(
-    layouts: Sequence[ShardLayout], touched: _Touched, before: _Parts
-) -> Iterator[Buffer | None]:
+def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Parts) -> Iterator[Run]:
     """Yield the parts of a shard, which may be shards: changed where they are touched."""
     layout, *inside = layouts
     by_part: dict[int, _Touched] = {}
@@ -93,13 +96,21 @@ def _changed_parts(
     def change(number: int) -> Buffer | None:
         if not inside:
             return _changed_part(by_part[number], before, number, layout.inner)
-        parts = list(_changed_parts(inside, by_part[number], _split(before[number], inside[0])))
-        return None if all(part is None for part in parts) else inside[0].assemble(parts)
+        runs = _changed_runs(inside, by_part[number], StoredParts.of(before[number], inside[0]))
+        portions = _joined_runs(inside[0], runs, may_vanish=True)
+        return None if portions is None else b"".join(chain.from_iterable(portions))
 
     numbers = sorted(by_part)
-    changed = layout.map_parts(change, numbers, layout.inner.decoded_size)
-    for number in range(layout.count):
-        yield next(changed) if number in by_part else before[number]
+    first = 0
+    for number, part in zip(
+        numbers, layout.map_parts(change, numbers, layout.inner.decoded_size), strict=True
+    ):
+        if first < number:
+            yield from before.runs(first, number)
+        yield run_of_one(part)
+        first = number + 1
+    if first < layout.count:
+        yield from before.runs(first, layout.count)
 
 
 def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:
@@ -116,8 +127,3 @@ def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundCh
     for change, cell, _ in touched:
         change.copy_in(cell, chunk)
     return touched[-1][0].encoded(chunk, chain, is_own=True)
-
-
-def _split(shard: Buffer | None, layout: ShardLayout) -> Sequence[Buffer | None]:
-    """Return the encoded sub-chunks of a shard, none if there is no shard."""
-    return [None] * layout.count if shard is None else layout.split(shard)

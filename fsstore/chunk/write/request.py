@@ -21,6 +21,7 @@ from fsstore.chunk.tuning import (
     FAR_WRITE_BYTES,
     INLINE_EFFORT_BYTES,
     INLINE_WRITE_BYTES,
+    JOINT_BYTES,
     LATE_BYTES,
     ONE_WINDOW_BYTES,
     SHARED_WRITE_BYTES,
@@ -191,7 +192,8 @@ def _effort(chain: BoundChain) -> float:
 def _is_small(request: WriteRequest, cells: int) -> bool:
     """Return whether a write may wait for others with a copy of its values; that of an object shares what it holds."""
     values, chunks = request.values, request.chunks
-    if values.nbytes >= LATE_BYTES or cells * chunks.model.chain.decoded_size > SMALL_BATCH_BYTES:
+    size = chunks.model.chain.decoded_size
+    if values.nbytes >= LATE_BYTES or size > SMALL_BATCH_BYTES or cells * size > JOINT_BYTES:
         return False
     driver = chunks.store.driver
     return not (driver.features.waits or values.dtype.hasobject or able(driver, Modifies) is not None)

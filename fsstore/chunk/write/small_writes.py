@@ -4,7 +4,8 @@ A small durable write is waiting for the disk, and the disk takes many files in 
 In every store that never waits, writes that change the same chunk share its decoding and its encoding.
 Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
 before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
-values, and a pool thread makes them in batches, each with what was begun while the one before was written.
+values.  A pool thread makes them in batches when somebody asks for one of the results, when many wait, or after a
+moment: batches are as large as they can be, and the caller who begins more has the interpreter to itself.
 
 Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
 changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
@@ -24,7 +25,14 @@ from functools import partial
 from typing import NamedTuple
 
 from fsstore.chunk.plan.planner import Plan
-from fsstore.chunk.tuning import SMALL_BATCH_BYTES, SMALL_BATCH_CHUNKS, SMALL_WAITING_BYTES, SMALL_WRITE_BYTES
+from fsstore.chunk.tuning import (
+    SMALL_BATCH_BYTES,
+    SMALL_BATCH_CHUNKS,
+    SMALL_GATHER_S,
+    SMALL_GATHER_TURNS,
+    SMALL_WAITING_BYTES,
+    SMALL_WRITE_BYTES,
+)
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
@@ -33,7 +41,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Copied, Future
 from fsstore.runtime.state import OfProcess, OfThread
 from fsstore.runtime.together import Outcome, outcomes, tell
-from fsstore.runtime.wake import Bell
+from fsstore.runtime.wake import Bell, Flag
 
 __all__ = ["settle", "unfinished", "write_small"]
 
@@ -68,7 +76,14 @@ def _busy() -> Iterator[None]:
 class _WriteFuture(Copied):
     """The future of a small write.  A thread remembers its latest until its result is asked for."""
 
-    __slots__ = ()
+    __slots__ = ("queue",)
+    queue: _StoreQueue | None
+
+    def force(self) -> None:
+        """Have the write made now, if it waits."""
+        super().force()
+        if self.queue is not None:
+            self.queue.hurry()
 
     def _get(self) -> None:
         if _own.now.future is self:
@@ -103,6 +118,7 @@ class _StoreQueue:
         self._waiting: deque[_Begun] = deque()
         self._waiting_bytes = self._begun = 0
         self._has_job = False
+        self._awaited = Flag()  # set when what waits is to be made
         self._paths: dict[int, str] = {}  # of writes that are not finished
         self._busy: set[str] = set()  # chunks that are being written
 
@@ -121,13 +137,31 @@ class _StoreQueue:
         try:
             with _lock:
                 is_first, self._has_job = not self._has_job, True
+                if is_first:
+                    self._awaited = Flag()
             if is_first:
-                execution.hand_over(self._work, kind="request")
+                execution.hand_over(self._work_when_awaited, kind="request")
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
+        if len(self._waiting) >= SMALL_BATCH_CHUNKS:
+            self.hurry()
         if self._waiting_bytes > SMALL_WAITING_BYTES and not _own.now.is_busy:
             self._help(lambda: self._waiting_bytes <= SMALL_WAITING_BYTES)
+
+    def hurry(self) -> None:
+        """Have what waits made now."""
+        self._awaited.set()
+
+    def _work_when_awaited(self) -> None:
+        begun = -1
+        for _ in range(SMALL_GATHER_TURNS):
+            if begun == self._begun:
+                break
+            begun = self._begun
+            if self._awaited.wait(SMALL_GATHER_S):
+                break
+        self._work()
 
     def settle(self, path: str | None = None) -> None:
         """Finish what was begun at a path, or anywhere, up to now."""
@@ -139,6 +173,7 @@ class _StoreQueue:
     def _help(self, over: Callable[[], bool]) -> None:
         """Work on what waits, or on the main thread, where Ctrl-C comes between any two steps, have another do it."""
         work = partial(self._work, is_job=False)
+        self.hurry()
         if threading.current_thread() is threading.main_thread():
             execution.hand_over(work, kind="request")
         else:
@@ -164,14 +199,12 @@ class _StoreQueue:
         batch: list[_Begun] = []
         later: list[_Begun] = []
         keys: set[str] = set()
-        size = 0
         with _lock:
             blocked = set(self._busy)
-            while self._waiting and len(keys) < SMALL_BATCH_CHUNKS and size < SMALL_BATCH_BYTES:
+            while self._waiting and len(keys) < SMALL_BATCH_CHUNKS:
                 write = self._waiting.popleft()
                 if blocked.isdisjoint(write.changes):
                     batch.append(write)
-                    size += write.of.chunk_bytes * len(write.changes.keys() - keys)
                     keys.update(write.changes)
                     self._waiting_bytes -= write.size
                 else:
@@ -188,9 +221,8 @@ def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
     """Make the writes of a batch."""
 
     async def store(writes: Sequence[_Begun]) -> list[None]:
-        window = _window([write.changes for write in writes if not write.future.cancelled()])
-        if window:
-            threads = writes[0].of.request.chunks.threads
+        threads = writes[0].of.request.chunks.threads
+        for window in _windows([write.changes for write in writes if not write.future.cancelled()]):
             await Writer(driver, threads=threads, late=len(window) > 1).store(window)
         return [None] * len(writes)
 
@@ -200,16 +232,29 @@ def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
         return [error] * len(batch)
 
 
-def _window(writes: Sequence[Mapping[str, Change]]) -> list[Changed]:
-    """Return what is written to each chunk, in order; what a whole chunk replaces is left out."""
-    window: dict[str, list[Change]] = {}
+def _windows(writes: Sequence[Mapping[str, Change]]) -> Iterator[list[Changed]]:
+    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out.
+
+    The chunks of a window are in memory together.
+    """
+    by_key: dict[str, list[Change]] = {}
     for changes in writes:
         for key, change in changes.items():
             if change.is_whole:
-                window[key] = [change]
+                by_key[key] = [change]
             else:
-                window.setdefault(key, []).append(change)
-    return [*window.items()]
+                by_key.setdefault(key, []).append(change)
+    window: list[Changed] = []
+    size = 0
+    for pair in by_key.items():
+        chunk_bytes = pair[1][0].of.chunk_bytes
+        if window and size + chunk_bytes > SMALL_BATCH_BYTES:
+            yield window
+            window, size = [], 0
+        window.append(pair)
+        size += chunk_bytes
+    if window:
+        yield window
 
 
 def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
@@ -224,6 +269,7 @@ def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> 
     """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
     driver, path = request.chunks.store
     future = futures.make(_WriteFuture, futures.PENDING)
+    future.queue = None
     own = _own.now
     is_alone = own.future is None and not own.is_busy
     own.future = future
@@ -238,6 +284,7 @@ def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> 
     by_key = {key: change for key, (change,) in changes.window()}
     with _lock:
         queue = _queues.now.get(driver) or _queues.now.setdefault(driver, _StoreQueue(driver))
+        future.queue = queue
         queue.add(path, future, by_key)
     queue.work_on()
     return future

@@ -8,13 +8,14 @@ meanwhile; where somebody writes without, the write is begun again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 import numpy as np
 
 from fsstore.chunk.tuning import STORED_BLOCK_BYTES, STORED_BLOCKS_KEPT
 from fsstore.codec.chain.shard_layout import MISSING, ShardLayout, present_in
+from fsstore.codec.chain.shard_runs import Run, run_of_one
 from fsstore.codec.contract import Buffer
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
@@ -63,6 +64,11 @@ class StoredShard:
         block = self._blocks[number]
         kept = self._kept.get(block)
         return (self._taken(block) if kept is None else kept)[number]
+
+    def runs(self, first: int, stop: int) -> Iterator[Run]:
+        """Yield the encoded sub-chunks of some numbers, each read when it is asked for."""
+        for number in range(first, stop):
+            yield run_of_one(self[number])
 
     def _taken(self, block: int) -> dict[int, Buffer]:
         """Return the sub-chunks of a block by their numbers, and remember them."""

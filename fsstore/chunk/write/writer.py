@@ -37,6 +37,7 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
     Stamp,
     Write,
+    begin_creating,
 )
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
@@ -176,6 +177,7 @@ class Writer:
             return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
         found: dict[str, ReadResult] = {}
         if in_part := _in_part(window):
+            begin_creating(self._driver)  # a reference set that this write makes holds nothing yet
             answers = await self._driver.read_many([Read(key) for key in in_part])
             found = dict(zip(in_part, answers, strict=True))
             del answers  # what is stored is let go as soon as it is decoded

@@ -8,6 +8,7 @@ A shard is a chain inside a chain; `shard_layout` says where its sub-chunks lie.
 * `resolve`: completing a wished-for chain for one type and shape: what creating an array stores
 * `rows`: several small chunks encoded together: copied and compared in one step each, and given to the codecs one
   by one
+* `shard_runs`: a shard as runs of sub-chunks, of which those that nobody changes are copied as one piece
 * `sharding`: the sharding_indexed codec: a chunk cut into sub-chunks, encoded one by one and found through an index
 * `steps`: how the codecs of a chain follow each other: what one gives the next one takes, forwards, backwards, or
   in pieces

@@ -291,11 +291,15 @@ class BoundChain:
             parts = [memoryview(row) for row in parts]
         if outer := self._undo_bytes[:-1]:
             parts = [through(outer, part) for part in parts]
-        if self._decode_joined is None:  # nothing is encoded
-            sizes = set(map(len, parts))
-            return np.frombuffer(b"".join(parts), np.uint8) if sizes == {self._size} else None
+        if self._decode_joined is None and set(map(len, parts)) != {self._size}:
+            return None
         octets = scratch(len(parts) * self._size)
-        return octets if self._decode_joined(parts, octets) else None
+        if self._decode_joined is not None:
+            return octets if self._decode_joined(parts, octets) else None
+        room, begins = octets.data, range(0, len(octets), self._size)
+        for begin, part in zip(begins, parts, strict=True):  # into memory that is there: joining asks for new
+            room[begin : begin + self._size] = part
+        return octets
 
     def _shaped(self, octets: Array, lead: tuple[int, ...]) -> Array:
         """Return bytes as elements, shaped as the encoding is."""

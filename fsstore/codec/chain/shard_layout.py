@@ -179,7 +179,7 @@ class ShardLayout:
         portion: list[Buffer] = []
         if self.at_start:
             parts = list(parts)
-            portion.append(self._index_of([_length(part) for part in parts]))
+            portion.append(self.index_of([_length(part) for part in parts]))
         lengths: list[int] = []
         size = 0
         for part in parts:
@@ -192,11 +192,11 @@ class ShardLayout:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
-            portion.append(self._index_of(lengths))
+            portion.append(self.index_of(lengths))
         if portion:
             yield portion
 
-    def _index_of(self, lengths: Sequence[int]) -> Buffer:
+    def index_of(self, lengths: Sequence[int]) -> Buffer:
         """Return the encoded index of sub-chunks that follow each other; a length below zero is a missing one."""
         if len(lengths) != self.count:
             raise ValueError(f"a shard has {self.count} sub-chunks, not {len(lengths)}")
