@@ -5,7 +5,8 @@ In every store that never waits, writes that change the same chunk share its dec
 Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
 before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
 values.  A pool thread makes them in batches when somebody asks for one of the results, when many wait, or after a
-moment: batches are as large as they can be, and the caller who begins more has the interpreter to itself.
+moment: batches are as large as they can be, and the caller who begins more has the interpreter to itself.  Where
+writing waits for a disk it begins at once, since the disk and the caller do not stand in each other's way.
 
 Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
 changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
@@ -140,7 +141,8 @@ class _StoreQueue:
                 if is_first:
                     self._awaited = Flag()
             if is_first:
-                execution.hand_over(self._work_when_awaited, kind="request")
+                at_once = self._driver.features.slow_writes
+                execution.hand_over(self._work if at_once else self._work_when_awaited, kind="request")
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
