@@ -49,10 +49,7 @@ def _made(
     step = size if size > FEW_CELLS else size * (CELLS_MADE_TOGETHER // size)
     for begin in numbers[::step]:
         run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
-        if size > FEW_CELLS:
-            yield run, run.keys(model)
-        else:
-            yield from _cut(list(run), run.keys(model), size)
+        yield from _cut(run if size > 1 else list(run), run.keys(model), size)
 
 
 def _cut(cells: Sequence[Cell], keys: list[str], size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:

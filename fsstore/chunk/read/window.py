@@ -90,7 +90,7 @@ class ChunkReader(NamedTuple):
         """Return which elements of the encoding have to be decoded, None for all."""
         chain = self.chain(cell)
         order = chain.order if self.grid is None else self.grid.order
-        if not chain.decodes_spans or order is None:
+        if cell.covers or not chain.decodes_spans or order is None:
             return None
         shape = chain.chunk.shape if self.grid is None else self.grid.shape
         span = self.placement.span(cell, shape, order)
