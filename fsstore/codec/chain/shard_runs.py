@@ -65,7 +65,10 @@ def run_of_one(part: Buffer | None) -> Run:
 
 
 def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[Buffer]]:
-    """Yield the shard of some runs, about a megabyte at a time, as soon as it is there if the index comes last."""
+    """Yield the shard of some runs, about a megabyte at a time, as soon as it is there if the index comes last.
+
+    `ShardLayout.portions` does so with single sub-chunks: small raw ones take a fifth longer as runs of one.
+    """
     portion: list[Buffer] = []
     if layout.at_start:
         runs = list(runs)
