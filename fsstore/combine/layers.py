@@ -18,11 +18,13 @@ import numpy as np
 from fsstore.combine.differ import OF_PACKED, Compared, decoding_of, stored_types
 from fsstore.combine.report import CombineError
 from fsstore.combine.scan.facts import NONE, Form, Ints, VariableColumns
-from fsstore.combine.whole import WholeTables, placed_rows
+from fsstore.combine.whole import WholeTables, attributes_in, placed_rows
 from fsstore.errors import StoreError
+from fsstore.format.missing_value import mark_of, plain_mark
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import CellAxis, Pieces
 from fsstore.mosaic.value import HIDDEN, Layered, PieceSource
+from fsstore.values.json_value import Json
 
 __all__ = ["FilePlaces", "put_layered"]
 
@@ -89,9 +91,22 @@ def put_layered(
     axes = tuple(CellAxis(axis, start, start + size) for axis, start, size, _, _ in places.axes)
     everywhere = len(have) == places.cells
     pieces = Pieces(places.shape, axes, source, origin[have], None if everywhere else cell)
-    fill = _fill(dtype, attributes)
+    first = forms[compared.forms[0]]
+    fill = _fill(dtype, attributes, first.version)
+    attributes = attributes_in(tables.version, attributes, dtype, first.dims)
     chunks = _chunks(forms, columns, dtype)
-    shown = Layered(path, dtype.str, places.shape, chunks, fill, attributes, tuple(listed), pieces)
+    shown = Layered(
+        path,
+        dtype.str,
+        places.shape,
+        chunks,
+        fill,
+        attributes,
+        tuple(listed),
+        pieces,
+        tables.version,
+        first.dims,
+    )
     shown.check()
     tables.layered[path] = shown
     return shown
@@ -173,13 +188,11 @@ def _as_floats(decoding: Decoding, stored: np.dtype[Any]) -> Decoding:
     return Decoding(floats, decoding.unsigned, decoding.missing)
 
 
-def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
-    said = attributes.get("_FillValue")
-    if isinstance(said, list):
-        said = said[0] if len(said) == 1 else None
-    if said is not None and not isinstance(said, dict):
-        return said
-    return "nan" if dtype.kind in "fc" else None
+def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any], version: int) -> Json:
+    mark = plain_mark(mark_of(attributes, dtype, version), dtype)
+    if mark is None and dtype.kind in "fc":
+        return "nan"
+    return repr(mark) if isinstance(mark, float) and not math.isfinite(mark) else mark
 
 
 def _chunks(forms: Sequence[Form], columns: VariableColumns, dtype: np.dtype[Any]) -> tuple[int, ...]:
