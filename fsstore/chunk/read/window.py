@@ -122,7 +122,7 @@ class ChunkReader(NamedTuple):
             run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place(here[begin : begin + size], run)
+            self.placement.copy_out_run(here[begin : begin + size], self._view(run, lead=1))
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
@@ -175,12 +175,6 @@ class ChunkReader(NamedTuple):
         """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
         run = self.layout[0].decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
-
-    def _place(self, cells: Sequence[ReadCell], run: Array) -> None:
-        if self.placement.copy_out_run(cells, self._view(run, lead=1)):
-            return
-        for cell, chunk in zip(cells, run, strict=True):
-            self.placement.copy_out(cell, self._view(chunk))
 
     def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
