@@ -34,8 +34,8 @@ def batches(
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
-        cells = list(plan.cells())
-        keys = [model.key(plan.chunk_numbers(cell)) for cell in cells]
+        run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
+        cells, keys = run if size > 1 else list(run), list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
         parts = [_made(plan, model, span, size) for span in spans]
@@ -120,7 +120,9 @@ class CellRun(Sequence[Cell]):
         begin, counts = 0, list(map(len, self._segments))
         for box in _boxes(counts, self._numbers.start, self._numbers.stop):
             end = begin + math.prod(map(len, box))
-            some = [each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)]
+            some = [
+                each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)
+            ]
             yield self[begin:end], some
             begin = end
 

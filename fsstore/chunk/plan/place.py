@@ -17,6 +17,7 @@ from fsstore.chunk.plan.boxed import copy_boxes
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
+from fsstore.chunk.tuning import BOXED_CELLS
 from fsstore.codec.chain.shard_layout import blocks_of
 from fsstore.codec.element_copy import copy_elements
 
@@ -148,7 +149,7 @@ class Placement:
             begin = 0
             for some, segments in cells.boxes():
                 end = begin + len(some)
-                if not copy_boxes(self._view, segments, chunks[begin:end]):
+                if len(some) < BOXED_CELLS or not copy_boxes(self._view, segments, chunks[begin:end]):
                     self._copy_out_each(some, chunks[begin:end])
                 begin = end
         else:

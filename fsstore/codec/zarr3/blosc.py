@@ -151,7 +151,9 @@ class BoundBlosc:
                 for part, begin in zip(parts, begins, strict=True)
             )
         try:
-            for part, begin in zip(parts, begins, strict=True):  # to be told where to takes the library a microsecond
+            for part, begin in zip(
+                parts, begins, strict=True
+            ):  # to be told where to takes the library a microsecond
                 if self._size_of(part) != size:
                     return False
                 room[begin : begin + size] = decompress(part)
