@@ -167,11 +167,11 @@ def test_many_small_chunks(array):
     np.testing.assert_array_equal(array.T.read().result(), expected.T)
 
 
-@pytest.mark.parametrize("cache", [0, 1 << 20])
+@pytest.mark.parametrize(("cache", "gathered"), [(0, 512), (0, 0), (1 << 20, 512)])
 @pytest.mark.parametrize("codecs", TOGETHER)
-def test_every_few_elements(codecs, cache, tune):
+def test_every_few_elements(codecs, cache, gathered, tune):
     """Views with steps of any size and sign, and boxes of few and many chunks, some of them missing, are NumPy's."""
-    tune("chunk", BOXED_CELLS=2)
+    tune("chunk", BOXED_CELLS=2, GATHERED_ELEMENTS=gathered)
     shape, rng = (11, 22, 17), np.random.default_rng(cache)
     grid = {"name": "regular", "configuration": {"chunk_shape": [3, 4, 5]}}
     metadata = {"shape": shape, "chunk_grid": grid, "data_type": "uint16", "codecs": codecs, "fill_value": 7}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from copy import copy
+from math import gcd
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -248,10 +249,17 @@ class SliceSegments(Sequence[Segment]):
 
     @property
     def inner(self) -> range:
-        """The places of segments that are known to be all of equal chunks side by side: but for the first and last."""
+        """The places of segments, but for the first and last, that are known to come again a `period` later."""
         last = len(self) - 1
-        known = self._step == 1 and not isinstance(self._axis, VariableAxis)
+        known = self._step > 0 and not isinstance(self._axis, VariableAxis)
         return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """After how many segments the same is selected of a chunk again, and how much further on that goes."""
+        size = self._axis.size(self.chunks[0])  # that of all but the last
+        common = gcd(self._step, size)
+        return abs(self._step) // common, size // common
 
     @property
     def covers_some(self) -> bool:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import Affine, CellPlan, ChunkBox, Plan, as_lists, plan, plan_cells
+from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan
 from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
@@ -30,7 +30,6 @@ from fsstore.chunk.tuning import (
     FAR_WINDOW_BYTES,
     FEW_CELLS,
     FEW_LARGE_CELLS,
-    GATHERED_ELEMENTS,
     INLINE_READ_BYTES,
     JOINT_BYTES,
     LOOP_COPY_BYTES,
@@ -110,7 +109,7 @@ def plan_alone(request: ReadRequest) -> Planned:
     if 0 in out.shape:
         return Planned([], out, 0)
     if model.shard is None:
-        outline = _outline(request)
+        outline = request.outline()
         if isinstance(outline, ChunkBox):
             touched, windows = model.chain.decoded_size, [_window_of_box(request, outline)]
         else:
@@ -121,26 +120,6 @@ def plan_alone(request: ReadRequest) -> Planned:
         touched = found.cell_count * grid.layout.inner.decoded_size
         windows = list(entry_windows(request, grid, found, small=True, near=False))
     return Planned(windows, out, _bytes_decoded(windows, touched))
-
-
-def _outline(request: ReadRequest) -> Plan:
-    """Return the plan of a request over the grid of chunks; a few elements of each, far from each other, are listed."""
-    chunks, maps, out = request
-    model = chunks.model
-    found = plan(maps, out, model.axes)
-    chain, shape = model.chain, model.chain.chunk.shape
-    if (
-        isinstance(found, ChunkBox)
-        or chain.run_length < 2
-        or len(maps) != len(shape)
-        or model.bind is not None
-    ):
-        return found
-    steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
-    uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
-    if not (uneven and found.basic and 1 < out.size <= GATHERED_ELEMENTS * found.cell_count):
-        return found  # or the same is selected of each, and copied as boxes
-    return plan_cells(as_lists(maps, out.shape), out.shape, model.axes)
 
 
 class ReadWay(Enum):
@@ -161,7 +140,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    grid, found = (None, _outline(request)) if model.shard is None else entries_of(request)
+    grid, found = (None, request.outline()) if model.shard is None else entries_of(request)
     chain = model.chain if grid is None else grid.layout.inner
     cells = found.cell_count
     if not cells:

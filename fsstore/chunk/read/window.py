@@ -18,12 +18,12 @@ from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import AnyCell, OutputMap
+from fsstore.chunk.plan.planner import Affine, AnyCell, ChunkBox, OutputMap, Plan, as_lists, plan, plan_cells
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
-from fsstore.chunk.tuning import SPAN_SHARE
+from fsstore.chunk.tuning import GATHERED_ELEMENTS, SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
@@ -274,6 +274,24 @@ class ReadRequest(NamedTuple):
     chunks: OpenChunks
     maps: Sequence[OutputMap]
     out: Array
+
+    def outline(self) -> Plan:
+        """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
+        chunks, maps, out = self
+        model, chain = chunks.model, chunks.model.chain
+        found, shape = plan(maps, out, model.axes), chain.chunk.shape
+        if (
+            isinstance(found, ChunkBox)
+            or chain.run_length < 2
+            or len(maps) != len(shape)
+            or model.bind is not None
+        ):
+            return found
+        steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
+        uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
+        if not (uneven and found.basic and 1 < out.size <= GATHERED_ELEMENTS * found.cell_count):
+            return found  # or the same is selected of each, and copied as boxes
+        return plan_cells(as_lists(maps, out.shape), out.shape, model.axes)
 
 
 class Planned(NamedTuple):
