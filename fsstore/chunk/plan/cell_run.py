@@ -17,7 +17,7 @@ from fsstore.chunk.plan.grid import Segment
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
-from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
+from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]
 
@@ -35,7 +35,8 @@ def batches(
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
         run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
-        cells, keys = run if size > 1 else list(run), list(map(model.key, plan.chunks(None)))
+        cells = run if min(count, size) >= BOXED_CELLS else list(run)
+        keys = list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
         parts = [_made(plan, model, span, size) for span in spans]

@@ -145,15 +145,15 @@ class Placement:
 
     def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> None:
         """Copy the selected elements of chunks, rows of an array, to the array: as boxes where these are fewer."""
-        if self.plan.basic and not self._lead and isinstance(cells, CellRun):
-            begin = 0
-            for some, segments in cells.boxes():
-                end = begin + len(some)
-                if len(some) < BOXED_CELLS or not copy_boxes(self._view, segments, chunks[begin:end]):
-                    self._copy_out_each(some, chunks[begin:end])
-                begin = end
-        else:
+        if len(cells) < BOXED_CELLS or not (isinstance(cells, CellRun) and self.plan.basic) or self._lead:
             self._copy_out_each(cells, chunks)
+            return
+        begin = 0
+        for some, segments in cells.boxes():
+            end = begin + len(some)
+            if len(some) < BOXED_CELLS or not copy_boxes(self._view, segments, chunks[begin:end]):
+                self._copy_out_each(some, chunks[begin:end])
+            begin = end
 
     def _copy_out_each(self, cells: Sequence[Cell], chunks: Array) -> None:
         for cell, chunk in zip(cells, chunks, strict=True):
