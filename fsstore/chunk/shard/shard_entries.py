@@ -137,7 +137,7 @@ class ShardEntries:
         keyed = map(keys.__getitem__, owners.tolist())
         return cells, [_identity(key, number) for key, number in zip(keyed, numbers, strict=True)]
 
-    def _product(self, groups: Sequence[_Group]) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+    def _product(self, groups: Sequence[_Numbered]) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of segments by component, and their numbers."""
         numbers = [group.numbers for group in groups]
         count = math.prod(map(len, numbers))
@@ -234,23 +234,23 @@ def _identity(key: str, number: int | tuple[int, ...]) -> Any:
     return identity
 
 
-class _Group(NamedTuple):
+class _Numbered(NamedTuple):
     """Segments along a component, and what each adds to the number of its sub-chunk."""
 
     segments: Sequence[Any]
     numbers: Sequence[Number]
 
 
-class _Groups(dict[tuple[int, ...], _Group]):
+class _Groups(dict[tuple[int, ...], _Numbered]):
     """The segments along a component, by the shard they fall into."""
 
-    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Group, Ints]:
+    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
         """Return the segments of shards that follow each other, and of each which shard it falls into."""
         found = [self[shard] for shard in shards]
         segments = list(chain.from_iterable([group.segments for group in found]))
         numbers = list(chain.from_iterable([group.numbers for group in found]))
         owners = np.repeat(np.arange(len(found)), [len(group.numbers) for group in found])
-        return _Group(segments, numbers), owners
+        return _Numbered(segments, numbers), owners
 
 
 class _SliceGroups(_Groups):
@@ -261,29 +261,29 @@ class _SliceGroups(_Groups):
         self._output, self._segments, self._levels = output, segments, levels
         self._size = levels[0].shard[output]
 
-    def __missing__(self, shard: tuple[int, ...]) -> _Group:
+    def __missing__(self, shard: tuple[int, ...]) -> _Numbered:
         """Find the segments of a shard."""
-        found = self[shard] = self._numbered(self._between(shard[0], shard[0]))
+        found = self[shard] = self._with_numbers(self._between(shard[0], shard[0]))
         return found
 
-    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Group, Ints]:
+    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
         """Return the segments of shards that follow each other, and of each which shard it falls into."""
         segments = self._between(shards[0][0], shards[-1][0])
         own = np.array(segments.chunks, np.int64) // self._size
-        return self._numbered(segments), np.searchsorted(np.array(shards)[:, 0], own)
+        return self._with_numbers(segments), np.searchsorted(np.array(shards)[:, 0], own)
 
     def _between(self, first: int, last: int) -> SliceSegments:
         """Return the segments that fall into one of some shards that follow each other."""
         low, high = [bisect_left(self._segments.chunks, number * self._size) for number in (first, last + 1)]
         return self._segments[low:high]
 
-    def _numbered(self, segments: SliceSegments) -> _Group:
+    def _with_numbers(self, segments: SliceSegments) -> _Numbered:
         output, levels, size = self._output, self._levels, self._size
         if len(levels) > 1:
             added = [tuple([level.add(output, chunk) for level in levels]) for chunk in segments.chunks]
-            return _Group(segments, added)
+            return _Numbered(segments, added)
         stride = levels[0].stride[output]
-        return _Group(segments, [chunk % size * stride for chunk in segments.chunks])
+        return _Numbered(segments, [chunk % size * stride for chunk in segments.chunks])
 
 
 def _group(component: PlanComponent, levels: Sequence[Numbering]) -> _Groups:
@@ -301,4 +301,4 @@ def _group(component: PlanComponent, levels: Sequence[Numbering]) -> _Groups:
         )
         here.append(segment)
         numbers.append(added[0] if single else tuple(added))
-    return _Groups({shard: _Group(*each) for shard, each in found.items()})
+    return _Groups({shard: _Numbered(*each) for shard, each in found.items()})
