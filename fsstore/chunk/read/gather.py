@@ -106,13 +106,16 @@ class CellBox(Sequence["CellBox"]):
     def chunks(self) -> list[IntArray]:
         """The numbers of the chunks, a column an output dimension."""
         shape = tuple(map(len, self.spans))
-        columns: dict[int, IntArray] = {}
-        for place, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
+        count, columns = math.prod(shape), {}
+        places = np.unravel_index(np.arange(count), shape) if count not in shape else ()
+        for axis, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
             listed = component.listed
             chunks: Sequence[Any] = [[component.segments[0].chunk]] if listed is None else listed.chunks
             for output, numbers in zip(component.outputs, chunks, strict=True):
                 own = np.asarray(numbers[span.start : span.stop])
-                columns[output] = np.broadcast_to(_along(own, place, len(shape)), shape).reshape(-1)
+                if len(own) < count:
+                    own = own[places[axis]] if places else own.repeat(count)
+                columns[output] = own
         return [columns[output] for output in range(len(columns))]
 
     @property
@@ -129,7 +132,9 @@ class CellBox(Sequence["CellBox"]):
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        return [model.key(self.numbers)] if len(self) == 1 else model.keys_of(self.chunks)
+        if len(self) == 1:
+            return [model.key(self.numbers)]
+        return model.keys_of(self.chunks)
 
 
 def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
@@ -155,6 +160,9 @@ def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
     if not isinstance(cells, CellBox):
         for begin in range(0, len(cells), size):
             yield cells[begin : begin + size]
+        return
+    if len(cells) <= size:
+        yield cells
         return
     cut = _Cut.of(cells.spans, size)
     for number in range(cut.pieces):
