@@ -40,7 +40,10 @@ class ListedSegments(Sequence[Any]):
     both by output dimension.  The chunks of the segments in each range of `uniform` have one shape.
     """
 
-    __slots__ = ("_axes", "_flat", "_given", "_sorted", "bounds", "chunks", "order", "sizes", "starts", "uniform")
+    __slots__ = (
+        "_axes", "_counts", "_flat", "_given", "_sorted",
+        "bounds", "chunks", "order", "sizes", "starts", "uniform",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class ListedSegments(Sequence[Any]):
         self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, positions, strict=True)]
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
         self.uniform = _uniform(axes, self.chunks)
+        self._counts = self.bounds[1:] - self.bounds[:-1]
         self._sorted: Sequence[IntArray] | None = positions if self.order is None else None
         self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
 
@@ -117,8 +121,8 @@ class ListedSegments(Sequence[Any]):
         places: list[int] = (edges - edges[0]).tolist()
         return list(map(slice, places[:-1], places[1:]))
 
-    def addresses(self, span: range, strides: tuple[int, ...], step: int) -> IntArray:
-        """Return where the elements of some segments lie in memory, in elements.
+    def addresses(self, span: range, strides: tuple[int, ...], step: int) -> tuple[int, IntArray]:
+        """Return where the elements of some segments lie in memory, in elements: a number, and what each adds to it.
 
         `strides` are those of a chunk, by output dimension of the segments; the chunk of each begins `step` after that
         of the one before.
@@ -136,9 +140,9 @@ class ListedSegments(Sequence[Any]):
             column = _sum([values[begin:end] for values in self.positions], strides)
             shifts = -_sum([each[first:stop] for each in self.starts], strides)
         if len(span) == 1:
-            return column + shifts
+            return int(shifts[0]), column
         shifts += step * np.arange(len(span))
-        return column + np.repeat(shifts, np.diff(self.bounds[first : stop + 1]))
+        return 0, column + shifts.repeat(self._counts[first:stop])
 
 
 def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:

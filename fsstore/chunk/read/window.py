@@ -107,7 +107,12 @@ class ChunkReader(NamedTuple):
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
         if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
-            self._pick(self.placement, cells, identities, answers)
+            for some, numbers in cells.of_one_shape():
+                if some is cells:
+                    self._pick(self.placement, some, identities, answers)
+                    continue
+                known = [identities[number] for number in numbers]
+                self._pick(self.placement, some, known, [answers[number] for number in numbers])
             return True
         if self.chunks.model.bind is not None:
             return False
