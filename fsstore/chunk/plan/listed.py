@@ -167,14 +167,14 @@ def listed_segments(
     count = len(positions[0])
     if not count:
         return ()
-    cut = [each for each in map(_Cut.of, axes, positions, ends) if each.first < each.last]
+    cut = [each for each in map(_Touched.of, axes, positions, ends) if each.first < each.last]
     grouped: _Grouped | None = (None, np.array([0, count])) if not cut else None
     if len(cut) == 1:
         grouped = _cut_up(*cut[0])
     return ListedSegments(axes, positions, sizes, grouped or _grouped(list(_sorted_by(cut))))
 
 
-class _Cut(NamedTuple):
+class _Touched(NamedTuple):
     """Positions along one dimension, and the numbers of the first and the last chunk that they touch."""
 
     axis: Axis
@@ -183,13 +183,13 @@ class _Cut(NamedTuple):
     last: int
 
     @classmethod
-    def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Cut:
+    def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Touched:
         """Return the chunks of positions, whose `ends` are looked for if they are not known."""
         low, high = ends or (int(positions.min()), int(positions.max()))
         return cls(axis, positions, axis.chunk_of(low), axis.chunk_of(high))
 
 
-class _Column(NamedTuple):
+class _SortKey(NamedTuple):
     """Numbers by which positions are sorted, the least and the largest."""
 
     values: IntArray
@@ -197,7 +197,7 @@ class _Column(NamedTuple):
     high: int
 
 
-def _sorted_by(cuts: Sequence[_Cut]) -> Iterator[_Column]:
+def _sorted_by(cuts: Sequence[_Touched]) -> Iterator[_SortKey]:
     """Yield columns by which positions are sorted, for dimensions along which several chunks are touched.
 
     Chunks of one shape stand together, and among them those of one shard.
@@ -206,16 +206,16 @@ def _sorted_by(cuts: Sequence[_Cut]) -> Iterator[_Column]:
     for (axis, _, _, _), each in zip(cuts, numbers, strict=True):
         sizes = axis.sizes_of(each)
         if sizes is not None:
-            yield _Column(sizes, int(sizes.min()), int(sizes.max()))
+            yield _SortKey(sizes, int(sizes.min()), int(sizes.max()))
     whole = zip(cuts, numbers, strict=True)
     if len(cuts) == 1 or all(axis.together == 1 for axis, _, _, _ in cuts):
-        yield from [_Column(each, first, last) for (_, _, first, last), each in whole]
+        yield from [_SortKey(each, first, last) for (_, _, first, last), each in whole]
         return
-    inside: list[_Column] = []
+    inside: list[_SortKey] = []
     for (axis, _, first, last), each in whole:
         shards, entries = np.divmod(each, axis.together)
-        yield _Column(shards, first // axis.together, last // axis.together)
-        inside.append(_Column(entries, 0, axis.together - 1))
+        yield _SortKey(shards, first // axis.together, last // axis.together)
+        inside.append(_SortKey(entries, 0, axis.together - 1))
     yield from inside
 
 
@@ -250,7 +250,7 @@ def _cut_up(axis: Axis, positions: IntArray, first: int, last: int) -> _Grouped 
     return None, bounds[filled]
 
 
-def _grouped(columns: Sequence[_Column]) -> _Grouped:
+def _grouped(columns: Sequence[_SortKey]) -> _Grouped:
     """Return the order that brings equal rows together, and where in it each run begins, and the last ends.
 
     The columns become one key, and key and place one number to be sorted, where these fit: that takes a seventh of the
