@@ -167,14 +167,14 @@ def listed_segments(
     count = len(positions[0])
     if not count:
         return ()
-    cut = [each for each in map(_Touched.of, axes, positions, ends) if each.first < each.last]
+    cut = [each for each in map(_Stretch.of, axes, positions, ends) if each.first < each.last]
     grouped: _Grouped | None = (None, np.array([0, count])) if not cut else None
     if len(cut) == 1:
         grouped = _cut_up(*cut[0])
     return ListedSegments(axes, positions, sizes, grouped or _grouped(list(_sorted_by(cut))))
 
 
-class _Touched(NamedTuple):
+class _Stretch(NamedTuple):
     """Positions along one dimension, and the numbers of the first and the last chunk that they touch."""
 
     axis: Axis
@@ -183,13 +183,13 @@ class _Touched(NamedTuple):
     last: int
 
     @classmethod
-    def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Touched:
+    def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Stretch:
         """Return the chunks of positions, whose `ends` are looked for if they are not known."""
         low, high = ends or (int(positions.min()), int(positions.max()))
         return cls(axis, positions, axis.chunk_of(low), axis.chunk_of(high))
 
 
-class _SortKey(NamedTuple):
+class _SortedBy(NamedTuple):
     """Numbers by which positions are sorted, the least and the largest."""
 
     values: IntArray
@@ -197,7 +197,7 @@ class _SortKey(NamedTuple):
     high: int
 
 
-def _sorted_by(cuts: Sequence[_Touched]) -> Iterator[_SortKey]:
+def _sorted_by(cuts: Sequence[_Stretch]) -> Iterator[_SortedBy]:
     """Yield columns by which positions are sorted, for dimensions along which several chunks are touched.
 
     Chunks of one shape stand together, and among them those of one shard.
@@ -206,16 +206,16 @@ def _sorted_by(cuts: Sequence[_Touched]) -> Iterator[_SortKey]:
     for (axis, _, _, _), each in zip(cuts, numbers, strict=True):
         sizes = axis.sizes_of(each)
         if sizes is not None:
-            yield _SortKey(sizes, int(sizes.min()), int(sizes.max()))
+            yield _SortedBy(sizes, int(sizes.min()), int(sizes.max()))
     whole = zip(cuts, numbers, strict=True)
     if len(cuts) == 1 or all(axis.together == 1 for axis, _, _, _ in cuts):
-        yield from [_SortKey(each, first, last) for (_, _, first, last), each in whole]
+        yield from [_SortedBy(each, first, last) for (_, _, first, last), each in whole]
         return
-    inside: list[_SortKey] = []
+    inside: list[_SortedBy] = []
     for (axis, _, first, last), each in whole:
         shards, entries = np.divmod(each, axis.together)
-        yield _SortKey(shards, first // axis.together, last // axis.together)
-        inside.append(_SortKey(entries, 0, axis.together - 1))
+        yield _SortedBy(shards, first // axis.together, last // axis.together)
+        inside.append(_SortedBy(entries, 0, axis.together - 1))
     yield from inside
 
 
@@ -250,7 +250,7 @@ def _cut_up(axis: Axis, positions: IntArray, first: int, last: int) -> _Grouped 
     return None, bounds[filled]
 
 
-def _grouped(columns: Sequence[_SortKey]) -> _Grouped:
+def _grouped(columns: Sequence[_SortedBy]) -> _Grouped:
     """Return the order that brings equal rows together, and where in it each run begins, and the last ends.
 
     The columns become one key, and key and place one number to be sorted, where these fit: that takes a seventh of the
