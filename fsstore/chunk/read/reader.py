@@ -304,7 +304,7 @@ def _most_effort(windows: Sequence[Window], chain: BoundChain) -> float:
 def _effort_of(window: Window) -> float:
     """Return how long a window is decoded; of few cells only as far as they are decoded."""
     chain, cells = window.part.usual_chain, window.cells
-    if not chain.decodes_spans or len(cells) > FEW_CELLS:
+    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
         return len(cells) * chain.effort
     size = math.prod(chain.chunk.shape)
     spans = [window.part.span(cell) or (0, size) for cell in cells]
