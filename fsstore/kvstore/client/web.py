@@ -101,10 +101,10 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         raise from_status(status, spoken(bytes(body[:2000]).decode("utf-8", "replace")))
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
-    told = headers.get("Content-Range")
     if range_header(read) is None:
+        told = headers.get("Content-Range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {told!r} for the whole value")
-    return _known(read, fit(received(206, body, size=None, span=told, generation=generation), read))
+    return _known(read, fit(received(206, body, size=None, place=span, generation=generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
