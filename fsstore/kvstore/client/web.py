@@ -93,7 +93,9 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
         piece = received(200, body, size=_said(read, headers, body), generation=generation)
-        return _known(read, fit(piece._replace(total=_total(read, headers, body)), read))
+        if read.stop is not None:  # we may have received the beginning only
+            piece = piece._replace(total=_total(read, headers, body))
+        return _known(read, fit(piece, read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
@@ -108,8 +110,8 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
-    """Return the size of a value that a server sent whole, though we may have received its beginning only."""
-    if read.stop is None or (not is_empty(read) and len(body) < read.stop):
+    """Return the size of a value that a server sent whole, for a read that ends before it."""
+    if not is_empty(read) and len(body) < (read.stop or 0):
         return len(body)
     return _announced(headers)
 
