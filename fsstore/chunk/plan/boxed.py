@@ -21,7 +21,7 @@ from fsstore.codec.element_copy import copy_elements
 __all__ = ["copy_boxes"]
 
 
-class _Alike(NamedTuple):
+class _Repeated(NamedTuple):
     """Segments at equal distances along a dimension of which the same is selected: which, what, and where it goes.
 
     There are `times` of them, `length` elements of each, which go `apart` from each other, the first to `begin`.
@@ -61,21 +61,21 @@ def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) 
     return True
 
 
-def _alike(segments: Sequence[Segment]) -> list[_Alike]:
+def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
     """Return the segments along a dimension, those together that select the same and go as far apart as they stand."""
     known, period, apart = range(0), 1, 0
     places: Sequence[int] = range(len(segments))
     if isinstance(segments, SliceSegments) and segments.inner:
         known, (period, apart) = segments.inner, segments.period
         places = sorted({0, *known[:period], *known[-period:], known.stop})
-    found: list[_Alike] = []
+    found: list[_Repeated] = []
     latest: dict[
         Any, tuple[int, int]
     ] = {}  # by what is selected: the last place, and which of those found it is in
     for place in places:
         _, inside, outside, _, length = segments[place]
         if not isinstance(outside, slice) or not isinstance(inside, slice):
-            found.append(_Alike(place, inside, None))
+            found.append(_Repeated(place, inside, None))
             continue
         key = (inside.start, inside.stop, inside.step)
         last, number = latest.get(key, (-1, -1))
@@ -84,15 +84,15 @@ def _alike(segments: Sequence[Segment]) -> list[_Alike]:
         if is_next and outside.stop == found[number].outside.stop + steps * pace:
             times, begin = found[number].times + steps, found[number].begin
             first = place - (times - 1) * period
-            found[number] = _Alike(slice(first, place + 1, period), inside, begin, times, length, pace)
+            found[number] = _Repeated(slice(first, place + 1, period), inside, begin, times, length, pace)
         else:
             number = len(found)
-            found.append(_Alike(slice(place, place + 1), inside, outside.start, 1, length, length))
+            found.append(_Repeated(slice(place, place + 1), inside, outside.start, 1, length, length))
         latest[key] = (place, number)
     return found
 
 
-def _cut(part: Array, alike: Sequence[_Alike]) -> Array:
+def _cut(part: Array, alike: Sequence[_Repeated]) -> Array:
     """Return a view of what segments go to, cut into a piece for each: the first dimensions count the pieces."""
     counts = [each.times for each in alike]
     if all(each.apart == each.length for each in alike):
