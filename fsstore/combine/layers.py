@@ -74,16 +74,9 @@ def put_layered(
         files = np.flatnonzero(encoding == each)
         name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
         arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
-    sources: dict[tuple[int, Decoding], int] = {}
-    listed: list[PieceSource] = []
-    number_of: dict[int, int] = {}
-    for form in compared.forms:
-        key = (encoding_of[form], decodings[form])
-        if key not in sources:
-            source_path, shape, version = arrays[key[0]]
-            sources[key] = len(listed)
-            listed.append(PieceSource(source_path, shape, version, key[1]))
-        number_of[form] = sources[key]
+    listed, number_of = _sources(
+        {form: (encoding_of[form], decodings[form]) for form in compared.forms}, arrays
+    )
     cell = places.cell()[have]
     order = np.argsort(cell, kind="stable")
     have, cell = have[order], cell[order]
@@ -110,6 +103,15 @@ def put_layered(
     shown.check()
     tables.layered[path] = shown
     return shown
+
+
+def _sources(
+    keys: Mapping[int, tuple[int, Decoding]], arrays: Mapping[int, tuple[str, tuple[int, ...], int]]
+) -> tuple[list[PieceSource], dict[int, int]]:
+    """Return the sources of forms, by their encoding and decoding, and which of them each form has."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys.values()))}
+    listed = [PieceSource(*arrays[encoding], decoding) for encoding, decoding in numbers]
+    return listed, {form: numbers[key] for form, key in keys.items()}
 
 
 def _put_source(
