@@ -147,7 +147,7 @@ class ListedSegments(Sequence[Any]):
         return 0, column + shifts.repeat(self._counts[first:stop])
 
 
-def chunk_columns(segments: Sequence[Points] | ListedSegments) -> Sequence[IntArray]:
+def chunk_columns(segments: Sequence[Any]) -> Sequence[IntArray]:
     """Return the numbers of the chunks of segments along dimensions cut together, a column a dimension."""
     if isinstance(segments, ListedSegments):
         return segments.chunks
