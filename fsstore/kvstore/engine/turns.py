@@ -10,6 +10,7 @@ import asyncio
 import math
 import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -40,8 +41,9 @@ class RequestWindow:
     It grows by one with each answer that comes late from a server that is far: the quickest answer so far was late
     too, and this one not much later, so the server is not busy and the line is not full.  More than two rounds of
     requests must be waiting, because a new connection costs a round, and together the requests must fit into what may
-    be in flight.  With each answer for which they do not fit, it shrinks by one.  A server that wants fewer requests
-    has it halved, once a round; after that it grows by one in a round.
+    be in flight.  With each answer for which they do not fit, it shrinks by one.  A quick answer tells that the server
+    is near, and that the late ones before it came from a busy machine: then it is the usual number for good.  A server
+    that wants fewer requests has it halved, once a round; after that it grows by one in a round.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -60,10 +62,10 @@ class RequestWindow:
         before, self._soonest = self.limit, min(self._soonest, elapsed_s)
         if before < REQUESTS:  # after refusals
             self.limit += self._share()
+        elif self._soonest < FAR_S:
+            self.limit, self.listens = REQUESTS, False
         elif nbytes * before > REQUESTS_FLIGHT_BYTES:
             self.limit = max(REQUESTS, before - 1)
-        elif self._soonest < FAR_S:
-            self.listens = before > REQUESTS
         elif before < self.most and waiting > 2 * before and elapsed_s <= 2 * self._soonest:
             self.limit += self._share()
         return self.limit - before
@@ -243,6 +245,8 @@ class _Shared(Generic[S, T]):
         self.answered = 0  # about: several threads count
         self.stopped = Flag()
         self.grown: Callable[[], object] = bool
+        self._told = deque[tuple[float, int, int]]()
+        self._telling = False  # a call is on its way to the event loop: each wakes it
 
     def work(self) -> None:
         """Draw items until there are none, on a thread."""
@@ -256,15 +260,21 @@ class _Shared(Generic[S, T]):
                 self.stopped.set()
                 raise
             self.answered += 1
-            if self._weigh is not None and self._turns.window.listens:
-                told = time.monotonic() - began, self._weigh(found), len(self._items) - number
-                self._loop.call_soon_threadsafe(self._tell, told)
+            if self._weigh is None or not self._turns.window.listens:
+                continue
+            self._told.append((time.monotonic() - began, self._weigh(found), len(self._items) - number))
+            if not self._telling:
+                self._telling = True
+                self._loop.call_soon_threadsafe(self._tell)
 
-    def _tell(self, told: tuple[float, int, int]) -> None:
-        before = self._turns.window.limit
-        self._turns.answered(*told)
-        if self._turns.window.limit > before:
-            self.grown()
+    def _tell(self) -> None:
+        """Have the window hear of the answers that came since, on the event loop."""
+        self._telling = False  # first: what comes from now on is told again
+        while self._told:
+            before = self._turns.window.limit
+            self._turns.answered(*self._told.popleft())
+            if self._turns.window.limit > before:
+                self.grown()
 
 
 def read_bytes(result: ReadResult) -> int:
