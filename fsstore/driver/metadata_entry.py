@@ -99,7 +99,7 @@ class MetadataEntry:
     def shared(
         cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
     ) -> MetadataEntry:
-        """Return the entry of a handle; those of a cache pool share what is known, and those in a transaction do, too."""
+        """Return the entry of a handle; those of a cache pool share what is known, as do those in a transaction."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, place_of(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
