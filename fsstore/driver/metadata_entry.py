@@ -66,7 +66,7 @@ class _KnownArray:
 
 
 class _View:
-    """What a view makes of the document: its array, the document's array that it is of, and who owns cached chunks."""
+    """The array that a view makes of the document, the one of the document that it is of, and the owner of cached chunks."""
 
     __slots__ = ("__weakref__", "array", "owner", "seen")
 
