@@ -15,6 +15,7 @@ from fsstore.chunk.plan.cell_run import CellRun, batches
 from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.listed import listed_segments
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.place import Placement
 from fsstore.chunk.plan.planner import Affine, Constant, Indexed, plan_cells
 from fsstore.chunk.read.gather import Gather, boxes, split
@@ -143,7 +144,7 @@ def _run_of(box, axes, array, order):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_gather_reads_what_cells_read(seed):
-    """Boxes of listed positions have every cell once, chunks of one shape, and place what NumPy's indexing selects."""
+    """Boxes of listed positions have every cell once, fall into boxes of chunks of one shape, and place what NumPy does."""
     rng = random.Random(400 + seed)
     found = 0
     for _ in range(120):
@@ -157,14 +158,19 @@ def test_one_gather_reads_what_cells_read(seed):
         found += 1
         out = np.zeros(result, array.dtype)
         gather = Gather(request_plan, out)
+        model = ChunkModel(array.dtype, tuple(axes), KeyEncoding("c", "/", "c"), chain=None)
         seen = []
         for box in boxes(request_plan, rng.randint(1, 9), rng.randint(1, 3)):
             parts = list(split(box, rng.randint(1, 4))) if rng.random() < 0.5 else [box]
             assert [cell.spans for part in parts for cell in part] == [cell.spans for cell in box]
             for part in parts:
-                gather.gather(part, _run_of(part, axes, array, rng.sample(range(len(shape)), len(shape))))
+                for alike, numbers in part.of_one_shape():
+                    order = rng.sample(range(len(shape)), len(shape))
+                    gather.gather(alike, _run_of(alike, axes, array, order))
+                    assert [cell.spans for cell in alike] == [part[number].spans for number in numbers]
                 seen += [tuple(gather.numbers(cell)) for cell in part]
                 assert seen[-len(part) :] == list(zip(*[c.tolist() for c in part.chunks], strict=True))
+                assert part.keys(model) == [model.key(numbers) for numbers in seen[-len(part) :]]
         np.testing.assert_array_equal(out, array[index])
         assert sorted(seen) == sorted(
             tuple(request_plan.chunk_numbers(cell)) for cell in request_plan.cells()

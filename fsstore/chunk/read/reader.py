@@ -288,17 +288,23 @@ def _sharers(windows: Sequence[Window]) -> int:
     """Return how many threads should make a read together: what a cache has is not decoded at all."""
     if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
         return 1
-    if windows[0].part.chunks.cache is not None:
+    chain = windows[0].part.usual_chain
+    if windows[0].part.chunks.cache is not None or _most_effort(windows, chain) < 2 * THREAD_WORTH_BYTES:
         return 1
     effort = sum(map(_effort_of, windows))
-    threads = windows[0].part.chunks.workers(windows[0].part.usual_chain.working_size)
+    threads = windows[0].part.chunks.workers(chain.working_size)
     return min(threads, int(effort // THREAD_WORTH_BYTES))
+
+
+def _most_effort(windows: Sequence[Window], chain: BoundChain) -> float:
+    """Return how long windows are decoded if all of each chunk is."""
+    return chain.effort * sum([len(window.cells) for window in windows])
 
 
 def _effort_of(window: Window) -> float:
     """Return how long a window is decoded; of few cells only as far as they are decoded."""
     chain, cells = window.part.usual_chain, window.cells
-    if not chain.decodes_spans or len(cells) > FEW_CELLS:
+    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
         return len(cells) * chain.effort
     size = math.prod(chain.chunk.shape)
     spans = [window.part.span(cell) or (0, size) for cell in cells]

@@ -106,12 +106,17 @@ class ChunkReader(NamedTuple):
 
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
-        if self.chunks.model.bind is not None and not isinstance(cells, CellBox):
+        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
+            for some, numbers in cells.of_one_shape():
+                if some is cells:
+                    self._pick(self.placement, some, identities, answers)
+                    continue
+                known = [identities[number] for number in numbers]
+                self._pick(self.placement, some, known, [answers[number] for number in numbers])
+            return True
+        if self.chunks.model.bind is not None:
             return False
         chain = self.chain(cells[0])
-        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
-            self._pick(self.placement, cells, identities, answers)
-            return True
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
         here = [cells[number] for number in present] if missing else cells
@@ -131,7 +136,7 @@ class ChunkReader(NamedTuple):
         self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> None:
         """Put the selected elements of listed positions in their places: of as many chunks at once as can be."""
-        chain, begin = self.chain(cells[0]), 0
+        chain, begin = self.chain(cells), 0
         for some in split(cells, chain.run_length if chain.run_length > 1 else len(cells)):
             end = begin + len(some)
             present, values = values_of(answers[begin:end])
