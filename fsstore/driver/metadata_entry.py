@@ -66,7 +66,7 @@ class _KnownArray:
 
 
 class _View:
-    """The array that a view makes of the document, the one of the document that it is of, and the owner of cached chunks."""
+    """The array that a view makes of the document, the one it was made of, and the owner of cached chunks."""
 
     __slots__ = ("__weakref__", "array", "owner", "seen")
 
