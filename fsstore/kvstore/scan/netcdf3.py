@@ -76,7 +76,7 @@ class _HeaderReader:
         self._at += -(-size // 4) * 4
         return found
 
-    def count(self) -> int:
+    def chunk_count(self) -> int:
         """Return a count or length."""
         return int.from_bytes(self.take(self._count), "big")
 
@@ -157,7 +157,7 @@ class _Layout(NamedTuple):
     end: int
 
     @property
-    def count(self) -> int:
+    def chunk_count(self) -> int:
         """How many chunks there are."""
         return math.prod(-(-size // side) for size, side in zip(self.shape, self.chunks, strict=True))
 
@@ -209,7 +209,7 @@ class NetCdf3File:
             if max(variable.begin, layout.end) > _MOST_OFFSET:
                 builder.note(name, f"it ends at offset {layout.end}, which no file has")
                 continue
-            if layout.end > source.size and layout.count > CUT_OFF_CHUNKS:
+            if layout.end > source.size and layout.chunk_count > CUT_OFF_CHUNKS:
                 builder.note(name, f"it ends at offset {layout.end}, and the file at {source.size}")
                 continue
             dims = [names[axis] for axis in variable.dims]
