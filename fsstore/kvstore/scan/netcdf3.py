@@ -76,7 +76,7 @@ class _HeaderReader:
         self._at += -(-size // 4) * 4
         return found
 
-    def chunk_count(self) -> int:
+    def count(self) -> int:
         """Return a count or length."""
         return int.from_bytes(self.take(self._count), "big")
 
