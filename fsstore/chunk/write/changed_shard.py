@@ -16,9 +16,10 @@ from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs, run_of_one
+from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
+from fsstore.codec.tuning import SHARD_PORTION_BYTES
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ShardChange", "Stored", "changed_shard"]
@@ -101,16 +102,14 @@ def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Pa
         return None if portions is None else b"".join(chain.from_iterable(portions))
 
     numbers = sorted(by_part)
-    first = 0
-    for number, part in zip(
-        numbers, layout.map_parts(change, numbers, layout.inner.decoded_size), strict=True
-    ):
-        if first < number:
-            yield from before.runs(first, number)
-        yield run_of_one(part)
-        first = number + 1
-    if first < layout.count:
-        yield from before.runs(first, layout.count)
+    made = layout.map_parts(change, numbers, layout.inner.decoded_size)
+    most, first = max(1, SHARD_PORTION_BYTES // layout.inner.decoded_size), 0
+    for begin in range(0, len(numbers), most):
+        some = numbers[begin : begin + most]
+        stop = some[-1] + 1 if begin + most < len(numbers) else layout.count
+        changed = dict(zip(some, made))  # noqa: B905  # those behind are not made yet
+        yield from before.runs(first, stop, changed)
+        first = stop
 
 
 def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:

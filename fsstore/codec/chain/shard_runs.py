@@ -6,7 +6,7 @@ A change of a few sub-chunks of a shard of thousands costs what these few cost, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -43,20 +43,33 @@ class StoredParts:
         offset, length = self.entries[number].tolist()
         return None if offset == MISSING else self.shard[offset : offset + length]
 
-    def runs(self, first: int, stop: int) -> Iterator[Run]:
-        """Yield the sub-chunks of some numbers, as one run; those that lie one behind the other are one piece."""
-        entries = self.entries[first:stop]
-        present = present_in(entries)
-        lengths = np.where(present, entries[:, 1], 0).astype(np.int64)
-        lengths[~present] = -1
-        begin = entries[present, 0].astype(np.int64)
-        end = begin + lengths[present]
-        cuts = np.flatnonzero(begin[1:] != end[:-1]) + 1
-        if not len(begin):
-            yield lengths.tolist(), ()
+    def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
+        """Yield the sub-chunks of some numbers as one run, some of them `changed`, by number in ascending order.
+
+        Stored ones that lie one behind the other, with no changed one between, are one piece.
+        """
+        if len(changed) == stop - first:
+            yield from map(run_of_one, changed.values())
             return
-        begins, ends = begin[[0, *cuts]].tolist(), end[[*(cuts - 1), -1]].tolist()
-        yield lengths.tolist(), [self.shard[low:high] for low, high in zip(begins, ends, strict=True)]
+        entries = self.entries[first:stop]
+        lengths = np.where(present_in(entries), entries[:, 1].view(np.int64), -1)
+        places = np.array(list(changed), np.int64) - first
+        kept = lengths >= 0
+        kept[places] = False
+        at = np.flatnonzero(kept)
+        begin = entries[at, 0].astype(np.int64)
+        end = begin + lengths[at]
+        group = np.searchsorted(places, at)
+        cuts = np.flatnonzero((begin[1:] != end[:-1]) | (group[1:] != group[:-1]))
+        heads, tails = [0, *(cuts + 1).tolist()][: len(at)], [*cuts.tolist(), -1][: len(at)]
+        columns = (at[heads] + first, begin[heads], end[tails])
+        pieces: dict[int, Buffer] = {
+            number: self.shard[low:high]
+            for number, low, high in zip(*[column.tolist() for column in columns], strict=True)
+        }
+        lengths[places] = [-1 if part is None else memoryview(part).nbytes for part in changed.values()]
+        pieces |= {number: part for number, part in changed.items() if part is not None}
+        yield lengths.tolist(), [pieces[number] for number in sorted(pieces)]
 
 
 def run_of_one(part: Buffer | None) -> Run:
