@@ -16,10 +16,9 @@ from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs
+from fsstore.codec.chain.shard_runs import Run, StoredParts, in_portions, portions_of_runs
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
-from fsstore.codec.tuning import SHARD_PORTION_BYTES
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ShardChange", "Stored", "changed_shard"]
@@ -103,10 +102,9 @@ def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Pa
 
     numbers = sorted(by_part)
     made = layout.map_parts(change, numbers, layout.inner.decoded_size)
-    most, first = max(1, SHARD_PORTION_BYTES // layout.inner.decoded_size), 0
-    for begin in range(0, len(numbers), most):
-        some = numbers[begin : begin + most]
-        stop = some[-1] + 1 if begin + most < len(numbers) else layout.count
+    first = 0
+    for some in in_portions(numbers, layout):
+        stop = some[-1] + 1 if some[-1] < numbers[-1] else layout.count
         changed = dict(zip(some, made))  # noqa: B905  # those behind are not made yet
         yield from before.runs(first, stop, changed)
         first = stop

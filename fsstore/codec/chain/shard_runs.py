@@ -16,7 +16,7 @@ from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, pres
 from fsstore.codec.contract import Buffer
 from fsstore.codec.tuning import SHARD_PORTION_BYTES, SHARD_PORTION_PARTS
 
-__all__ = ["Run", "StoredParts", "portions_of_runs", "run_of_one"]
+__all__ = ["Run", "StoredParts", "in_portions", "portions_of_runs", "run_of_one"]
 
 Run: TypeAlias = "tuple[Sequence[int], Sequence[Buffer]]"
 """The lengths of sub-chunks that follow each other, below zero for one that is missing, and their bytes in order."""
@@ -75,6 +75,13 @@ class StoredParts:
 def run_of_one(part: Buffer | None) -> Run:
     """Return the run of one sub-chunk."""
     return ((-1,), ()) if part is None else ((memoryview(part).nbytes,), (part,))
+
+
+def in_portions(numbers: Sequence[int], layout: ShardLayout) -> Iterator[Sequence[int]]:
+    """Yield the numbers of some sub-chunks, of about a megabyte at a time."""
+    most = max(1, SHARD_PORTION_BYTES // layout.inner.decoded_size)
+    for begin in range(0, len(numbers), most):
+        yield numbers[begin : begin + most]
 
 
 def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[Buffer]]:
