@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -26,7 +25,7 @@ from fsstore.kvstore.tuning import (
     REQUESTS,
     REQUESTS_FLIGHT_BYTES,
 )
-from fsstore.runtime import execution, observer
+from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.wake import Flag
 
 __all__ = ["RequestWindow", "Turns", "each", "each_by_threads", "read_bytes"]
@@ -91,15 +90,15 @@ class Turns:
 
     def __init__(self, limit: int | None) -> None:
         self.window = RequestWindow(limit)
-        self._made_for = 0
+        self._forks = fork.process.forks
         self._free = asyncio.Semaphore(self.window.limit)
         self._owed = 0  # turns that end with what has them
 
-    async def take(self) -> None:
-        """Wait for a turn; in a process that was forked off all are free."""
-        if self._made_for != os.getpid():
-            self._made_for, self._free, self._owed = os.getpid(), asyncio.Semaphore(self.window.limit), 0
-        await self._free.acquire()
+    def take(self) -> Awaitable[object]:
+        """Return what waits for a turn; in a process that was forked off all are free."""
+        if self._forks != fork.process.forks:
+            self._forks, self._free, self._owed = fork.process.forks, asyncio.Semaphore(self.window.limit), 0
+        return self._free.acquire()
 
     def give(self) -> None:
         """Give a turn back."""
