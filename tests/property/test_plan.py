@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,7 +16,7 @@ from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.listed import listed_segments
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, plan_cells
+from fsstore.chunk.plan.planner import Affine, Cell, Constant, Indexed, plan_cells
 from fsstore.chunk.read.gather import Gather, boxes, split
 
 
@@ -52,6 +51,11 @@ def random_request(rng):
             maps.append(Constant(rng.randrange(extent)))
             index.append(np.array(maps[-1].position))
     return shape, axes, tuple(result), maps, tuple(np.broadcast_to(each, result) for each in index)
+
+
+def keyed(encoding, rank=None):
+    """Return a model that has keys and nothing else."""
+    return ChunkModel(np.dtype("u1"), (), encoding, chain=None, key_rank=rank)
 
 
 def chunks_of(request_plan, axes, array):
@@ -158,7 +162,7 @@ def test_one_gather_reads_what_cells_read(seed):
         found += 1
         out = np.zeros(result, array.dtype)
         gather = Gather(request_plan, out)
-        model = ChunkModel(array.dtype, tuple(axes), KeyEncoding("c", "/", "c"), chain=None)
+        model = keyed(KeyEncoding("c", "/", "c"))
         seen = []
         for box in boxes(request_plan, rng.randint(1, 9), rng.randint(1, 3)):
             parts = list(split(box, rng.randint(1, 4))) if rng.random() < 0.5 else [box]
@@ -272,9 +276,7 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
         cells = list(request_plan.cells())
         encoding = rng.choice([KeyEncoding(), KeyEncoding("c", "/", "c"), KeyEncoding("", "/")])
         rank = rng.choice([None, rng.randint(0, len(shape))])
-        model = SimpleNamespace(
-            keys=encoding, key_rank=rank, key=lambda numbers: encoding.key(numbers[:rank])
-        )
+        model = keyed(encoding, rank)
         begin, end = sorted(rng.randint(0, len(cells)) for _ in range(2))
         run = CellRun(request_plan, range(len(cells)))[begin:end]
         assert len(run) == end - begin
@@ -292,7 +294,7 @@ def test_batches(seed, few, together, tune):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
     tune("chunk", FEW_CELLS=few, CELLS_MADE_TOGETHER=together)
     rng = random.Random(400 + seed)
-    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    model = keyed(KeyEncoding())
     for _ in range(40):
         _, axes, result, maps, _ = random_request(rng)
         request_plan = plan_cells(maps, result, axes)
@@ -307,7 +309,7 @@ def test_batches(seed, few, together, tune):
 def test_batches_of_lanes():
     """Those who take batches in turn get parts of the plan far from each other; all cells come, each once."""
     rng = random.Random(7)
-    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    model = keyed(KeyEncoding())
     for _ in range(100):
         _, axes, result, maps, _ = random_request(rng)
         request_plan = plan_cells(maps, result, axes)
@@ -344,16 +346,18 @@ def test_points_near_and_far_apart(spread, rank):
         assert places.tolist() == [place for place, each in enumerate(chunks) if each == chunk]
 
 
+@pytest.mark.parametrize("few", [2, 100])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_runs_are_copied_as_their_cells(rank):
+def test_runs_are_copied_as_their_cells(rank, few, tune):
     """What is selected of many chunks goes where it goes cell by cell: slices, steps, numbers, dimensions in any order."""
-    rng, copied = random.Random(rank), 0
+    tune("chunk", BOXED_CELLS=few)
+    rng, boxed = random.Random(rank), 0
     for _ in range(120):
         axes = [RegularAxis(rng.randint(1, 4)) for _ in range(rank)]
         sliced = rng.sample(range(rank), rng.randint(max(1, rank - 1), rank))
         out = np.zeros([rng.randint(1, 14) for _ in sliced], "i4")
         maps = [
-            Affine(rng.randint(0, 5) + 60, rng.choice((1, 1, 1, 2, 4, -1)), sliced.index(axis))
+            Affine(rng.randint(0, 5) + 60, rng.choice((1, 1, 1, 2, 3, 4, -1)), sliced.index(axis))
             if axis in sliced
             else Constant(rng.randint(0, 5))
             for axis in range(rank)
@@ -367,21 +371,28 @@ def test_runs_are_copied_as_their_cells(rank):
         chunks = np.arange(len(run) * math.prod(axis.step for axis in axes), dtype="i4") + 1
         chunks = chunks.reshape(-1, *[axis.step for axis in axes])
         expected = np.zeros_like(out)
-        if Placement(request, out).copy_out_run(run, chunks):
-            copied += 1
-            for cell, chunk in zip(run, chunks, strict=True):
-                Placement(request, expected).copy_out(cell, chunk)
+        Placement(request, out).copy_out_run(run, chunks)
+        for cell, chunk in zip(run, chunks, strict=True):
+            Placement(request, expected).copy_out(cell, chunk)
         assert (out == expected).all()
-    assert copied >= 15
+        made = list(run.boxes())
+        assert [cell for some, _ in made for cell in some] == list(run)
+        assert all(list(map(Cell.of, product(*segments))) == list(some) for some, segments in made)
+        assert len(made) < 2 * rank, (
+            "a run is at most a box in the middle, and two more for each outer dimension"
+        )
+        boxed += 2 * len(made) < len(run)
+    assert boxed >= 15
 
 
-def test_a_long_slice_is_copied_without_looking_at_its_inner_segments():
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_long_slice_is_copied_without_looking_at_its_inner_segments(step):
     """Whatever its ends are, and if only some of its segments are taken, every other one or none."""
     for low, stop, kind in product(
         range(5), range(36, 41), (RegularAxis, lambda step: ClippedAxis(step, 40))
     ):
-        out = np.zeros(stop - low, "i4")
-        request = plan_cells([Affine(low, 1, 0)], out.shape, [kind(4)])
+        out = np.zeros(-(-(stop - low) // step), "i4")
+        request = plan_cells([Affine(low, step, 0)], out.shape, [kind(4)])
         [component] = request.components
         cells = request.cell_count
         for chosen in (range(cells), range(2, cells - 1), range(0, cells, 2), range(2), range(0)):

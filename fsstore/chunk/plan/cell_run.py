@@ -13,11 +13,11 @@ from typing import overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Segment
-from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.grid import IntArray, Segment
+from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
-from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
+from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]
 
@@ -34,8 +34,9 @@ def batches(
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
-        cells = list(plan.cells())
-        keys = [model.key(plan.chunk_numbers(cell)) for cell in cells]
+        run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
+        cells = run if min(count, size) >= BOXED_CELLS else list(run)
+        keys = list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
         parts = [_made(plan, model, span, size) for span in spans]
@@ -99,10 +100,15 @@ class CellRun(Sequence[Cell]):
         if len(self) == math.prod(map(len, self._segments)):
             return map(Cell.of, product(*self._segments))
         chosen = []
+        if not self._numbers:
+            return iter(())
         for segments, places in zip(self._segments, self._places(), strict=True):
-            made = {
-                place: segments[place] for place in set(places)
-            }  # of 64 cells in a cube, 12 instead of 192
+            wanted = sorted(set(places))  # of 64 cells in a cube, 12 instead of 192
+            first, stop = wanted[0], wanted[-1] + 1
+            some = (
+                segments[first:stop] if stop - first == len(wanted) else [segments[place] for place in wanted]
+            )
+            made = dict(zip(wanted, some, strict=True))
             chosen.append(list(map(made.__getitem__, places)))
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
@@ -115,23 +121,26 @@ class CellRun(Sequence[Cell]):
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
 
-    @property
-    def factors(self) -> list[Sequence[Segment | Points]] | None:
-        """The segments by component whose product the cells are; None if they are no such product."""
-        low, left = self._numbers.start, len(self)
-        found: list[Sequence[Segment | Points]] = []
-        for segments in reversed(self._segments):
-            size = len(segments)
-            low, at = divmod(low, size)
-            if not at and left % size == 0:
-                found.append(segments)
-                left //= size
-            elif at + left <= size:
-                found.append(segments[at : at + left])
-                left = 1
-            else:
-                return None
-        return found[::-1]
+    def _chunks(self) -> list[IntArray]:
+        """Return the numbers of the chunks, a column an output dimension."""
+        columns: dict[int, IntArray] = {}
+        rows = zip(self._plan.components, self._segments, self._places(), strict=True)
+        for component, segments, places in rows:
+            numbers = chunk_columns(segments) if component.is_joint else [np.array(chunks_along(segments))]
+            for output, each in zip(component.outputs, numbers, strict=True):
+                columns[output] = each[np.array(places, np.int64)]
+        return [columns[output] for output in range(len(columns))]
+
+    def boxes(self) -> Iterator[tuple[CellRun, list[Sequence[Segment | Points]]]]:
+        """Yield the run as a few runs that are products of segments, with these by component."""
+        begin, counts = 0, list(map(len, self._segments))
+        for box in _boxes(counts, self._numbers.start, self._numbers.stop):
+            end = begin + math.prod(map(len, box))
+            some = [
+                each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)
+            ]
+            yield self[begin:end], some
+            begin = end
 
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
@@ -139,13 +148,8 @@ class CellRun(Sequence[Cell]):
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        if not self._plan.separable:
-            return [model.key(self._plan.chunk_numbers(cell)) for cell in self]
-        if not model.keys.is_joined:
-            pairs = zip(self._segments, self._places(), strict=True)
-            return model.keys.of_columns(
-                [np.array(chunks_along(segments))[np.array(places)] for segments, places in pairs]
-            )
+        if not (self._plan.separable and model.keys.is_joined):
+            return model.keys_of(self._chunks())
         texts: list[list[str]] = []
         for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
             low = min(places)
@@ -155,3 +159,21 @@ class CellRun(Sequence[Cell]):
         if len(texts) == 1:
             return texts[0]
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
+
+
+def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, ...]]:
+    """Yield boxes of a grid, as places by dimension: those of the cells `[low, high)`, in their order."""
+    if not counts:
+        yield ()
+        return
+    row = math.prod(counts[1:])
+    (first, begin), (last, end) = divmod(low, row), divmod(high, row)
+    if first == last or begin:
+        for rest in _boxes(counts[1:], begin, end if first == last else row):
+            yield (range(first, first + 1), *rest)
+        first += 1
+    if first < last:
+        yield (range(first, last), *map(range, counts[1:]))
+    if first <= last and end:
+        for rest in _boxes(counts[1:], 0, end):
+            yield (range(last, last + 1), *rest)

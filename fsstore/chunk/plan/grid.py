@@ -7,6 +7,7 @@ It falls into segments, one a chunk: which positions inside the chunk go where i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from math import gcd
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -244,10 +245,17 @@ class SliceSegments(Sequence[Segment]):
 
     @property
     def inner(self) -> range:
-        """The places of segments known to select the same of equal chunks side by side: but for the first and last."""
-        last, axis = len(self) - 1, self._axis
-        known = isinstance(axis, RegularAxis | ClippedAxis) and self._step > 0 and not axis.step % self._step
+        """The places of segments, but for the first and last, that are known to come again a `period` later."""
+        last = len(self) - 1
+        known = self._step > 0 and isinstance(self._axis, RegularAxis | ClippedAxis)
         return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """After how many segments the same is selected of a chunk again, and how much further on that goes."""
+        size = self._axis.size(self.chunks[0])  # that of all but the last
+        common = gcd(self._step, size)
+        return abs(self._step) // common, size // common
 
     @property
     def covers_some(self) -> bool:

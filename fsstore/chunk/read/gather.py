@@ -200,9 +200,10 @@ class Gather:
     def target(self, cell: CellBox) -> None:
         """Return None: no cell is its chunk."""
 
-    def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> bool:
-        """Return False: cells of listed positions are gathered."""
-        return False
+    def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> None:
+        """Copy the selected elements of chunks, rows of an array, to the array."""
+        for cell, chunk in zip(cells, chunks, strict=True):
+            self.copy_out(cell, chunk)
 
     def numbers(self, cell: CellBox) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""

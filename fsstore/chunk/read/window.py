@@ -18,12 +18,12 @@ from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import AnyCell, OutputMap
+from fsstore.chunk.plan.planner import Affine, AnyCell, ChunkBox, OutputMap, Plan, as_lists, plan, plan_cells
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
-from fsstore.chunk.tuning import SPAN_SHARE
+from fsstore.chunk.tuning import GATHERED_ELEMENTS, SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
@@ -127,7 +127,7 @@ class ChunkReader(NamedTuple):
             run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place(here[begin : begin + size], run)
+            self.placement.copy_out_run(here[begin : begin + size], self._view(run, lead=1))
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
@@ -180,12 +180,6 @@ class ChunkReader(NamedTuple):
         """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
         run = self.layout[0].decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
-
-    def _place(self, cells: Sequence[ReadCell], run: Array) -> None:
-        if self.placement.copy_out_run(cells, self._view(run, lead=1)):
-            return
-        for cell, chunk in zip(cells, run, strict=True):
-            self.placement.copy_out(cell, self._view(chunk))
 
     def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
@@ -285,6 +279,24 @@ class ReadRequest(NamedTuple):
     chunks: OpenChunks
     maps: Sequence[OutputMap]
     out: Array
+
+    def outline(self) -> Plan:
+        """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
+        chunks, maps, out = self
+        model, chain = chunks.model, chunks.model.chain
+        found, shape = plan(maps, out, model.axes), chain.chunk.shape
+        if (
+            isinstance(found, ChunkBox)
+            or chain.run_length < 2
+            or len(maps) != len(shape)
+            or model.bind is not None
+        ):
+            return found
+        steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
+        uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
+        if not (uneven and found.basic and 1 < out.size <= GATHERED_ELEMENTS * found.cell_count):
+            return found  # or the same is selected of each, and copied as boxes
+        return plan_cells(as_lists(maps, out.shape), out.shape, model.axes)
 
 
 class Planned(NamedTuple):
