@@ -280,6 +280,29 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
             assert run.keys(model) == [model.key(request_plan.chunk_numbers(cell)) for cell in run]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_cells_of_one_shape_are_found(seed):
+    """Each cell is among those whose chunks have its shape, once, and it is the one at its place."""
+    rng = random.Random(500 + seed)
+    for _ in range(60):
+        _, axes, result, maps, _ = random_request(rng)
+        request_plan = plan_cells(maps, result, axes)
+
+        def shape_of(numbers, axes=axes):
+            return tuple(axis.size(number) for axis, number in zip(axes, numbers, strict=True))
+
+        if not request_plan.cell_count:
+            continue
+        begin = rng.randrange(request_plan.cell_count)
+        run = CellRun(request_plan, range(request_plan.cell_count))[begin : begin + rng.randint(1, 40)]
+        cells, seen = list(run), []
+        for shape, places, some in run.shaped_alike(SimpleNamespace(axes=axes, chunk_shape=shape_of)):
+            assert list(map(str, some)) == [str(cells[place]) for place in places]
+            assert {shape_of(request_plan.chunk_numbers(cell)) for cell in some} == {shape}
+            seen += places
+        assert sorted(seen) == list(range(len(cells)))
+
+
 @pytest.mark.parametrize(("few", "together"), [(32, 128), (6, 8), (0, 8)])
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, together, tune):

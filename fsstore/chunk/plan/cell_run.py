@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Segment
+from fsstore.chunk.plan.grid import Axis, Segment
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
@@ -133,6 +133,29 @@ class CellRun(Sequence[Cell]):
                 return None
         return found[::-1]
 
+    def shaped_alike(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
+        """Yield the cells whose chunks have one shape together: the shape, and their places."""
+        factors = self.factors if self._plan.separable else None
+        if factors is None:
+            shaped: dict[tuple[int, ...], list[int]] = {}
+            for place, cell in enumerate(cells := list(self)):
+                shaped.setdefault(model.chunk_shape(self._plan.chunk_numbers(cell)), []).append(place)
+            yield from ((shape, some, [cells[place] for place in some]) for shape, some in shaped.items())
+            return
+        apart = [_by_size(axis, segments) for axis, segments in zip(model.axes, factors, strict=True)]
+        for sizes in product(*apart):
+            chosen = [places[size] for places, size in zip(apart, sizes, strict=True)]
+            places = np.zeros(1, np.int64)
+            for along, segments in zip(chosen, factors, strict=True):
+                places = np.add.outer(places * len(segments), along).reshape(-1)
+            some = [
+                segments[along[0] : along[-1] + 1]
+                if along[-1] - along[0] < len(along)
+                else [segments[place] for place in along]
+                for along, segments in zip(chosen, factors, strict=True)
+            ]
+            yield sizes, places.tolist(), CellRun(self._plan, range(len(places)), some)
+
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
         return even(list(map(len, self._segments)), size)
@@ -155,3 +178,14 @@ class CellRun(Sequence[Cell]):
         if len(texts) == 1:
             return texts[0]
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
+
+
+def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:
+    """Return the places of segments along one dimension by the size of their chunks."""
+    sizes = axis.sizes_of(np.array(chunks_along(segments)))
+    if sizes is None:
+        return {axis.size(0): list(range(len(segments)))}
+    places: dict[int, list[int]] = {}
+    for place, size in enumerate(sizes.tolist()):
+        places.setdefault(size, []).append(place)
+    return places
