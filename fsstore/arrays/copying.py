@@ -101,22 +101,23 @@ def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
     """Return the transform from the target to the source.  Raises `StoreError` that lists what does not fit."""
     matches = _matches(source.labels, target.labels)
     output, problems = [], []
+    begins, sizes, sizes_there = source.inclusive_min, source.shape, target.shape
     for dimension, match in enumerate(matches):
-        here = source[dimension]
-        there = None if match is None else target[match]
-        if there is not None and here.size == there.size:
-            offset = here.inclusive_min - there.inclusive_min
-            output.append(OutputIndexMap(offset=offset, input_dimension=match))
-        elif here.size == 1:
-            output.append(OutputIndexMap(offset=here.inclusive_min))
-        elif there is None:
-            problems.append(f"unmatched source dimension {_shown(dimension, here)} does not have a size of 1")
+        begin, size = begins[dimension], sizes[dimension]
+        if match is not None and size == sizes_there[match]:
+            output.append(OutputIndexMap(offset=begin - target.inclusive_min[match], input_dimension=match))
+        elif size == 1:
+            output.append(OutputIndexMap(offset=begin))
+        elif match is None:
+            here = _shown(dimension, source[dimension])
+            problems.append(f"unmatched source dimension {here} does not have a size of 1")
         else:
-            both = f"{_shown(dimension, here)} mismatch with target dimension {_shown(match, there)}"
-            problems.append(f"source dimension {both}")
+            here, there = _shown(dimension, source[dimension]), _shown(match, target[match])
+            problems.append(f"source dimension {here} mismatch with target dimension {there}")
     if problems:
         raise StoreError(f"Error aligning dimensions: {', '.join(problems)}")
-    return IndexTransform(domain=target.mark_bounds_implicit[False], output=output)
+    is_explicit = True not in (*target.implicit_lower_bounds, *target.implicit_upper_bounds)
+    return IndexTransform(domain=target if is_explicit else target.mark_bounds_implicit[False], output=output)
 
 
 def _matches(source: tuple[str, ...], target: tuple[str, ...]) -> list[int | None]:

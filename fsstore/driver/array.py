@@ -138,12 +138,13 @@ class InMemoryDriver(ArrayDriver):
         self._units = units
         self.dtype = kind
         self._array = values
+        self._bounds = identity(IndexDomain(shape=values.shape))
         self._resources = resources
         self.writable = values.flags.writeable
 
     def domain(self) -> IndexDomain:
         """Return the shape, with explicit bounds."""
-        return IndexDomain(shape=self._array.shape)
+        return self._bounds.domain
 
     def members(self) -> Mapping[str, Any]:
         """Return the elements as nested lists."""
@@ -157,7 +158,7 @@ class InMemoryDriver(ArrayDriver):
             axis for axis, size in enumerate(shape) if size != 1 and (values.strides[axis] or not values.size)
         ]
         values = values[(*(slice(None) if axis in kept else 0 for axis in range(len(shape))), ...)]
-        domain = compose(transform, identity(self.domain())).domain
+        domain = compose(transform, self._bounds).domain
         output = [OutputIndexMap(offset=-domain.inclusive_min[axis], input_dimension=axis) for axis in kept]
         return {"array": elements_json(values, self.dtype)}, IndexTransform(domain=domain, output=output)
 
@@ -177,7 +178,7 @@ class InMemoryDriver(ArrayDriver):
 
     def _located(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
         """Return the shape of a view, and where its positions lie."""
-        return located(transform, identity(self.domain()))
+        return located(transform, self._bounds)
 
     def _view(self, shape: tuple[int, ...], maps: Sequence[OutputMap]) -> Array | None:
         """Return a view as NumPy has it, with size one where nothing but repetition is along a dimension.
@@ -233,7 +234,7 @@ class InMemoryDriver(ArrayDriver):
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
         """Return the view with its bounds filled in."""
-        return compose(transform, identity(self.domain()))
+        return compose(transform, self._bounds)
 
     async def statistics(
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool

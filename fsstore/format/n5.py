@@ -7,6 +7,7 @@ format's own belong to the user and are kept.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -140,8 +141,9 @@ class N5:
         check_constraints(array, constraints, schema)
 
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
-        """Return the array with another shape."""
-        return build({**array.metadata, "dimensions": list(shape)})
+        """Return the array with another shape; its model does not depend on that."""
+        metadata = {**array.metadata, "dimensions": list(shape)}
+        return replace(array, shape=shape, metadata=metadata, constraints=metadata)
 
 
 def build(metadata: dict[str, Any]) -> ChunkedArray:

@@ -146,9 +146,10 @@ class Zarr2:
         check_constraints(array, constraints, schema)
 
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
-        """Return the array with another shape."""
+        """Return the array with another shape; its model does not depend on that."""
         stored = list(shape[: array.rank - array.fixed])
-        return replace(build({**array.metadata, "shape": stored}, array.extra), labels=array.labels)
+        metadata, constraints = {**array.metadata, "shape": stored}, {**array.constraints, "shape": stored}
+        return replace(array, shape=shape, metadata=metadata, constraints=constraints)
 
 
 _NOTHING = {"ustring": "", "string": b""}  # what missing objects are where the fill value is null

@@ -22,7 +22,7 @@ from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3.endian import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.extension.axes import axes_of, first_chunk
+from fsstore.format.extension.axes import axes_of, first_chunk, is_same_grid
 from fsstore.format.extension.contract import KeyNaming, read_extension
 from fsstore.format.field import FIELD, OCTETS
 from fsstore.format.node_words import labels_of
@@ -91,9 +91,19 @@ class Zarr3:
         check_constraints(array, constraints, schema)
 
     def resized(self, array: ChunkedArray, shape: tuple[int, ...]) -> ChunkedArray:
-        """Return the array with another shape."""
+        """Return the array with another shape; the model stays where the grid does not depend on the shape."""
         stored = list(shape[: array.rank - array.fixed])
-        return build({**array.metadata, "shape": stored}, array.extra)
+        metadata = {**array.metadata, "shape": stored}
+        if not is_same_grid(array.model.axes, axes_of(metadata["chunk_grid"], stored)):
+            return build(metadata, array.extra)
+        units = stored_units(metadata, len(stored))
+        return replace(
+            array,
+            shape=shape,
+            metadata=metadata,
+            constraints={**metadata, "codecs": array.constraints["codecs"]},
+            units=None if units is None else (*units, *[None] * array.fixed),
+        )
 
 
 @lru_cache(maxsize=64)

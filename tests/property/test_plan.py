@@ -15,8 +15,9 @@ from fsstore.chunk.plan.cell_run import CellRun, batches
 from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.listed import listed_segments
+from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, plan_cells
+from fsstore.chunk.plan.planner import Affine, Cell, Constant, Indexed, plan_cells
 from fsstore.chunk.read.gather import Gather, boxes, split
 
 
@@ -143,7 +144,7 @@ def _run_of(box, axes, array, order):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_one_gather_reads_what_cells_read(seed):
-    """Boxes of listed positions have every cell once, chunks of one shape, and place what NumPy's indexing selects."""
+    """Boxes of listed positions have every cell once, fall into boxes of chunks of one shape, and place what NumPy does."""
     rng = random.Random(400 + seed)
     found = 0
     for _ in range(120):
@@ -157,14 +158,19 @@ def test_one_gather_reads_what_cells_read(seed):
         found += 1
         out = np.zeros(result, array.dtype)
         gather = Gather(request_plan, out)
+        model = ChunkModel(array.dtype, tuple(axes), KeyEncoding("c", "/", "c"), chain=None)
         seen = []
         for box in boxes(request_plan, rng.randint(1, 9), rng.randint(1, 3)):
             parts = list(split(box, rng.randint(1, 4))) if rng.random() < 0.5 else [box]
             assert [cell.spans for part in parts for cell in part] == [cell.spans for cell in box]
             for part in parts:
-                gather.gather(part, _run_of(part, axes, array, rng.sample(range(len(shape)), len(shape))))
+                for alike, numbers in part.of_one_shape():
+                    order = rng.sample(range(len(shape)), len(shape))
+                    gather.gather(alike, _run_of(alike, axes, array, order))
+                    assert [cell.spans for cell in alike] == [part[number].spans for number in numbers]
                 seen += [tuple(gather.numbers(cell)) for cell in part]
                 assert seen[-len(part) :] == list(zip(*[c.tolist() for c in part.chunks], strict=True))
+                assert part.keys(model) == [model.key(numbers) for numbers in seen[-len(part) :]]
         np.testing.assert_array_equal(out, array[index])
         assert sorted(seen) == sorted(
             tuple(request_plan.chunk_numbers(cell)) for cell in request_plan.cells()
@@ -296,7 +302,7 @@ def test_cells_of_one_shape_are_found(seed):
         begin = rng.randrange(request_plan.cell_count)
         run = CellRun(request_plan, range(request_plan.cell_count))[begin : begin + rng.randint(1, 40)]
         cells, seen = list(run), []
-        for shape, places, some in run.shaped_alike(SimpleNamespace(axes=axes, chunk_shape=shape_of)):
+        for shape, places, some in run.of_one_shape(SimpleNamespace(axes=axes, chunk_shape=shape_of)):
             assert list(map(str, some)) == [str(cells[place]) for place in places]
             assert {shape_of(request_plan.chunk_numbers(cell)) for cell in some} == {shape}
             seen += places
@@ -361,16 +367,18 @@ def test_points_near_and_far_apart(spread, rank):
         assert places.tolist() == [place for place, each in enumerate(chunks) if each == chunk]
 
 
+@pytest.mark.parametrize("few", [2, 100])
 @pytest.mark.parametrize("rank", [1, 2, 3])
-def test_runs_are_copied_as_their_cells(rank):
+def test_runs_are_copied_as_their_cells(rank, few, tune):
     """What is selected of many chunks goes where it goes cell by cell: slices, steps, numbers, dimensions in any order."""
-    rng, copied = random.Random(rank), 0
+    tune("chunk", BOXED_CELLS=few)
+    rng, boxed = random.Random(rank), 0
     for _ in range(120):
         axes = [RegularAxis(rng.randint(1, 4)) for _ in range(rank)]
         sliced = rng.sample(range(rank), rng.randint(max(1, rank - 1), rank))
         out = np.zeros([rng.randint(1, 14) for _ in sliced], "i4")
         maps = [
-            Affine(rng.randint(0, 5) + 60, rng.choice((1, 1, 1, 2, 4, -1)), sliced.index(axis))
+            Affine(rng.randint(0, 5) + 60, rng.choice((1, 1, 1, 2, 3, 4, -1)), sliced.index(axis))
             if axis in sliced
             else Constant(rng.randint(0, 5))
             for axis in range(rank)
@@ -384,21 +392,28 @@ def test_runs_are_copied_as_their_cells(rank):
         chunks = np.arange(len(run) * math.prod(axis.step for axis in axes), dtype="i4") + 1
         chunks = chunks.reshape(-1, *[axis.step for axis in axes])
         expected = np.zeros_like(out)
-        if Placement(request, out).copy_out_run(run, chunks):
-            copied += 1
-            for cell, chunk in zip(run, chunks, strict=True):
-                Placement(request, expected).copy_out(cell, chunk)
+        Placement(request, out).copy_out_run(run, chunks)
+        for cell, chunk in zip(run, chunks, strict=True):
+            Placement(request, expected).copy_out(cell, chunk)
         assert (out == expected).all()
-    assert copied >= 15
+        made = list(run.boxes())
+        assert [cell for some, _ in made for cell in some] == list(run)
+        assert all(list(map(Cell.of, product(*segments))) == list(some) for some, segments in made)
+        assert len(made) < 2 * rank, (
+            "a run is at most a box in the middle, and two more for each outer dimension"
+        )
+        boxed += 2 * len(made) < len(run)
+    assert boxed >= 15
 
 
-def test_a_long_slice_is_copied_without_looking_at_its_inner_segments():
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_long_slice_is_copied_without_looking_at_its_inner_segments(step):
     """Whatever its ends are, and if only some of its segments are taken, every other one or none."""
     for low, stop, kind in product(
         range(5), range(36, 41), (RegularAxis, lambda step: ClippedAxis(step, 40))
     ):
-        out = np.zeros(stop - low, "i4")
-        request = plan_cells([Affine(low, 1, 0)], out.shape, [kind(4)])
+        out = np.zeros(-(-(stop - low) // step), "i4")
+        request = plan_cells([Affine(low, step, 0)], out.shape, [kind(4)])
         [component] = request.components
         cells = request.cell_count
         for chosen in (range(cells), range(2, cells - 1), range(0, cells, 2), range(2), range(0)):

@@ -167,6 +167,37 @@ def test_many_small_chunks(array):
     np.testing.assert_array_equal(array.T.read().result(), expected.T)
 
 
+@pytest.mark.parametrize(("cache", "gathered"), [(0, 512), (0, 0), (1 << 20, 512)])
+@pytest.mark.parametrize("codecs", TOGETHER)
+def test_every_few_elements(codecs, cache, gathered, tune):
+    """Views with steps of any size and sign, and boxes of few and many chunks, some of them missing, are NumPy's."""
+    tune("chunk", BOXED_CELLS=2, GATHERED_ELEMENTS=gathered)
+    shape, rng = (11, 22, 17), np.random.default_rng(cache)
+    grid = {"name": "regular", "configuration": {"chunk_shape": [3, 4, 5]}}
+    metadata = {"shape": shape, "chunk_grid": grid, "data_type": "uint16", "codecs": codecs, "fill_value": 7}
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
+    store = fsstore.open(
+        {**spec, "context": {"cache_pool": {"total_bytes_limit": cache}}}, create=True
+    ).result()
+    values = rng.integers(0, 2**16, shape, "u2")
+    values[3:6, 8:12, :5] = values[9:, 20:, 15:] = 7  # chunks that are not stored
+    store.write(values).result()
+    for _ in range(25):
+        steps = rng.choice([-7, -3, -1, 1, 2, 3, 4, 6], 3).tolist()
+        index = []
+        for size, step in zip(shape, steps, strict=True):
+            low, high = sorted(rng.choice(size + 1, 2, replace=False).tolist())
+            index.append(
+                slice(low, high, step) if step > 0 else slice(high - 1, low - 1 if low else None, step)
+            )
+        order = rng.permutation(3).tolist()
+        found = store[tuple(index)].transpose(order).read().result()
+        np.testing.assert_array_equal(found, values[tuple(index)].transpose(order))
+        number = int(rng.integers(shape[1]))
+        found = store[index[0], number, index[2]].read().result()
+        np.testing.assert_array_equal(found, values[index[0], number, index[2]])
+
+
 def test_the_damaged_one_of_many_is_named(array, tmp_path):
     """The error of a chunk that was decoded with others names its key."""
     damaged = tmp_path / "a/c/1/2"

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.kvstore.client.object_store import ObstoreEngine
+from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.engine.turns import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
@@ -221,3 +223,21 @@ def test_a_damaged_far_chunk_fails_the_reads_that_touch_it(crowd):
                 read.result()
         else:
             assert (read.result() == 1).all()
+
+
+@pytest.mark.parametrize("count", [0, 1, 999, 1000, 1001, 2000])
+def test_a_bucket_is_listed_to_its_end(count):
+    """Also where the last page is full; a page that is not full is known to be the last."""
+    obstore = pytest.importorskip("obstore")
+    bucket = obstore.store.MemoryStore()
+    for number in range(count):
+        obstore.put(bucket, f"a/{number:04}", b"")
+    obstore.put(bucket, "b", b"")
+    engine = ObstoreEngine(lambda *_: bucket, shown="near://", features=Features(waits=True))
+
+    async def pages():
+        return [page async for page in engine.pages("a/")]
+
+    found = execution.call(pages())
+    assert [entry.key for page in found for entry in page] == [f"a/{number:04}" for number in range(count)]
+    assert [len(page) for page in found] == [1000] * (count // 1000) + [count % 1000] * (count % 1000 > 0)

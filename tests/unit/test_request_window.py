@@ -54,6 +54,14 @@ def test_it_does_not_grow_where_that_would_not_help():
     assert window.limit == REQUESTS
 
 
+def test_a_quick_answer_takes_back_what_a_busy_machine_made_it_grow_to():
+    """The server was near all the time: it gets the usual number, and costs nothing to listen to from then on."""
+    window = grown()
+    window.answered(FAR_S / 2, 4000, MANY)
+    assert window.limit == REQUESTS
+    assert not window.listens
+
+
 @pytest.mark.parametrize("nbytes", [200_000, 500_000])
 def test_what_is_in_flight_is_bounded(nbytes):
     """It stops growing where the answers fill the bound, and shrinks to that when larger ones come."""
@@ -108,7 +116,7 @@ class Server:
     """A server that answers late; it knows how many requests were under way at once."""
 
     def __init__(self):
-        self.lock, self.under_way, self.most = threading.Lock(), 0, 0
+        self.lock, self.under_way, self.most, self.late_s = threading.Lock(), 0, 0, LATE_S
 
     def begin(self):
         """Count a request."""
@@ -124,14 +132,14 @@ class Server:
     async def ask(self, number):
         """Answer a task."""
         self.begin()
-        await asyncio.sleep(LATE_S)
+        await asyncio.sleep(self.late_s)
         self.end()
         return number * 2
 
     def ask_blocking(self, number):
         """Answer a thread."""
         self.begin()
-        time.sleep(LATE_S)
+        time.sleep(self.late_s)
         self.end()
         return number * 2
 
@@ -156,6 +164,20 @@ def test_a_batch_uses_what_the_window_gives(threads, limit):
         assert server.most == limit
     else:
         assert 2 * REQUESTS < server.most <= turns.window.limit <= FAR_REQUESTS
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_a_batch_to_a_server_that_turns_out_to_be_near_goes_on_with_fewer_requests(threads):
+    """Turns beyond the usual number end; every answer comes all the same."""
+    turns = Turns(None)
+    asked(Server(), turns, 600, threads=threads)
+    assert turns.window.limit > 2 * REQUESTS
+    near = Server()
+    near.late_s = FAR_S / 4
+    asked(near, turns, 600, threads=threads)
+    after = Server()
+    assert asked(after, turns, 200, threads=threads) == [number * 2 for number in range(200)]
+    assert after.most <= turns.window.limit == REQUESTS
 
 
 @pytest.mark.parametrize("threads", [False, True])

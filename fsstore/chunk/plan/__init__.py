@@ -3,6 +3,7 @@
 Plans are values; nothing here writes.
 * `allocation`: memory for elements, asked for in one place: what cannot be had is an error that names the shape and
   the bytes
+* `box_parts`: many boxes of one array, cut into the parts that lie within one chunk, as columns of integers
 * `boxed`: copying what a request selects of many chunks as few boxes
 * `cell_run`: cells that follow each other in a plan, made when they are asked for
 * `grid`: how one dimension of an array is cut into chunks, and how a request along it falls into them

@@ -1,7 +1,8 @@
 """Copying what a request selects of many chunks as few boxes.
 
-A slice selects the same of each chunk along a dimension, but for the first and the last.  So the cells of a box of
-chunks fall into a few groups, and each group is copied at once: a copy takes as long by itself as a thousand elements.
+A slice selects the same of each chunk along a dimension, but for the first and the last; with a step, of every so many
+chunks.  So the cells of a box of chunks fall into a few groups, and each group is copied at once: a copy takes as long
+by itself as a thousand elements.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
+from numpy.lib.stride_tricks import as_strided
+
 from fsstore.chunk.plan.grid import Segment, SliceSegments
 from fsstore.codec.contract import Array
 from fsstore.codec.element_copy import copy_elements
@@ -18,16 +21,25 @@ from fsstore.codec.element_copy import copy_elements
 __all__ = ["copy_boxes"]
 
 
-class _Neighbours(NamedTuple):
-    """Segments side by side along a dimension of which the same is selected: which, what of each, and where it goes.
+class _Repeated(NamedTuple):
+    """Segments at equal distances along a dimension of which the same is selected: which, what, and where it goes.
 
-    `outside` is None where a number selects: then there is one, and it goes to no dimension.
+    There are `times` of them, `length` elements of each, which go `apart` from each other, the first to `begin`.
+    `begin` is None where a number selects: then there is one, and it goes to no dimension.
     """
 
     places: slice | int
     inside: Any
-    outside: slice | None
-    length: int
+    begin: int | None
+    times: int = 1
+    length: int = 1
+    apart: int = 1
+
+    @property
+    def outside(self) -> slice:
+        """From where they go to where, with what lies between."""
+        begin = self.begin or 0
+        return slice(begin, begin + (self.times - 1) * self.apart + self.length)
 
 
 def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) -> bool:
@@ -43,35 +55,51 @@ def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) 
     cells = chunks.reshape(*counts, *chunks.shape[1:])
     for box in product(*alike):
         selected: tuple[Any, ...] = (*[each.places for each in box], *[each.inside for each in box], ...)
-        going: tuple[Any, ...] = (*[each.outside for each in box if each.outside is not None], ...)
-        lengths = [each.length for each in box if each.outside is not None]
-        copy_elements(_cut(target[going], lengths), cells[selected])
+        going = [each for each in box if each.begin is not None]
+        part: tuple[Any, ...] = (*[each.outside for each in going], ...)
+        copy_elements(_cut(target[part], going), cells[selected])
     return True
 
 
-def _alike(segments: Sequence[Segment]) -> list[_Neighbours]:
-    """Return the segments along a dimension, those together that select the same and go side by side."""
-    known = segments.inner if isinstance(segments, SliceSegments) else range(0)
-    places = sorted({0, known[0], known[-1], known.stop}) if known else range(len(segments))
-    found: list[_Neighbours] = []
-    first, begin = 0, 0  # of those that are looked at: the place, and where they go
+def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
+    """Return the segments along a dimension, those together that select the same and go as far apart as they stand."""
+    known, period, apart = range(0), 1, 0
+    places: Sequence[int] = range(len(segments))
+    if isinstance(segments, SliceSegments) and segments.inner:
+        known, (period, apart) = segments.inner, segments.period
+        places = sorted({0, *known[:period], *known[-period:], known.stop})
+    found: list[_Repeated] = []
+    latest: dict[
+        Any, tuple[int, int]
+    ] = {}  # by what is selected: the last place, and which of those found it is in
     for place in places:
         _, inside, outside, _, length = segments[place]
-        if not isinstance(outside, slice):
-            found.append(_Neighbours(place, inside, None, 1))
+        if not isinstance(outside, slice) or not isinstance(inside, slice):
+            found.append(_Repeated(place, inside, None))
             continue
-        stop = begin + (place - first) * length
-        if found and found[-1].inside == inside and stop == outside.start:
-            found.pop()
+        key = (inside.start, inside.stop, inside.step)
+        last, number = latest.get(key, (-1, -1))
+        steps, pace = (place - last) // period, apart if known else length
+        is_next = last >= 0 and (place - last == period or (last in known and place in known))
+        if is_next and outside.stop == found[number].outside.stop + steps * pace:
+            times, begin = found[number].times + steps, found[number].begin
+            first = place - (times - 1) * period
+            found[number] = _Repeated(slice(first, place + 1, period), inside, begin, times, length, pace)
         else:
-            first, begin = place, outside.start
-        found.append(_Neighbours(slice(first, place + 1), inside, slice(begin, outside.stop), length))
+            number = len(found)
+            found.append(_Repeated(slice(place, place + 1), inside, outside.start, 1, length, length))
+        latest[key] = (place, number)
     return found
 
 
-def _cut(part: Array, lengths: Sequence[int]) -> Array:
-    """Return a view of an array cut into pieces of some lengths: the first dimensions count the pieces."""
-    rank = len(lengths)
-    sizes = [cut for size, each in zip(part.shape, lengths, strict=False) for cut in (size // each, each)]
-    cut = part.reshape((*sizes, *part.shape[rank:]))
-    return cut.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), *range(2 * rank, cut.ndim)])
+def _cut(part: Array, alike: Sequence[_Repeated]) -> Array:
+    """Return a view of what segments go to, cut into a piece for each: the first dimensions count the pieces."""
+    counts = [each.times for each in alike]
+    if all(each.apart == each.length for each in alike):
+        rank = len(alike)
+        sizes = [size for each in alike for size in (each.times, each.length)]
+        cut = part.reshape((*sizes, *part.shape[rank:]))
+        return cut.transpose([*range(0, 2 * rank, 2), *range(1, 2 * rank, 2), *range(2 * rank, cut.ndim)])
+    steps = [stride * each.apart for stride, each in zip(part.strides, alike, strict=False)]
+    shape = (*counts, *[each.length for each in alike], *part.shape[len(alike) :])
+    return as_strided(part, shape, (*steps, *part.strides))

@@ -13,11 +13,11 @@ from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, Segment
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
-from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_CELLS
+from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]
 
@@ -34,8 +34,9 @@ def batches(
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
-        cells = list(plan.cells())
-        keys = [model.key(plan.chunk_numbers(cell)) for cell in cells]
+        run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
+        cells = run if min(count, size) >= BOXED_CELLS else list(run)
+        keys = list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
         parts = [_made(plan, model, span, size) for span in spans]
@@ -115,46 +116,30 @@ class CellRun(Sequence[Cell]):
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
 
-    @property
-    def factors(self) -> list[Sequence[Segment | Points]] | None:
-        """The segments by component whose product the cells are; None if they are no such product."""
-        low, left = self._numbers.start, len(self)
-        found: list[Sequence[Segment | Points]] = []
-        for segments in reversed(self._segments):
-            size = len(segments)
-            low, at = divmod(low, size)
-            if not at and left % size == 0:
-                found.append(segments)
-                left //= size
-            elif at + left <= size:
-                found.append(segments[at : at + left])
-                left = 1
-            else:
-                return None
-        return found[::-1]
+    def boxes(self) -> Iterator[tuple[CellRun, list[Sequence[Segment | Points]]]]:
+        """Yield the run as a few runs that are products of segments, with these by component."""
+        begin, counts = 0, list(map(len, self._segments))
+        for box in _boxes(counts, self._numbers.start, self._numbers.stop):
+            end = begin + math.prod(map(len, box))
+            some = [
+                each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)
+            ]
+            yield self[begin:end], some
+            begin = end
 
-    def shaped_alike(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
+    def of_one_shape(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
         """Yield the cells whose chunks have one shape together: the shape, and their places."""
-        factors = self.factors if self._plan.separable else None
-        if factors is None:
+        if not self._plan.separable:
             shaped: dict[tuple[int, ...], list[int]] = {}
             for place, cell in enumerate(cells := list(self)):
                 shaped.setdefault(model.chunk_shape(self._plan.chunk_numbers(cell)), []).append(place)
             yield from ((shape, some, [cells[place] for place in some]) for shape, some in shaped.items())
             return
-        apart = [_by_size(axis, segments) for axis, segments in zip(model.axes, factors, strict=True)]
-        for sizes in product(*apart):
-            chosen = [places[size] for places, size in zip(apart, sizes, strict=True)]
-            places = np.zeros(1, np.int64)
-            for along, segments in zip(chosen, factors, strict=True):
-                places = np.add.outer(places * len(segments), along).reshape(-1)
-            some = [
-                segments[along[0] : along[-1] + 1]
-                if along[-1] - along[0] < len(along)
-                else [segments[place] for place in along]
-                for along, segments in zip(chosen, factors, strict=True)
-            ]
-            yield sizes, places.tolist(), CellRun(self._plan, range(len(places)), some)
+        begin = 0
+        for run, segments in self.boxes():
+            for sizes, places, some in _of_one_shape(model.axes, segments):
+                yield sizes, (places + begin).tolist(), CellRun(self._plan, range(len(places)), some)
+            begin += len(run)
 
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
@@ -178,6 +163,39 @@ class CellRun(Sequence[Cell]):
         if len(texts) == 1:
             return texts[0]
         return list(map("".join, zip(*texts, strict=True))) if texts else [model.key(())] * len(self)
+
+
+def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, ...]]:
+    """Yield boxes of a grid, as places by dimension: those of the cells `[low, high)`, in their order."""
+    if not counts:
+        yield ()
+        return
+    row = math.prod(counts[1:])
+    (first, begin), (last, end) = divmod(low, row), divmod(high, row)
+    if first == last or begin:
+        for rest in _boxes(counts[1:], begin, end if first == last else row):
+            yield (range(first, first + 1), *rest)
+        first += 1
+    if first < last:
+        yield (range(first, last), *map(range, counts[1:]))
+    if first <= last and end:
+        for rest in _boxes(counts[1:], 0, end):
+            yield (range(last, last + 1), *rest)
+
+
+def _of_one_shape(
+    axes: Sequence[Axis], segments: Sequence[Sequence[Any]]
+) -> Iterator[tuple[tuple[int, ...], IntArray, list[Sequence[Any]]]]:
+    """Yield the products of segments whose chunks have one shape: the shape, their places among all, and segments."""
+    apart = [_by_size(axis, each) for axis, each in zip(axes, segments, strict=True)]
+    for sizes in product(*apart):
+        places, some = np.zeros(1, np.int64), []
+        for own, size, each in zip(apart, sizes, segments, strict=True):
+            along = own[size]
+            places = np.add.outer(places * len(each), along).reshape(-1)
+            is_row = along[-1] - along[0] < len(along)
+            some.append(each[along[0] : along[-1] + 1] if is_row else [each[place] for place in along])
+        yield sizes, places, some
 
 
 def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:

@@ -7,7 +7,7 @@ It falls into segments, one a chunk: which positions inside the chunk go where i
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from copy import copy
+from math import gcd
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
@@ -214,16 +214,15 @@ def point_segment(axis: Axis, position: int) -> Segment:
 
 
 class SliceSegments(Sequence[Segment]):
-    """The segments of the positions `first + step * i` for `i` in `[0, count)`, made when they are asked for.
+    """The segments of `count` positions, `low` the least and `step` apart, made when they are asked for.
 
     `chunks` are the numbers of their chunks; each holds some of the positions.
     """
 
     __slots__ = ("_axis", "_count", "_low", "_step", "chunks")
 
-    def __init__(self, axis: Axis, first: int, step: int, count: int, chunks: Sequence[int]) -> None:
-        self._axis, self._step, self._count, self.chunks = axis, step, count, chunks
-        self._low = first if step > 0 else first + step * (count - 1)
+    def __init__(self, axis: Axis, low: int, step: int, count: int, chunks: Sequence[int]) -> None:
+        self._axis, self._low, self._step, self._count, self.chunks = axis, low, step, count, chunks
 
     def __len__(self) -> int:
         """Return the number of segments."""
@@ -238,9 +237,7 @@ class SliceSegments(Sequence[Segment]):
     def __getitem__(self, place: int | slice) -> Segment | SliceSegments:
         """Return one segment, or some."""
         if isinstance(place, slice):
-            some = copy(self)
-            some.chunks = self.chunks[place]
-            return some
+            return SliceSegments(self._axis, self._low, self._step, self._count, self.chunks[place])
         return self._made(self.chunks[place])
 
     def __iter__(self) -> Iterator[Segment]:
@@ -249,10 +246,17 @@ class SliceSegments(Sequence[Segment]):
 
     @property
     def inner(self) -> range:
-        """The places of segments that are known to be all of equal chunks side by side: but for the first and last."""
+        """The places of segments, but for the first and last, that are known to come again a `period` later."""
         last = len(self) - 1
-        known = self._step == 1 and not isinstance(self._axis, VariableAxis)
+        known = self._step > 0 and isinstance(self._axis, RegularAxis | ClippedAxis)
         return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
+
+    @property
+    def period(self) -> tuple[int, int]:
+        """After how many segments the same is selected of a chunk again, and how much further on that goes."""
+        size = self._axis.size(self.chunks[0])  # that of all but the last
+        common = gcd(self._step, size)
+        return abs(self._step) // common, size // common
 
     @property
     def covers_some(self) -> bool:
@@ -294,7 +298,7 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
         )
     if len(chunks) > count:  # of long strides: most chunks between hold nothing that is wanted
         chunks = np.unique(axis.locate(low + abs(step) * np.arange(count))).tolist()
-    segments = SliceSegments(axis, first, step, count, chunks)
+    segments = SliceSegments(axis, low, step, count, chunks)
     if not isinstance(axis, RegularAxis):
         segments.chunks = [segment.chunk for segment in segments if segment.length > 0]
     return segments

@@ -34,13 +34,16 @@ class Points(NamedTuple):
 class ListedSegments(Sequence[Any]):
     """The segments of listed positions, in order of chunks: `Segment`s of one dimension, or `Points` of several.
 
-    `positions` are columns, one an output dimension, in the order of chunks.  `order` says where in the result each
-    stands, counted along the input dimensions, which have `sizes`; None where that is its own place.  The rows from
-    `bounds[n]` to `bounds[n + 1]` lie in one chunk, whose numbers are `chunks` and which begins at `starts`, both by
-    output dimension.  The chunks of the segments in each range of `uniform` have one shape.
+    Positions are columns, one an output dimension.  `order` brings them into the order of chunks, and says where in the
+    result each stands, counted along the input dimensions, which have `sizes`; None where that is its own place.  The
+    rows from `bounds[n]` to `bounds[n + 1]` lie in one chunk, whose numbers are `chunks` and which begins at `starts`,
+    both by output dimension.  The chunks of the segments in each range of `uniform` have one shape.
     """
 
-    __slots__ = ("_axes", "_flat", "bounds", "chunks", "order", "positions", "sizes", "starts", "uniform")
+    __slots__ = (
+        "_axes", "_counts", "_flat", "_given", "_sorted",
+        "bounds", "chunks", "order", "sizes", "starts", "uniform",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -50,17 +53,25 @@ class ListedSegments(Sequence[Any]):
         grouped: _Grouped,
     ) -> None:
         self.order, self.bounds = grouped
-        self.positions = positions if self.order is None else [each.take(self.order) for each in positions]
-        self.sizes, self._axes = sizes, axes
-        firsts = self.bounds[:-1]
-        self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, self.positions, strict=True)]
+        self.sizes, self._axes, self._given = sizes, axes, positions
+        firsts = self.bounds[:-1] if self.order is None else self.order[self.bounds[:-1]]
+        self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, positions, strict=True)]
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
         self.uniform = _uniform(axes, self.chunks)
+        self._counts = self.bounds[1:] - self.bounds[:-1]
+        self._sorted: Sequence[IntArray] | None = positions if self.order is None else None
         self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
 
     def __len__(self) -> int:
         """Return the number of segments."""
         return len(self.bounds) - 1
+
+    @property
+    def positions(self) -> Sequence[IntArray]:
+        """The positions, in the order of chunks."""
+        if self._sorted is None:
+            self._sorted = [each[self.order] for each in self._given]
+        return self._sorted
 
     @property
     def by_shard(self) -> list[range]:
@@ -110,8 +121,8 @@ class ListedSegments(Sequence[Any]):
         places: list[int] = (edges - edges[0]).tolist()
         return list(map(slice, places[:-1], places[1:]))
 
-    def addresses(self, span: range, strides: tuple[int, ...], step: int) -> IntArray:
-        """Return where the elements of some segments lie in memory, in elements.
+    def addresses(self, span: range, strides: tuple[int, ...], step: int) -> tuple[int, IntArray]:
+        """Return where the elements of some segments lie in memory, in elements: a number, and what each adds to it.
 
         `strides` are those of a chunk, by output dimension of the segments; the chunk of each begins `step` after that
         of the one before.
@@ -119,7 +130,9 @@ class ListedSegments(Sequence[Any]):
         first, stop = span.start, span.stop
         begin, end = int(self.bounds[first]), int(self.bounds[stop])
         if self._flat is None:  # most chunks have the strides of the first, so these are made once for all
-            self._flat = strides, _sum(self.positions, strides), _sum(self.starts, strides)
+            addresses = _sum(self._given, strides)  # and one column is sorted instead of all
+            ordered = addresses if self.order is None else addresses[self.order]
+            self._flat = strides, ordered, _sum(self.starts, strides)
         known, flat, starts = self._flat
         if known == strides:
             column, shifts = flat[begin:end], -starts[first:stop]
@@ -127,9 +140,9 @@ class ListedSegments(Sequence[Any]):
             column = _sum([values[begin:end] for values in self.positions], strides)
             shifts = -_sum([each[first:stop] for each in self.starts], strides)
         if len(span) == 1:
-            return column + shifts
+            return int(shifts[0]), column
         shifts += step * np.arange(len(span))
-        return column + np.repeat(shifts, np.diff(self.bounds[first : stop + 1]))
+        return 0, column + shifts.repeat(self._counts[first:stop])
 
 
 def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:
@@ -154,19 +167,56 @@ def listed_segments(
     count = len(positions[0])
     if not count:
         return ()
-    if all(each is not None and _is_one(axis, each) for axis, each in zip(axes, ends, strict=True)):
-        return ListedSegments(axes, positions, sizes, (None, np.array([0, count])))
-    grouped: _Grouped | None = _cut_up(axes[0], positions[0]) if len(axes) == 1 else None
-    if grouped is None:
-        numbers = [axis.locate(values) for axis, values in zip(axes, positions, strict=True)]
-        shapes = filter(_is_there, map(_sizes_of, axes, numbers))  # those of one shape stand together
-        grouped = _grouped([*shapes, *_by_shard(axes, numbers)])
-    return ListedSegments(axes, positions, sizes, grouped)
+    cut = [each for each in map(_Stretch.of, axes, positions, ends) if each.first < each.last]
+    grouped: _Grouped | None = (None, np.array([0, count])) if not cut else None
+    if len(cut) == 1:
+        grouped = _cut_up(*cut[0])
+    return ListedSegments(axes, positions, sizes, grouped or _grouped(list(_sorted_by(cut))))
 
 
-def _is_one(axis: Axis, ends: tuple[int, int]) -> bool:
-    """Return whether one chunk holds all positions from the least to the largest."""
-    return axis.chunk_of(ends[0]) == axis.chunk_of(ends[1])
+class _Stretch(NamedTuple):
+    """Positions along one dimension, and the numbers of the first and the last chunk that they touch."""
+
+    axis: Axis
+    positions: IntArray
+    first: int
+    last: int
+
+    @classmethod
+    def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Stretch:
+        """Return the chunks of positions, whose `ends` are looked for if they are not known."""
+        low, high = ends or (int(positions.min()), int(positions.max()))
+        return cls(axis, positions, axis.chunk_of(low), axis.chunk_of(high))
+
+
+class _SortedBy(NamedTuple):
+    """Numbers by which positions are sorted, the least and the largest."""
+
+    values: IntArray
+    low: int
+    high: int
+
+
+def _sorted_by(cuts: Sequence[_Stretch]) -> Iterator[_SortedBy]:
+    """Yield columns by which positions are sorted, for dimensions along which several chunks are touched.
+
+    Chunks of one shape stand together, and among them those of one shard.
+    """
+    numbers = [axis.locate(values) for axis, values, _, _ in cuts]
+    for (axis, _, _, _), each in zip(cuts, numbers, strict=True):
+        sizes = axis.sizes_of(each)
+        if sizes is not None:
+            yield _SortedBy(sizes, int(sizes.min()), int(sizes.max()))
+    whole = zip(cuts, numbers, strict=True)
+    if len(cuts) == 1 or all(axis.together == 1 for axis, _, _, _ in cuts):
+        yield from [_SortedBy(each, first, last) for (_, _, first, last), each in whole]
+        return
+    inside: list[_SortedBy] = []
+    for (axis, _, first, last), each in whole:
+        shards, entries = np.divmod(each, axis.together)
+        yield _SortedBy(shards, first // axis.together, last // axis.together)
+        inside.append(_SortedBy(entries, 0, axis.together - 1))
+    yield from inside
 
 
 def _sizes_of(axis: Axis, chunks: IntArray) -> IntArray | None:
@@ -182,14 +232,6 @@ def _uniform(axes: Sequence[Axis], chunks: Sequence[IntArray]) -> list[range]:
     return _alike(list(filter(_is_there, map(_sizes_of, axes, chunks))), len(chunks[0]))
 
 
-def _by_shard(axes: Sequence[Axis], numbers: Sequence[IntArray]) -> list[IntArray]:
-    """Return columns by which chunks are sorted: those of one shard stand together."""
-    if len(axes) == 1 or all(axis.together == 1 for axis in axes):
-        return list(numbers)
-    pairs = [np.divmod(values, axis.together) for values, axis in zip(numbers, axes, strict=True)]
-    return [each[part] for part in (0, 1) for each in pairs]
-
-
 def _alike(columns: Sequence[IntArray], count: int) -> list[range]:
     """Return the ranges of rows, of which there are `count`, in which all columns stay as they are."""
     if not columns or count == 1:
@@ -198,49 +240,41 @@ def _alike(columns: Sequence[IntArray], count: int) -> list[range]:
     return list(map(range, *(_edges(changed)[part].tolist() for part in (slice(-1), slice(1, None)))))
 
 
-def _cut_up(axis: Axis, positions: IntArray) -> _Grouped | None:
+def _cut_up(axis: Axis, positions: IntArray, first: int, last: int) -> _Grouped | None:
     """Return where ascending positions go over into other chunks; None where they do not ascend, or lie far apart."""
-    if (positions[1:] < positions[:-1]).any():
+    if last - first >= len(positions) or (positions[1:] < positions[:-1]).any():
         return None
-    low, high = axis.chunk_of(int(positions[0])), axis.chunk_of(int(positions[-1]))
-    if high - low >= len(positions):
-        return None
-    cuts = positions.searchsorted(axis.starts(np.arange(low + 1, high + 1)))
+    cuts = positions.searchsorted(axis.starts(np.arange(first + 1, last + 1)))
     bounds = np.concatenate(([0], cuts, [len(positions)]))
     filled = np.concatenate(([True], bounds[1:] > bounds[:-1]))
     return None, bounds[filled]
 
 
-def _grouped(numbers: Sequence[IntArray]) -> _Grouped:
-    """Return the order that brings equal chunks together, and where in it each chunk begins, and the last ends.
+def _grouped(columns: Sequence[_SortedBy]) -> _Grouped:
+    """Return the order that brings equal rows together, and where in it each run begins, and the last ends.
 
-    Chunk numbers become one key, and key and place one number to be sorted, where these fit: that takes a seventh of
-    the time of sorting places by keys.
+    The columns become one key, and key and place one number to be sorted, where these fit: that takes a seventh of the
+    time of sorting places by keys.
     """
-    lows = [int(column.min()) for column in numbers]
-    spans = [int(column.max()) - low + 1 for column, low in zip(numbers, lows, strict=True)]
-    size, count = len(numbers[0]), math.prod(spans)
-    if count == 1:
-        return None, np.array([0, size])
+    size, count = len(columns[0].values), math.prod([high - low + 1 for _, low, high in columns])
     bits = size.bit_length()
     if count < 2 ** (63 - bits):
         key: Any = 0
-        for column, low, span in zip(numbers, lows, spans, strict=True):
-            key = key * span + (column - low)
-        changed = key[1:] != key[:-1]
+        for values, low, high in columns:
+            key = key * (high - low + 1) + (values - low)
         if not (key[1:] < key[:-1]).any():
-            return None, _edges(changed)
+            return None, _edges(key[1:] != key[:-1])
         key = (key << bits) | np.arange(size)
         key.sort()
         ordered = key >> bits
         return key & ((1 << bits) - 1), _edges(ordered[1:] != ordered[:-1])
-    order = np.lexsort(numbers[::-1])
+    order = np.lexsort([values for values, _, _ in reversed(columns)])
     changed = np.zeros(size - 1, dtype=bool)
-    for column in numbers:
-        changed |= column[order][1:] != column[order][:-1]
+    for values, _, _ in columns:
+        changed |= values[order][1:] != values[order][:-1]
     return order, _edges(changed)
 
 
 def _edges(changed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
     """Return where runs begin, and the last ends, if `changed` says at which rows a new one begins."""
-    return np.concatenate(([0], np.flatnonzero(changed) + 1, [len(changed) + 1]))
+    return np.concatenate(([0], changed.nonzero()[0] + 1, [len(changed) + 1]))

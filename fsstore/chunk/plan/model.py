@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -61,6 +61,14 @@ class ChunkModel:
             return self.keys.of_columns(some)
         texts = [self.keys.parts(each.tolist(), dimension) for dimension, each in enumerate(some)]
         return texts[0] if len(texts) == 1 else list(map("".join, zip(*texts, strict=True)))
+
+    def keys_of_product(self, numbers: Sequence[Sequence[int]]) -> list[str]:
+        """Return the keys of all chunks that have one of some numbers along each dimension, in the order of chunks."""
+        some = numbers[: self.key_rank]
+        if not (some and self.keys.is_joined):
+            return self.keys_of([each.reshape(-1) for each in np.meshgrid(*numbers, indexing="ij")])
+        texts = [self.keys.parts(each, dimension) for dimension, each in enumerate(some)]
+        return texts[0] if len(texts) == 1 else list(map("".join, product(*texts)))
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
         """Return the numbers that make a key, without those of trailing field dimensions; None for other keys."""

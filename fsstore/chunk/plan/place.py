@@ -17,6 +17,7 @@ from fsstore.chunk.plan.boxed import copy_boxes
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
+from fsstore.chunk.tuning import BOXED_CELLS
 from fsstore.codec.chain.shard_layout import blocks_of
 from fsstore.codec.element_copy import copy_elements
 
@@ -48,8 +49,8 @@ class Placing(Protocol):
         """Copy the selected elements of the chunk to the array."""
         ...
 
-    def copy_out_run(self, cells: Sequence[Any], chunks: Array) -> bool:
-        """Copy the selected elements of chunks, rows of an array; False, and nothing copied, if not in fewer copies."""
+    def copy_out_run(self, cells: Sequence[Any], chunks: Array) -> None:
+        """Copy the selected elements of chunks, rows of an array, to the array."""
         ...
 
     def fill(self, cell: Any, value: Any) -> None:
@@ -142,12 +143,21 @@ class Placement:
         chunk, inside, view, outside = self._sides(cell, chunk)
         view[outside] = chunk[inside]
 
-    def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> bool:
-        """Copy the selected elements of chunks, rows of an array; False, and nothing copied, if not in fewer copies."""
-        if not self.plan.basic or self._lead or not isinstance(cells, CellRun):
-            return False
-        segments = cells.factors
-        return segments is not None and copy_boxes(self._view, segments, chunks)
+    def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> None:
+        """Copy the selected elements of chunks, rows of an array, to the array: as boxes where these are fewer."""
+        if len(cells) < BOXED_CELLS or not (isinstance(cells, CellRun) and self.plan.basic) or self._lead:
+            self._copy_out_each(cells, chunks)
+            return
+        begin = 0
+        for some, segments in cells.boxes():
+            end = begin + len(some)
+            if len(some) < BOXED_CELLS or not copy_boxes(self._view, segments, chunks[begin:end]):
+                self._copy_out_each(some, chunks[begin:end])
+            begin = end
+
+    def _copy_out_each(self, cells: Sequence[Cell], chunks: Array) -> None:
+        for cell, chunk in zip(cells, chunks, strict=True):
+            self.copy_out(cell, chunk)
 
     def copy_in(self, cell: Cell, chunk: Array) -> None:
         """Copy the elements of the array to their places in the chunk."""
@@ -259,9 +269,10 @@ class BoxPlacement:
         """Copy the selected elements of the chunk to where they go."""
         copy_elements(box.target, chunk[box.inside])
 
-    def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> bool:
-        """Return False: boxes go to arrays of their own."""
-        return False
+    def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> None:
+        """Copy the selected elements of chunks, rows of an array, to where they go."""
+        for box, chunk in zip(boxes, chunks, strict=True):
+            self.copy_out(box, chunk)
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""

@@ -231,7 +231,7 @@ def even(counts: Sequence[int], size: int) -> int:
     for count in reversed(counts):
         if whole * count > size:
             pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
-            return whole * pieces if 2 * whole * pieces > size else size
+            return whole * (pieces if 2 * whole * pieces > size else size // whole)
         whole *= count
     return whole
 

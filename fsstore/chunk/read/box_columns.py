@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.grid import ClippedAxis, IntArray
+from fsstore.chunk.plan.box_parts import BoxParts, chunk_ends, cut_boxes, rows_by_chunk
+from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
@@ -56,29 +57,13 @@ def may_wait(transform: IndexTransform, chunks: OpenChunks) -> bool:
     return touched <= chunks.most_chunks and math.prod(shape) <= chunks.most_elements
 
 
-class _Pieces(NamedTuple):
-    """Parts of boxes, each within one chunk, as columns.
-
-    A row says which box, which chunk, where the part lies in the chunk (`low` to `high`) and in the box (`begin` to
-    `end`), and whether it is the whole chunk (`covers`).
-    """
-
-    box: IntArray
-    chunk: IntArray
-    low: IntArray
-    high: IntArray
-    begin: IntArray
-    end: IntArray
-    covers: Any
-
-
 class _Wanted(NamedTuple):
     """The boxes of some reads, cut: which read each belongs to (`numbers`), and which array it goes to (`targets`)."""
 
     part: ChunkReader
     numbers: Sequence[int]
     targets: Sequence[Array]
-    pieces: _Pieces
+    pieces: BoxParts
 
 
 class BoxRun:
@@ -199,8 +184,8 @@ def _planned(alike: _Alike) -> BoxPlans:
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
     part = _reader(chunks)
-    pieces = _cut(first, sizes, np.array(chunks.steps), _ends(chunks.model, extent))
-    edges = _by_chunk(pieces) if numbers else np.zeros(1, np.int64)
+    pieces = cut_boxes(first, sizes, np.array(chunks.steps), chunk_ends(chunks.model.axes, extent))
+    edges = rows_by_chunk(pieces) if numbers else np.zeros(1, np.int64)
     codecs, shape, _ = part.layout
     size = math.prod(shape)
     wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1]) if numbers else edges[:0]
@@ -231,40 +216,7 @@ def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) ->
     return list(entries_at(list(touched.T), grid, model))
 
 
-def _ends(model: ChunkModel, extent: IntArray) -> IntArray:
-    """Return where the last chunk along each dimension ends, at the latest."""
-    clipped = [isinstance(axis, ClippedAxis) for axis in model.axes]
-    return np.where(clipped, extent, np.iinfo(np.int64).max)
-
-
-def _cut(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> _Pieces:
-    """Return the parts of boxes in each chunk, sorted by chunk."""
-    low = first // steps
-    counts = (first + sizes - 1) // steps - low + 1
-    each = counts.prod(1)
-    box = np.repeat(np.arange(len(first)), each)
-    rest = np.arange(len(box)) - np.repeat(np.cumsum(each) - each, each)
-    chunk = low[box]
-    for axis in range(len(steps)):
-        rest, place = np.divmod(rest, counts[box, axis])
-        chunk[:, axis] += place
-    order = np.lexsort(chunk.T)
-    box, chunk = box[order], chunk[order]
-    start, origin = chunk * steps, first[box]
-    begin = np.maximum(origin, start)
-    end = np.minimum(origin + sizes[box], start + steps)
-    covers = (end - begin == np.minimum(steps, ends - start)).all(1)
-    return _Pieces(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
-
-
-def _by_chunk(pieces: _Pieces) -> IntArray:
-    """Return where the rows of each chunk begin, and the last end."""
-    chunk = pieces.chunk
-    changed = np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1
-    return np.concatenate(([0], changed, [len(chunk)]))
-
-
-def _elements_decoded(part: ChunkReader, pieces: _Pieces) -> IntArray:
+def _elements_decoded(part: ChunkReader, pieces: BoxParts) -> IntArray:
     """Return how many elements are decoded for each part of a chunk if it is decoded by itself."""
     codecs, shape, order = part.layout
     elements = np.full(len(pieces.box), math.prod(shape))

@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import CellPlan
+from fsstore.chunk.plan.planner import CellPlan, chunks_along
 
 __all__ = ["CellBox", "Gather", "boxes", "split"]
 
@@ -68,8 +68,6 @@ class _Cut(NamedTuple):
 class CellBox(Sequence["CellBox"]):
     """Cells of a plan of listed positions: the products of the segments in `spans`, a range a component.
 
-    Their chunks have one shape.
-
     A cell is a box of one.
     """
 
@@ -106,13 +104,16 @@ class CellBox(Sequence["CellBox"]):
     def chunks(self) -> list[IntArray]:
         """The numbers of the chunks, a column an output dimension."""
         shape = tuple(map(len, self.spans))
-        columns: dict[int, IntArray] = {}
-        for place, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
+        count, columns = math.prod(shape), {}
+        places = np.unravel_index(np.arange(count), shape) if count not in shape else ()
+        for axis, (component, span) in enumerate(zip(self.plan.components, self.spans, strict=True)):
             listed = component.listed
             chunks: Sequence[Any] = [[component.segments[0].chunk]] if listed is None else listed.chunks
             for output, numbers in zip(component.outputs, chunks, strict=True):
                 own = np.asarray(numbers[span.start : span.stop])
-                columns[output] = np.broadcast_to(_along(own, place, len(shape)), shape).reshape(-1)
+                if len(own) < count:
+                    own = own[places[axis]] if places else own.repeat(count)
+                columns[output] = own
         return [columns[output] for output in range(len(columns))]
 
     @property
@@ -129,25 +130,44 @@ class CellBox(Sequence["CellBox"]):
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        return [model.key(self.numbers)] if len(self) == 1 else model.keys_of(self.chunks)
+        if len(self) == 1:
+            return [model.key(self.numbers)]
+        if not self.plan.separable:
+            return model.keys_of(self.chunks)
+        pairs = zip(self.plan.components, self.spans, strict=True)
+        return model.keys_of_product(
+            [chunks_along(each.segments)[span.start : span.stop] for each, span in pairs]
+        )
+
+    def of_one_shape(self) -> Iterator[tuple[CellBox, Sequence[int]]]:
+        """Yield boxes whose chunks have one shape, and the numbers of their cells in this one."""
+        parts = [
+            [span] if component.listed is None else _common(span, component.listed.uniform)
+            for component, span in zip(self.plan.components, self.spans, strict=True)
+        ]
+        whole = range(len(self))
+        if max(map(len, parts)) == 1:
+            yield self, whole
+            return
+        numbers = np.array(whole).reshape(list(map(len, self.spans)))
+        for spans in product(*parts):
+            pairs = zip(spans, self.spans, strict=True)
+            here = [slice(span.start - own.start, span.stop - own.start) for span, own in pairs]
+            yield CellBox(self.plan, spans), numbers[tuple(here)].reshape(-1).tolist()
 
 
 def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
     """Yield the cells of a plan of listed positions in boxes of up to `size`; of each of as many `lanes` in turn.
 
-    The chunks of a box have one shape.  Lanes are parts of the plan far from each other.
+    Lanes are parts of the plan far from each other.
     """
     if not plan.cell_count:
         return
-    parts = [
-        [range(1)] if component.listed is None else component.listed.uniform for component in plan.components
-    ]
-    for spans in product(*parts):
-        cut = _Cut.of(spans, size)
-        share = -(-cut.pieces // lanes)
-        for turn in range(share):
-            for number in range(turn, cut.pieces, share):
-                yield CellBox(plan, cut.box(number))
+    cut = _Cut.of(tuple([range(len(component.segments)) for component in plan.components]), size)
+    share = -(-cut.pieces // lanes)
+    for turn in range(share):
+        for number in range(turn, cut.pieces, share):
+            yield CellBox(plan, cut.box(number))
 
 
 def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
@@ -155,6 +175,9 @@ def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
     if not isinstance(cells, CellBox):
         for begin in range(0, len(cells), size):
             yield cells[begin : begin + size]
+        return
+    if len(cells) <= size:
+        yield cells
         return
     cut = _Cut.of(cells.spans, size)
     for number in range(cut.pieces):
@@ -177,9 +200,10 @@ class Gather:
     def target(self, cell: CellBox) -> None:
         """Return None: no cell is its chunk."""
 
-    def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> bool:
-        """Return False: cells of listed positions are gathered."""
-        return False
+    def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> None:
+        """Copy the selected elements of chunks, rows of an array, to the array."""
+        for cell, chunk in zip(cells, chunks, strict=True):
+            self.copy_out(cell, chunk)
 
     def numbers(self, cell: CellBox) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""
@@ -248,7 +272,9 @@ class Gather:
             if component.listed is None:
                 base += component.segments[0].inside * own[0]
             else:
-                columns.append(component.listed.addresses(span, own, apart))
+                first, column = component.listed.addresses(span, own, apart)
+                base += first
+                columns.append(column)
         return base, columns
 
     def _outside(self, cells: CellBox) -> tuple[Any, ...]:
@@ -264,6 +290,14 @@ class Gather:
         for place, each in enumerate(chosen):
             index += [_along(_as_array(values), place, len(chosen)) for values in each]
         return tuple(index)
+
+
+def _common(span: range, ranges: Sequence[range]) -> list[range]:
+    """Return what a range has in common with each of several that follow each other, and lie around it."""
+    if len(ranges) == 1:
+        return [span]
+    common = [range(max(span.start, each.start), min(span.stop, each.stop)) for each in ranges]
+    return [each for each in common if each]
 
 
 def _steps(counts: Sequence[int], step: int) -> list[int]:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan, plan
+from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan
 from fsstore.chunk.read.gather import Gather, boxes, split
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
@@ -104,12 +104,12 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
-    chunks, maps, out = request
+    chunks, _, out = request
     model = chunks.model
     if 0 in out.shape:
         return Planned([], out, 0)
     if model.shard is None:
-        outline = plan(maps, out, model.axes)
+        outline = request.outline()
         if isinstance(outline, ChunkBox):
             touched, windows = model.chain.decoded_size, [_window_of_box(request, outline)]
         else:
@@ -136,11 +136,11 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `later`, which makes them with others.
     """
-    chunks, maps, out = request
+    chunks, _, out = request
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    grid, found = (None, plan(maps, out, model.axes)) if model.shard is None else entries_of(request)
+    grid, found = (None, request.outline()) if model.shard is None else entries_of(request)
     chain = model.chain if grid is None else grid.layout.inner
     cells = found.cell_count
     if not cells:
@@ -288,17 +288,23 @@ def _sharers(windows: Sequence[Window]) -> int:
     """Return how many threads should make a read together: what a cache has is not decoded at all."""
     if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
         return 1
-    if windows[0].part.chunks.cache is not None:
+    chain = windows[0].part.usual_chain
+    if windows[0].part.chunks.cache is not None or _most_effort(windows, chain) < 2 * THREAD_WORTH_BYTES:
         return 1
     effort = sum(map(_effort_of, windows))
-    threads = windows[0].part.chunks.workers(windows[0].part.usual_chain.working_size)
+    threads = windows[0].part.chunks.workers(chain.working_size)
     return min(threads, int(effort // THREAD_WORTH_BYTES))
+
+
+def _most_effort(windows: Sequence[Window], chain: BoundChain) -> float:
+    """Return how long windows are decoded if all of each chunk is."""
+    return chain.effort * sum([len(window.cells) for window in windows])
 
 
 def _effort_of(window: Window) -> float:
     """Return how long a window is decoded; of few cells only as far as they are decoded."""
     chain, cells = window.part.usual_chain, window.cells
-    if not chain.decodes_spans or len(cells) > FEW_CELLS:
+    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
         return len(cells) * chain.effort
     size = math.prod(chain.chunk.shape)
     spans = [window.part.span(cell) or (0, size) for cell in cells]

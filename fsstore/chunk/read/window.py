@@ -20,12 +20,12 @@ from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import AnyCell, OutputMap
+from fsstore.chunk.plan.planner import Affine, AnyCell, ChunkBox, OutputMap, Plan, as_lists, plan, plan_cells
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
-from fsstore.chunk.tuning import SPAN_SHARE
+from fsstore.chunk.tuning import GATHERED_ELEMENTS, SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
@@ -105,7 +105,7 @@ class ChunkReader(NamedTuple):
         first, stop = 0 if chain.spans_from_start else span[0], span[1]
         return None if stop - first > SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
-    def shaped_alike(
+    def of_one_shape(
         self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> Iterator[tuple[ChunkReader, Sequence[ReadCell], Sequence[Any], Sequence[ReadResult]]]:
         """Yield what reads chunks of one shape, and of these the cells, what they are called, and what was found."""
@@ -113,7 +113,7 @@ class ChunkReader(NamedTuple):
         if model.bind is None or not isinstance(cells, CellRun):
             yield self, cells, identities, answers
             return
-        for shape, places, some in cells.shaped_alike(model):
+        for shape, places, some in cells.of_one_shape(model):
             reader = self._replace(shaped=model.bind(shape))
             yield reader, some, [identities[place] for place in places], answers_at(answers, places)
 
@@ -124,12 +124,17 @@ class ChunkReader(NamedTuple):
 
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
-        if self.shaped is None and self.chunks.model.bind is not None and not isinstance(cells, CellBox):
+        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
+            for some, numbers in cells.of_one_shape():
+                if some is cells:
+                    self._pick(self.placement, some, identities, answers)
+                    continue
+                known = [identities[number] for number in numbers]
+                self._pick(self.placement, some, known, answers_at(answers, list(numbers)))
+            return True
+        if self.shaped is None and self.chunks.model.bind is not None:
             return False  # a few chunks, perhaps of several shapes
         chain = self.chain(cells[0])
-        if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
-            self._pick(self.placement, cells, identities, answers)
-            return True
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
         here = [cells[number] for number in present] if missing else cells
@@ -140,7 +145,7 @@ class ChunkReader(NamedTuple):
             run = chain.decode_run_to_scratch(values[begin : begin + size]) if size > 1 else None
             if run is None:
                 return False
-            self._place(here[begin : begin + size], run)
+            self.placement.copy_out_run(here[begin : begin + size], self._view(run, lead=1))
         for number in sorted(missing):
             self._fill(cells[number], identities[number])
         return True
@@ -149,7 +154,7 @@ class ChunkReader(NamedTuple):
         self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> None:
         """Put the selected elements of listed positions in their places: of as many chunks at once as can be."""
-        chain, begin = self.chain(cells[0]), 0
+        chain, begin = self.chain(cells), 0
         for some in split(cells, chain.run_length if chain.run_length > 1 else len(cells)):
             end = begin + len(some)
             present, values = values_of(answers[begin:end])
@@ -188,12 +193,6 @@ class ChunkReader(NamedTuple):
         """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
         run = chain.decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
-
-    def _place(self, cells: Sequence[ReadCell], run: Array) -> None:
-        if self.placement.copy_out_run(cells, self._view(run, lead=1)):
-            return
-        for cell, chunk in zip(cells, run, strict=True):
-            self.placement.copy_out(cell, self._view(chunk))
 
     def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
@@ -303,6 +302,24 @@ class ReadRequest(NamedTuple):
     maps: Sequence[OutputMap]
     out: Array
 
+    def outline(self) -> Plan:
+        """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
+        chunks, maps, out = self
+        model, chain = chunks.model, chunks.model.chain
+        found, shape = plan(maps, out, model.axes), chain.chunk.shape
+        if (
+            isinstance(found, ChunkBox)
+            or chain.run_length < 2
+            or len(maps) != len(shape)
+            or model.bind is not None
+        ):
+            return found
+        steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
+        uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
+        if not (uneven and found.basic and 1 < out.size <= GATHERED_ELEMENTS * found.cell_count):
+            return found  # or the same is selected of each, and copied as boxes
+        return plan_cells(as_lists(maps, out.shape), out.shape, model.axes)
+
 
 class Planned(NamedTuple):
     """A read that is planned: its windows, the result they fill, and how many bytes are decoded for it."""
@@ -338,7 +355,7 @@ def decode(window: Window, answers: Answers) -> None:
     if len(cells) < 2 or cache is not None:
         _decode_each(part, cells, identities, answers)
     else:
-        for reader, *some in part.shaped_alike(cells, identities, answers):
+        for reader, *some in part.of_one_shape(cells, identities, answers):
             if len(some[0]) < 2 or not reader.decode_together(*some):
                 _decode_each(reader, *some)
     if part.chunks.meter is not None:

@@ -15,7 +15,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from itertools import chain, product
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -56,7 +56,7 @@ class ShardEntries:
         self.grid, self.plan = grid, touched
         outputs = sum([len(component.outputs) for component in touched.components])
         self._levels = grid.numbering(outputs - len(grid.shape))
-        self._kept_groups: list[dict[tuple[int, ...], list[tuple[Any, Number]]]] | None = None
+        self._kept_groups: list[_Groups] | None = None
 
     @classmethod
     def touched_by(
@@ -67,7 +67,7 @@ class ShardEntries:
         return cls(grid, plan_cells(maps, shape, entry_axes(grid, model)))
 
     @property
-    def _groups(self) -> list[dict[tuple[int, ...], list[tuple[Any, Number]]]]:
+    def _groups(self) -> list[_Groups]:
         """The segments by component and shard, which requests for listed positions do not need."""
         if self._kept_groups is None:
             self._kept_groups = [_group(component, self._levels) for component in self.plan.components]
@@ -126,31 +126,23 @@ class ShardEntries:
         """Return the cells of some shards, by component, and their identities."""
         keys = CellRun(shard_plan, range(math.prod(map(len, chosen))), chosen).keys(model)
         found = [
-            [group[_chunk(segment)] for segment in segments]
-            for group, segments in zip(self._groups, chosen, strict=True)
+            groups.among(list(map(_chunk, segments)))
+            for groups, segments in zip(self._groups, chosen, strict=True)
         ]
-        cells, numbers = self._product([list(chain.from_iterable(groups)) for groups in found])
+        cells, numbers = self._product([group for group, _ in found])
         steps = [math.prod(map(len, chosen[axis + 1 :])) for axis in range(len(chosen))]
-        owners = _sums(
-            [
-                np.repeat(np.arange(len(groups)) * step, list(map(len, groups)))
-                for groups, step in zip(found, steps, strict=True)
-            ]
-        )
+        owners = _sums([np.multiply(each, step) for (_, each), step in zip(found, steps, strict=True)])
         if isinstance(numbers, np.ndarray):
             return cells, EntryRun(keys, owners, numbers)
         keyed = map(keys.__getitem__, owners.tolist())
         return cells, [_identity(key, number) for key, number in zip(keyed, numbers, strict=True)]
 
-    def _product(
-        self, groups: Sequence[Sequence[tuple[Any, Number]]]
-    ) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
+    def _product(self, groups: Sequence[_Numbered]) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
         """Return the cells of segments by component, and their numbers."""
-        segments = [[segment for segment, _ in group] for group in groups]
-        numbers = [[number for _, number in group] for group in groups]
-        count = math.prod(map(len, groups))
+        numbers = [group.numbers for group in groups]
+        count = math.prod(map(len, numbers))
         single = len(self.grid.layouts) == 1
-        cells = CellRun(self.plan, range(count), segments)
+        cells = CellRun(self.plan, range(count), [group.segments for group in groups])
         if single and count > FEW_CELLS:
             return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
@@ -242,40 +234,71 @@ def _identity(key: str, number: int | tuple[int, ...]) -> Any:
     return identity
 
 
-class _SliceGroups(dict[tuple[int, ...], list[tuple[Any, Number]]]):
-    """The segments of a slice by the shard they fall into, made when a shard is asked for: there may be very many."""
+class _Numbered(NamedTuple):
+    """Segments along a component, and what each adds to the number of its sub-chunk."""
+
+    segments: Sequence[Any]
+    numbers: Sequence[Number]
+
+
+class _Groups(dict[tuple[int, ...], _Numbered]):
+    """The segments along a component, by the shard they fall into."""
+
+    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
+        """Return the segments of shards that follow each other, and of each which shard it falls into."""
+        found = [self[shard] for shard in shards]
+        segments = list(chain.from_iterable([group.segments for group in found]))
+        numbers = list(chain.from_iterable([group.numbers for group in found]))
+        owners = np.repeat(np.arange(len(found)), [len(group.numbers) for group in found])
+        return _Numbered(segments, numbers), owners
+
+
+class _SliceGroups(_Groups):
+    """The segments of a slice: those of shards that follow each other are a slice again, and none is made for it."""
 
     def __init__(self, output: int, segments: SliceSegments, levels: Sequence[Numbering]) -> None:
         super().__init__()
         self._output, self._segments, self._levels = output, segments, levels
+        self._size = levels[0].shard[output]
 
-    def __missing__(self, shard: tuple[int, ...]) -> list[tuple[Any, Number]]:
-        """Make the segments of a shard."""
-        output, levels, chunks = self._output, self._levels, self._segments.chunks
-        size = levels[0].shard[output]
-        low, high = [bisect_left(chunks, number * size) for number in (shard[0], shard[0] + 1)]
-        made = self._segments[low:high]
-        if len(levels) == 1:
-            stride = levels[0].stride[output]
-            found: list[tuple[Any, Number]] = [(each, each.chunk % size * stride) for each in made]
-        else:
-            found = [(each, tuple([level.add(output, each.chunk) for level in levels])) for each in made]
-        self[shard] = found
+    def __missing__(self, shard: tuple[int, ...]) -> _Numbered:
+        """Find the segments of a shard."""
+        found = self[shard] = self._with_numbers(self._between(shard[0], shard[0]))
         return found
 
+    def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
+        """Return the segments of shards that follow each other, and of each which shard it falls into."""
+        segments = self._between(shards[0][0], shards[-1][0])
+        own = np.array(segments.chunks, np.int64) // self._size
+        return self._with_numbers(segments), np.searchsorted(np.array(shards)[:, 0], own)
 
-def _group(
-    component: PlanComponent, levels: Sequence[Numbering]
-) -> dict[tuple[int, ...], list[tuple[Any, Number]]]:
+    def _between(self, first: int, last: int) -> SliceSegments:
+        """Return the segments that fall into one of some shards that follow each other."""
+        low, high = [bisect_left(self._segments.chunks, number * self._size) for number in (first, last + 1)]
+        return self._segments[low:high]
+
+    def _with_numbers(self, segments: SliceSegments) -> _Numbered:
+        output, levels, size = self._output, self._levels, self._size
+        if len(levels) > 1:
+            added = [tuple([level.add(output, chunk) for level in levels]) for chunk in segments.chunks]
+            return _Numbered(segments, added)
+        stride = levels[0].stride[output]
+        return _Numbered(segments, [chunk % size * stride for chunk in segments.chunks])
+
+
+def _group(component: PlanComponent, levels: Sequence[Numbering]) -> _Groups:
     """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
     outputs, _, segments = component
     if isinstance(segments, SliceSegments):
         return _SliceGroups(outputs[0], segments, levels)
-    groups: dict[tuple[int, ...], list[tuple[Any, Number]]] = {}
+    found: dict[tuple[int, ...], tuple[list[Any], list[Number]]] = {}
     outer, single = levels[0], len(levels) == 1
     for segment in segments:
         pairs = list(zip(outputs, _chunk(segment), strict=True))
-        shard = tuple([number // outer.shard[output] for output, number in pairs])
         added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]
-        groups.setdefault(shard, []).append((segment, added[0] if single else tuple(added)))
-    return groups
+        here, numbers = found.setdefault(
+            tuple([number // outer.shard[output] for output, number in pairs]), ([], [])
+        )
+        here.append(segment)
+        numbers.append(added[0] if single else tuple(added))
+    return _Groups({shard: _Numbered(*each) for shard, each in found.items()})

@@ -10,5 +10,6 @@
 * `small_writes`: small writes made together: begun one by one, carried out in the order in which they were begun
 * `stored_shard`: A stored shard of which a part is rewritten, read little by little: memory for all of it may not
   be there
+* `written_boxes`: boxes that small writes put into one array: what they change of each chunk, from columns of integers
 * `writer`: storing windows of changed chunks, again and again until no other writer comes between
 """

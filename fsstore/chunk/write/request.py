@@ -33,8 +33,9 @@ from fsstore.chunk.tuning import (
 )
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.order import before, in_order, over, touched
-from fsstore.chunk.write.small_writes import settle, write_small
+from fsstore.chunk.write.small_writes import are_begun_together, settle, write_small, write_together
 from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
+from fsstore.chunk.write.written_boxes import written_box
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
@@ -52,6 +53,9 @@ def write(request: WriteRequest) -> Future[Any]:
     Writes that were begun before at the same chunks are stored before.
     """
     model, store = request.chunks.model, request.chunks.store
+    begun = _begun_together(request)
+    if begun is not None:
+        return begun
     cut = plan(request.maps, request.values, model.axes)
     cells = cut.cell_count
     if not cells:
@@ -68,6 +72,20 @@ def write(request: WriteRequest) -> Future[Any]:
     if not before(store, lambda: touched(cut, model)):
         return begin()
     return in_order(store, touched(cut, model), lambda ended: _ending(begin(), ended))
+
+
+def _begun_together(request: WriteRequest) -> Future[None] | None:
+    """Begin to write a small box beside others, unplanned; None if it is no such box, or waits for a large write."""
+    box = written_box(request) if are_begun_together() else None
+    if box is None:
+        return None
+    model, store, steps = request.chunks.model, request.chunks.store, request.chunks.steps or ()
+    cells = box.chunk_count(steps)
+    if not _is_small(request, cells):
+        return None
+    if before(store, lambda: touched(plan(request.maps, request.values, model.axes), model)):
+        return None
+    return write_together(request, box, cells)
 
 
 def _ending(future: Future[Any], ended: WorkEnd) -> Future[Any]:

@@ -8,10 +8,10 @@ values.  A pool thread makes them in batches when somebody asks for one of the r
 moment: batches are as large as they can be, and the caller who begins more has the interpreter to itself.  Where
 writing waits for a disk it begins at once, since the disk and the caller do not stand in each other's way.
 
-Two writes that touch one chunk are never under way at once, and the earlier one comes first.  Within a batch their
-changes are made one after the other, and the chunk is read, encoded and stored once.  Reads of the array see what was
-begun before: they finish it first, with `settle`.  Writing the same
-values again, which is what becomes of a batch that fails, changes nothing.
+One batch of a store is under way at a time.  Within a batch the changes of a chunk are made in the order in which their
+writes were begun, and the chunk is read, encoded and stored once.  Boxes wait unplanned, and are planned when they are
+written, all those of an array at once (`written_boxes`).  Reads of the array see what was begun before: they finish it
+first, with `settle`.  Writing the same values again, which is what becomes of a batch that fails, changes nothing.
 
 All is written before a process forks, because nobody would in the child, and before the interpreter exits.
 """
@@ -20,12 +20,14 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import pairwise
 from typing import NamedTuple
 
-from fsstore.chunk.plan.planner import Plan
+from fsstore.chunk.plan.box_parts import PlainBox
+from fsstore.chunk.plan.planner import Plan, plan
 from fsstore.chunk.tuning import (
     SMALL_BATCH_BYTES,
     SMALL_BATCH_CHUNKS,
@@ -36,6 +38,7 @@ from fsstore.chunk.tuning import (
 )
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
+from fsstore.chunk.write.written_boxes import changed_by_boxes
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
@@ -44,7 +47,7 @@ from fsstore.runtime.state import OfProcess, OfThread
 from fsstore.runtime.together import Outcome, outcomes, tell
 from fsstore.runtime.wake import Bell, Flag
 
-__all__ = ["settle", "unfinished", "write_small"]
+__all__ = ["are_begun_together", "settle", "unfinished", "write_small", "write_together"]
 
 
 _lock = fork.lock()  # guards the queues
@@ -93,21 +96,18 @@ class _WriteFuture(Copied):
 
 
 class _Begun(NamedTuple):
-    """A write that waits: its number, its future, and its changes by the keys of the chunks."""
+    """A write that waits: its number, its future, the request, which is a box or has a plan, and how many chunks."""
 
     number: int
     future: Future[None]
-    changes: Mapping[str, Change]
-
-    @property
-    def of(self) -> RequestChanges:
-        """The request that its changes belong to."""
-        return next(iter(self.changes.values())).of
+    request: WriteRequest
+    cut: Plan | PlainBox
+    cells: int
 
     @property
     def size(self) -> int:
         """How much memory it takes."""
-        return self.of.request.values.nbytes + SMALL_WRITE_BYTES
+        return self.request.values.nbytes + SMALL_WRITE_BYTES
 
 
 class _StoreQueue:
@@ -121,13 +121,13 @@ class _StoreQueue:
         self._has_job = False
         self._awaited = Flag()  # set when what waits is to be made
         self._paths: dict[int, str] = {}  # of writes that are not finished
-        self._busy: set[str] = set()  # chunks that are being written
+        self._is_making = False
 
-    def add(self, path: str, future: Future[None], changes: Mapping[str, Change]) -> None:
+    def add(self, future: Future[None], request: WriteRequest, cut: Plan | PlainBox, cells: int) -> None:
         """Have a write wait for its turn."""
         self._begun += 1
-        write = _Begun(self._begun, future, changes)
-        size, number = write.size, write.number
+        write = _Begun(self._begun, future, request, cut, cells)
+        size, number, path = write.size, write.number, request.chunks.store.path
         # no call comes between these steps, and so no Ctrl-C
         self._paths[number] = path
         self._waiting_bytes += size
@@ -183,37 +183,30 @@ class _StoreQueue:
         self._finished.wait_until(over)
 
     def _work(self, *, is_job: bool = True) -> None:
-        """Carry out what can be; what waits for chunks under way is taken when these are finished."""
+        """Carry out what waits, unless another thread is at it, which will go on with the rest."""
         while batch := self._take(is_job=is_job):
             with _busy():
                 found = _make(self._driver, batch)
             with _lock:
                 for write in batch:
                     del self._paths[write.number]
-                    self._busy.difference_update(write.changes)
+                self._is_making = False
                 if not self._paths:
                     _queues.now.pop(self._driver, None)
             self._finished.ring()
             tell([write.future for write in batch], found)
 
     def _take(self, *, is_job: bool) -> list[_Begun]:
-        """Return the next writes whose chunks nobody writes and no earlier write waits for; none ends a job."""
+        """Return the next writes, none while others are under way; none ends a job."""
         batch: list[_Begun] = []
-        later: list[_Begun] = []
-        keys: set[str] = set()
+        cells = 0
         with _lock:
-            blocked = set(self._busy)
-            while self._waiting and len(keys) < SMALL_BATCH_CHUNKS:
+            while self._waiting and not self._is_making and cells < SMALL_BATCH_CHUNKS:
                 write = self._waiting.popleft()
-                if blocked.isdisjoint(write.changes):
-                    batch.append(write)
-                    keys.update(write.changes)
-                    self._waiting_bytes -= write.size
-                else:
-                    later.append(write)
-                    blocked.update(write.changes)
-            self._waiting.extendleft(reversed(later))
-            self._busy |= keys
+                batch.append(write)
+                cells += write.cells
+                self._waiting_bytes -= write.size
+            self._is_making = self._is_making or bool(batch)
             if is_job and not batch:
                 self._has_job = False
         return batch
@@ -223,8 +216,8 @@ def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
     """Make the writes of a batch."""
 
     async def store(writes: Sequence[_Begun]) -> list[None]:
-        threads = writes[0].of.request.chunks.threads
-        for window in _windows([write.changes for write in writes if not write.future.cancelled()]):
+        threads = writes[0].request.chunks.threads
+        for window in _windows(_changed([write for write in writes if not write.future.cancelled()])):
             await Writer(driver, threads=threads, late=len(window) > 1).store(window)
         return [None] * len(writes)
 
@@ -234,21 +227,46 @@ def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
         return [error] * len(batch)
 
 
-def _windows(writes: Sequence[Mapping[str, Change]]) -> Iterator[list[Changed]]:
-    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out.
+def _changed(writes: Sequence[_Begun]) -> Iterator[Changed]:
+    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out."""
+    by_path: dict[str, list[_Begun]] = {}
+    for write in writes:
+        by_path.setdefault(write.request.chunks.store.path, []).append(write)
+    paths = sorted(by_path)
+    if any(
+        other.startswith(path) for path, other in pairwise(paths)
+    ):  # chunks of one may be those of another
+        by_path = {"": [*writes]}
+    for alike in by_path.values():
+        boxes = [write.cut for write in alike if isinstance(write.cut, PlainBox)]
+        requests = [write.request for write in alike]
+        chunks, _, _, elide = requests[0]
+        if len(boxes) == len(alike) and all(
+            each.chunks is chunks and each.elide == elide for each in requests
+        ):
+            yield from changed_by_boxes(chunks, requests, boxes)
+        else:
+            yield from _changed_by_plans(alike)
 
-    The chunks of a window are in memory together.
-    """
+
+def _changed_by_plans(writes: Sequence[_Begun]) -> Iterator[Changed]:
     by_key: dict[str, list[Change]] = {}
-    for changes in writes:
-        for key, change in changes.items():
+    for _, _, request, cut, _ in writes:
+        axes = request.chunks.model.axes
+        planned = plan(request.maps, request.values, axes) if isinstance(cut, PlainBox) else cut
+        for key, (change,) in RequestChanges(request, planned).window():
             if change.is_whole:
                 by_key[key] = [change]
             else:
                 by_key.setdefault(key, []).append(change)
+    yield from by_key.items()
+
+
+def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:
+    """Yield parts of what is written, each of chunks that are in memory together."""
     window: list[Changed] = []
     size = 0
-    for pair in by_key.items():
+    for pair in changed:
         chunk_bytes = pair[1][0].of.chunk_bytes
         if window and size + chunk_bytes > SMALL_BATCH_BYTES:
             yield window
@@ -267,28 +285,42 @@ def _finish(queues: dict[KvDriver, _StoreQueue]) -> None:
 _queues: OfProcess[dict[KvDriver, _StoreQueue]] = OfProcess(dict, finish=_finish)
 
 
+def are_begun_together() -> bool:
+    """Return whether this thread has begun a small write before whose result it has not asked for, or is at one."""
+    own = _own.now
+    return own.future is not None or own.is_busy
+
+
 def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> Future[None]:
     """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
-    driver, path = request.chunks.store
-    future = futures.make(_WriteFuture, futures.PENDING)
-    future.queue = None
-    own = _own.now
-    is_alone = own.future is None and not own.is_busy
-    own.future = future
-    if is_alone and here:
-        settle(request.chunks.store)
-        writer, window = Writer(driver, late=late), RequestChanges(request, cut).window()
-        with _busy():
-            done = execution.start(writer.store(window), waits=False)
-        tell([future], [futures.error_of(done)])
-        return future
-    changes = RequestChanges(request._replace(values=request.values.copy()), cut)
-    by_key = {key: change for key, (change,) in changes.window()}
+    if not here or are_begun_together():
+        return write_together(request, cut, cut.cell_count)
+    future = _remembered()
+    settle(request.chunks.store)
+    writer, window = Writer(request.chunks.store.driver, late=late), RequestChanges(request, cut).window()
+    with _busy():
+        done = execution.start(writer.store(window), waits=False)
+    tell([future], [futures.error_of(done)])
+    return future
+
+
+def write_together(request: WriteRequest, cut: Plan | PlainBox, cells: int) -> Future[None]:
+    """Begin to write a box or what has a plan, of few chunks, on a pool thread, with a copy of the values."""
+    future, driver = _remembered(), request.chunks.store.driver
+    request = request._replace(values=request.values.copy())
     with _lock:
         queue = _queues.now.get(driver) or _queues.now.setdefault(driver, _StoreQueue(driver))
         future.queue = queue
-        queue.add(path, future, by_key)
+        queue.add(future, request, cut, cells)
     queue.work_on()
+    return future
+
+
+def _remembered() -> _WriteFuture:
+    """Return the future of a write that this thread begins."""
+    future = futures.make(_WriteFuture, futures.PENDING)
+    future.queue = None
+    _own.now.future = future
     return future
 
 

@@ -16,7 +16,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.place import placement_of
+from fsstore.chunk.plan.place import Sending, placement_of
 from fsstore.chunk.plan.planner import AnyCell, ChunkBox, Plan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.changed_chunk import Portions, joined
@@ -42,22 +42,39 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.runtime import execution
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Change", "Changed", "RequestChanges", "Writer"]
+__all__ = ["Change", "Changed", "Changes", "RequestChanges", "Writer"]
 
 
-class RequestChanges:
-    """The changes of one request: the keys of its cells, and how each is encoded."""
+class Changes:
+    """Changes of chunks of one array, and how they are encoded: those of one request, or the boxes of several.
 
-    __slots__ = ("_cut", "_placement", "cache", "chunk_bytes", "encoder", "request")
+    The request says which array it is, and whether chunks that equal the fill value are stored.
+    """
+
+    __slots__ = ("cache", "chunk_bytes", "encoder", "request")
+
+    def __init__(self, request: WriteRequest, placement: Sending) -> None:
+        self.request, self.cache = request, request.chunks.cache
+        self.chunk_bytes = request.chunks.model.chain.decoded_size
+        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
+        keeps = not request.chunks.store.driver.features.conditional_delete
+        self.encoder = ChunkEncoder(request, placement, keeps=keeps)
+
+    def forget(self, key: str) -> None:
+        """Drop what is cached of a chunk."""
+        if self.cache is not None:
+            self.cache.forget(key[len(self.request.chunks.store.path) :])
+
+
+class RequestChanges(Changes):
+    """The changes of one request, with the keys of its cells."""
+
+    __slots__ = ("_cut", "_placement")
 
     def __init__(self, request: WriteRequest, cut: Plan) -> None:
         self._cut = cut.onto(request.values)  # which may be a copy of those it was planned for
-        self.request, self.cache = request, request.chunks.cache
-        self.chunk_bytes = request.chunks.model.chain.decoded_size
         self._placement = placement_of(self._cut, request.values)
-        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
-        keeps = not request.chunks.store.driver.features.conditional_delete
-        self.encoder = ChunkEncoder(request, self._placement, keeps=keeps)
+        super().__init__(request, self._placement)
 
     def window(self) -> list[Changed]:
         """Return all changes, which are few."""
@@ -93,16 +110,11 @@ class RequestChanges:
                 begin = at + 1
         yield from filter(None, (window[begin:],))
 
-    def forget(self, key: str) -> None:
-        """Drop what is cached of a chunk."""
-        if self.cache is not None:
-            self.cache.forget(key[len(self.request.chunks.store.path) :])
-
 
 class Change(NamedTuple):
     """The change of one chunk by one request; `is_whole` if nothing of what is stored of the chunk is left."""
 
-    of: RequestChanges
+    of: Changes
     cell: AnyCell
     is_whole: bool
 
@@ -240,11 +252,13 @@ class Writer:
             return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
 
         of = window[0][1][0].of
-        alone = all(len(changes) == 1 and changes[0].of is of for _, changes in window)
+        alone = isinstance(of, RequestChanges) and all(
+            len(changes) == 1 and changes[0].of is of for _, changes in window
+        )
         runs: Sequence[Sequence[Changed]]
         if len(window) == 1:
             runs = [window]
-        elif alone:
+        elif alone and isinstance(of, RequestChanges):
             runs = list(of.runs(window))
         else:
             step = max(1, rows_together(of.request.chunks.model.chain))

@@ -11,7 +11,7 @@ from fsstore.format.extension.contract import read_extension
 from fsstore.index.interval import MAX_FINITE
 from fsstore.values import registry
 
-__all__ = ["axes_of", "first_chunk"]
+__all__ = ["axes_of", "first_chunk", "is_same_grid"]
 
 
 def axes_of(grid: Any, shape: Sequence[int]) -> tuple[Axis, ...]:
@@ -26,6 +26,14 @@ def axes_of(grid: Any, shape: Sequence[int]) -> tuple[Axis, ...]:
 def first_chunk(axes: Sequence[Axis]) -> tuple[int, ...]:
     """Return the shape of the first chunk."""
     return tuple(axis.size(0) for axis in axes)
+
+
+def is_same_grid(axes: Sequence[Axis], others: Sequence[Axis]) -> bool:
+    """Return whether the first axes are those of the same regular grid as others."""
+    return all(
+        isinstance(axis, RegularAxis) and isinstance(other, RegularAxis) and axis.step == other.step
+        for axis, other in zip(axes, others, strict=False)
+    )
 
 
 def _axis(sizes: int | Sequence[int], extent: int) -> Axis:

@@ -112,6 +112,9 @@ class ArchiveMember(NamedTuple):
     """Bytes to read besides the packed data so that the local header is surely or very likely included."""
 
 
+_FIELDS = ArchiveMember._fields[1:]  # all but its name
+
+
 def find_end(tail: bytes) -> DirectoryEnd:
     """Return the end of an archive of which `tail` are the last bytes (`TAIL` of them, or the whole file)."""
     at = _last_end(tail)
@@ -164,10 +167,10 @@ def _find_end64(tail: bytes, locator: int, fields: tuple[Any, ...]) -> Directory
 
 @dataclass(frozen=True, eq=False)
 class Directory:
-    """The members of an archive.  `index` maps names to rows of the columns."""
+    """The members of an archive.  `index` maps names to rows of the table, whose columns are the fields of a member."""
 
     index: dict[str, int]
-    columns: dict[str, npt.NDArray[np.int64]]
+    table: npt.NDArray[np.int64]
 
     @cached_property
     def _ordered(self) -> list[bytes]:
@@ -185,19 +188,12 @@ class Directory:
         row = self.index.get(name)
         if row is None:
             return None
-        column = self.columns
-        return ArchiveMember(
-            name,
-            *(
-                int(column[field][row])
-                for field in ("offset", "packed", "size", "crc", "method", "flags", "slack")
-            ),
-        )
+        return ArchiveMember(name, *self.table[row].tolist())
 
     def sizes(self, names: Sequence[bytes]) -> list[int]:
         """Return the uncompressed sizes of members."""
         rows = [self.index[name] for name in keys_texts(names)]
-        sizes: list[int] = self.columns["size"][rows].tolist()
+        sizes: list[int] = self.table[rows, _FIELDS.index("size")].tolist()
         return sizes
 
 
@@ -221,7 +217,7 @@ def parse_directory(data: bytes, entries: int, *, shift: int, limit: int) -> Dir
     columns["slack"] = _slack(columns, records, limit)
     hidden = {name for name in set(names) if is_hidden(name)}
     index = {name: row for row, name in enumerate(names) if name not in hidden} if hidden else _rows(names)
-    return Directory(index, columns)
+    return Directory(index, np.stack([columns[field] for field in _FIELDS], axis=1))
 
 
 def _rows(names: list[str]) -> dict[str, int]:

@@ -140,12 +140,11 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         if read.start == read.stop and "range" not in options:
             return fit(RangeAnswer(b"", start, meta["size"], generation_of(meta)), read)
         body = self._body(result, result.range[1] - start)
-        span = f"bytes {start}-{start + len(body) - 1}/{meta['size']}" if body else None
         piece = received(
             206 if body else 200,
             body,
             size=result.range[1] - start,
-            span=span,
+            place=(start, start + len(body), meta["size"]),
             generation=generation_of(meta),
         )
         return fit(piece, read)
@@ -213,7 +212,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         stream: Any = None
         last: str | None = None  # path listed; a listing that broke off goes on behind it
 
-        def page() -> list[Entry] | None:
+        def page() -> list[Entry]:
             nonlocal stream, last
             try:
                 if stream is None:
@@ -223,18 +222,20 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
                             self._stores(self._patience), directory or None, chunk_size=_LIST_PAGE, **more
                         )
                     )
-                found = next(stream, None)
+                found = next(stream, ())
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 stream = None
                 failure = located(error, "listing", self.shown + directory)
             else:
-                entries = [Entry(meta["path"], meta["size"]) for meta in found or ()]
+                entries = [Entry(meta["path"], meta["size"]) for meta in found]
                 last = entries[-1].key if entries else last
-                return None if found is None else entries
+                return entries
             raise failure
 
-        while (entries := await execution.offload(persist_blocking, self.retry, page)) is not None:
+        while entries := await execution.offload(persist_blocking, self.retry, page):
             yield entries
+            if len(entries) < _LIST_PAGE:  # obstore fills all but the last
+                return
 
 
 def _patience(size: int, idle_s: float) -> int:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from fsstore.errors import OutOfRangeError, UnavailableError
 from fsstore.kvstore.contract.byte_range import clipped_range, resolve_range
@@ -29,6 +29,10 @@ __all__ = [
 NO_TAG = '"-"'
 """Equal to the tag of no object: for generations that another store made."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+Place: TypeAlias = tuple[int, int, int | None]
+"""Where bytes stand: the first, the one behind the last, and the size of the value where it is known."""
 
 
 class RangeAnswer(NamedTuple):
@@ -70,7 +74,7 @@ def is_empty(read: Read) -> bool:
     return read.start == read.stop
 
 
-def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
+def range_of_header(value: str | None) -> Place | None:
     """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` if it says unsatisfiable.
 
     >>> range_of_header("bytes 5-6/10"), range_of_header("bytes */10"), range_of_header("rows 1-2/3")
@@ -84,23 +88,28 @@ def range_of_header(value: str | None) -> tuple[int, int, int | None] | None:
 
 
 def received(
-    status: int, body: Buffer, *, size: int | None, span: str | None = None, generation: bytes = b""
+    status: int, body: Buffer, *, size: int | None, place: Place | None = None, generation: bytes = b""
 ) -> RangeAnswer:
     """Return what an answer to a `GET` holds: the one place that judges statuses, lengths and `Content-Range`.
 
-    `size` is its `Content-Length`, where one is said of the bytes as they are; `span` its `Content-Range`.  An answer
+    `size` is its `Content-Length`, where one is said of the bytes as they are; `place` its `Content-Range`.  An answer
     that is no value or part of one, or whose lengths disagree, is worth another try: `UnavailableError`.
     """
     if size is not None and size != len(body):
         raise UnavailableError(f"the server announced {size} bytes and sent {len(body)}")
     if status == 200:
         return RangeAnswer(body, 0, len(body), generation)
-    place = range_of_header(span)
     if status != 206 or place is None or place[1] - place[0] != len(body):
-        raise UnavailableError(f"the server sent {len(body)} bytes with status {status} as {span!r}")
+        raise UnavailableError(f"the server sent {len(body)} bytes with status {status} as {_shown(place)}")
     if place[2] is not None and place[1] > place[2]:
-        raise UnavailableError(f"the server sent {span!r}, which lies outside the value")
+        raise UnavailableError(f"the server sent {_shown(place)}, which lie outside the value")
     return RangeAnswer(body, place[0], place[2], generation)
+
+
+def _shown(place: Place | None) -> str:
+    if place is None:
+        return "bytes of no range"
+    return f"bytes [{place[0]}, {place[1]}) of {'?' if place[2] is None else place[2]}"
 
 
 async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> bytes:

@@ -22,6 +22,7 @@ from fsstore.kvstore.client.range_answer import (
     entity_tag,
     fit,
     range_header,
+    range_of_header,
     received,
 )
 from fsstore.kvstore.contract.ability import TakesValues, TellsModified
@@ -280,7 +281,8 @@ async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None, re
             raise UnavailableError("the server did not say how long the value is")
         body = await collect(stream.read, retry.idle_s) if size else b""
     generation = answer.get("ETag", "").encode("latin-1")
-    return received(_status(answer), body, size=size, span=answer.get("ContentRange"), generation=generation)
+    place = range_of_header(answer.get("ContentRange"))
+    return received(_status(answer), body, size=size, place=place, generation=generation)
 
 
 async def _beyond(filesystem: Any, read: Read) -> ReadResult:

@@ -93,7 +93,9 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
         piece = received(200, body, size=_said(read, headers, body), generation=generation)
-        return _known(read, fit(piece._replace(total=_total(read, headers, body)), read))
+        if read.stop is not None:  # we may have received the beginning only
+            piece = piece._replace(total=_total(read, headers, body))
+        return _known(read, fit(piece, read))
     span = range_of_header(headers.get("Content-Range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
@@ -101,15 +103,15 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         raise from_status(status, spoken(bytes(body[:2000]).decode("utf-8", "replace")))
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
-    told = headers.get("Content-Range")
     if range_header(read) is None:
+        told = headers.get("Content-Range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {told!r} for the whole value")
-    return _known(read, fit(received(206, body, size=None, span=told, generation=generation), read))
+    return _known(read, fit(received(206, body, size=None, place=span, generation=generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
-    """Return the size of a value that a server sent whole, though we may have received its beginning only."""
-    if read.stop is None or (not is_empty(read) and len(body) < read.stop):
+    """Return the size of a value that a server sent whole, for a read that ends before it."""
+    if not is_empty(read) and len(body) < (read.stop or 0):
         return len(body)
     return _announced(headers)
 

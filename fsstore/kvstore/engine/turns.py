@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -25,7 +25,7 @@ from fsstore.kvstore.tuning import (
     REQUESTS,
     REQUESTS_FLIGHT_BYTES,
 )
-from fsstore.runtime import execution, observer
+from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.wake import Flag
 
 __all__ = ["RequestWindow", "Turns", "each", "each_by_threads", "read_bytes"]
@@ -40,8 +40,9 @@ class RequestWindow:
     It grows by one with each answer that comes late from a server that is far: the quickest answer so far was late
     too, and this one not much later, so the server is not busy and the line is not full.  More than two rounds of
     requests must be waiting, because a new connection costs a round, and together the requests must fit into what may
-    be in flight.  With each answer for which they do not fit, it shrinks by one.  A server that wants fewer requests
-    has it halved, once a round; after that it grows by one in a round.
+    be in flight.  With each answer for which they do not fit, it shrinks by one.  A quick answer tells that the server
+    is near, and that the late ones before it came from a busy machine: then it is the usual number for good.  A server
+    that wants fewer requests has it halved, once a round; after that it grows by one in a round.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -60,10 +61,10 @@ class RequestWindow:
         before, self._soonest = self.limit, min(self._soonest, elapsed_s)
         if before < REQUESTS:  # after refusals
             self.limit += self._share()
+        elif self._soonest < FAR_S:
+            self.limit, self.listens = REQUESTS, False
         elif nbytes * before > REQUESTS_FLIGHT_BYTES:
             self.limit = max(REQUESTS, before - 1)
-        elif self._soonest < FAR_S:
-            self.listens = before > REQUESTS
         elif before < self.most and waiting > 2 * before and elapsed_s <= 2 * self._soonest:
             self.limit += self._share()
         return self.limit - before
@@ -89,15 +90,15 @@ class Turns:
 
     def __init__(self, limit: int | None) -> None:
         self.window = RequestWindow(limit)
-        self._made_for = 0
+        self._forks = fork.process.forks
         self._free = asyncio.Semaphore(self.window.limit)
         self._owed = 0  # turns that end with what has them
 
-    async def take(self) -> None:
-        """Wait for a turn; in a process that was forked off all are free."""
-        if self._made_for != os.getpid():
-            self._made_for, self._free, self._owed = os.getpid(), asyncio.Semaphore(self.window.limit), 0
-        await self._free.acquire()
+    def take(self) -> Awaitable[object]:
+        """Return what waits for a turn; in a process that was forked off all are free."""
+        if self._forks != fork.process.forks:
+            self._forks, self._free, self._owed = fork.process.forks, asyncio.Semaphore(self.window.limit), 0
+        return self._free.acquire()
 
     def give(self) -> None:
         """Give a turn back."""
@@ -243,6 +244,8 @@ class _Shared(Generic[S, T]):
         self.answered = 0  # about: several threads count
         self.stopped = Flag()
         self.grown: Callable[[], object] = bool
+        self._told = deque[tuple[float, int, int]]()
+        self._telling = False  # a call is on its way to the event loop: each wakes it
 
     def work(self) -> None:
         """Draw items until there are none, on a thread."""
@@ -256,15 +259,21 @@ class _Shared(Generic[S, T]):
                 self.stopped.set()
                 raise
             self.answered += 1
-            if self._weigh is not None and self._turns.window.listens:
-                told = time.monotonic() - began, self._weigh(found), len(self._items) - number
-                self._loop.call_soon_threadsafe(self._tell, told)
+            if self._weigh is None or not self._turns.window.listens:
+                continue
+            self._told.append((time.monotonic() - began, self._weigh(found), len(self._items) - number))
+            if not self._telling:
+                self._telling = True
+                self._loop.call_soon_threadsafe(self._tell)
 
-    def _tell(self, told: tuple[float, int, int]) -> None:
-        before = self._turns.window.limit
-        self._turns.answered(*told)
-        if self._turns.window.limit > before:
-            self.grown()
+    def _tell(self) -> None:
+        """Have the window hear of the answers that came since, on the event loop."""
+        self._telling = False  # first: what comes from now on is told again
+        while self._told:
+            before = self._turns.window.limit
+            self._turns.answered(*self._told.popleft())
+            if self._turns.window.limit > before:
+                self.grown()
 
 
 def read_bytes(result: ReadResult) -> int:

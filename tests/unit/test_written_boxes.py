@@ -1,0 +1,97 @@
+"""Small boxes begun together are planned as columns: what is stored is what NumPy holds, in every order and place."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+import fsstore
+
+GZIP = {"id": "gzip", "level": 1}
+KINDS = {
+    "zarr3": {
+        "driver": "zarr3",
+        "metadata": {"codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]},
+    },
+    "zarr2": {"driver": "zarr", "metadata": {"compressor": GZIP, "order": "F", "chunks": [3, 5, 2]}},
+    "n5": {"driver": "n5", "metadata": {"compression": {"type": "gzip"}, "blockSize": [3, 5, 2]}},
+}
+SHAPE = (10, 17, 5)
+
+
+def created(kind, url):
+    """Return a new array of three dimensions, whose last chunks are cut off or not."""
+    layout = {"write_chunk": {"shape": [3, 5, 2]}}
+    spec = {**KINDS[kind], "kvstore": url, "dtype": "int16"}
+    return fsstore.open(
+        spec,
+        create=True,
+        domain=fsstore.IndexDomain(shape=SHAPE),
+        schema=fsstore.Schema({"chunk_layout": layout}),
+    ).result()
+
+
+def expression(chance):
+    """Return an index expression: mostly boxes, some with numbers, steps or lists."""
+    parts = []
+    for size in SHAPE:
+        low, high = sorted(chance.sample(range(size + 1), 2))
+        kinds = [slice(low, high)] * 5 + [low, slice(None), slice(low, high, 2)]
+        parts.append(chance.choice(kinds))
+    if chance.random() < 0.1:
+        parts[1] = chance.sample(range(SHAPE[1]), 4)
+    return tuple(parts)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("kind", KINDS)
+def test_programs_of_boxes_are_those_of_numpy(kind, seed):
+    """Arrays of one store by turns, one inside the folder of another, values that broadcast, and views turned round."""
+    chance = random.Random(seed)
+    places = ["", "a/", "b/"] if seed % 2 else ["a/", "b/"]
+    stores = [created(kind, f"memory://boxes-{kind}-{seed}/{place}") for place in places]
+    models = [np.zeros(SHAPE, np.int16) for _ in places]
+    futures = []
+    for step in range(1, 60):
+        number = chance.randrange(len(places))
+        store, model, chosen = stores[number], models[number], expression(chance)
+        value = 0 if chance.random() < 0.1 else step
+        if chance.random() < 0.5:
+            value = chance.randrange(100) + np.arange(model[chosen].size, dtype=np.int16).reshape(
+                model[chosen].shape
+            )
+        if chance.random() < 0.1:
+            store, model, chosen, value = store.T, model.T, chosen[::-1], step
+        futures.append(store[chosen].write(value))
+        model[chosen] = value
+        if chance.random() < 0.05:
+            chance.choice(futures).result(10)
+    for store, model in zip(stores, models, strict=True):
+        np.testing.assert_array_equal(store.read().result(), model)
+        again = fsstore.open(store.spec(retain_context=True)).result()
+        np.testing.assert_array_equal(again.read().result(), model)
+    [future.result(10) for future in futures]
+
+
+def test_each_chunk_is_stored_once_for_all_boxes(monkeypatch):
+    """Boxes that meet in chunks, and one that replaces a whole chunk: every key is written once a batch."""
+    from fsstore.kvstore.memory import MemoryDriver
+
+    store = created("zarr3", "memory://once/")
+    store[0, 0, 0].write(1)
+    written, write_many = [], MemoryDriver.write_many
+
+    async def write(self, writes):
+        written.extend(one.key for one in writes)
+        return await write_many(self, writes)
+
+    monkeypatch.setattr(MemoryDriver, "write_many", write)
+    futures = [store[low : low + 4, 3:9].write(low) for low in range(6)]
+    futures += [store[3:6, 5:10, 0:2].write(7), store[4, 6, 1].write(8)]
+    futures[0].result(10)
+    assert len(written) == len(set(written)) == 3 * 2 * 3
+    assert store[3:6, 5:10, 0:2].read().result().ravel().tolist() == [
+        8 if at == 13 else 7 for at in range(30)
+    ]
