@@ -133,20 +133,15 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
             scan = self._scan if self._scan is not None and known else await self.current(newest)
             try:
                 answers = await ask(scan.store)
+                if not known or _are_of_file(answers, scan.source) or await self._is_current(scan, newest):
+                    return answers
             except FileChangedError:
-                self._forget(scan)
-                continue
-            if not known or _are_of_file(answers, scan.source) or await self._is_current(scan, newest):
-                return answers
-            self._forget(scan)
+                pass
+            if self._scan is scan:
+                self._scan = None
+            if scan.found is not None:  # the file, or one that it refers to, is another one by now
+                scan.found.kept.forget()
         raise AbortedError(f"{self.base.describe()} keeps changing")
-
-    def _forget(self, scan: Scan) -> None:
-        """Drop a scan: the file, or one that it refers to, is another one by now."""
-        if self._scan is scan:
-            self._scan = None
-        if scan.found is not None:
-            scan.found.kept.forget()
 
     async def current(self, newest: float = float("inf")) -> Scan:
         """Return the file as it is at `newest` or later, scanned."""
@@ -175,9 +170,8 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
         return True
 
     async def _begin(self, _: Sequence[str]) -> Sequence[Scan]:
-        return [await (self._scanned() if self._members.get("index") is None else self._indexed())]
-
-    async def _scanned(self) -> Scan:
+        if self._members.get("index") is not None:
+            return [await self._indexed()]
         time = now()
         source = await _begun(ScanSource(self.base), self._described)
         targets = self._targets(source, await beside(self.base))
@@ -196,7 +190,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
             if source.generation != UNKNOWN:
                 kept.put_file(file)
         found = ScannedSet(file, kept, waits=self.features.waits)
-        return Scan(source, found, self._store(State(found), targets), time)
+        return [Scan(source, found, self._store(State(found), targets), time)]
 
     async def _indexed(self) -> Scan:
         """Return the scan that was saved, if it is one of the file as it is."""
