@@ -14,7 +14,7 @@ from typing import Any, overload
 import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, IntArray, Segment
-from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
 from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
@@ -100,10 +100,15 @@ class CellRun(Sequence[Cell]):
         if len(self) == math.prod(map(len, self._segments)):
             return map(Cell.of, product(*self._segments))
         chosen = []
+        if not self._numbers:
+            return iter(())
         for segments, places in zip(self._segments, self._places(), strict=True):
-            made = {
-                place: segments[place] for place in set(places)
-            }  # of 64 cells in a cube, 12 instead of 192
+            wanted = sorted(set(places))  # of 64 cells in a cube, 12 instead of 192
+            first, stop = wanted[0], wanted[-1] + 1
+            some = (
+                segments[first:stop] if stop - first == len(wanted) else [segments[place] for place in wanted]
+            )
+            made = dict(zip(wanted, some, strict=True))
             chosen.append(list(map(made.__getitem__, places)))
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
@@ -115,6 +120,16 @@ class CellRun(Sequence[Cell]):
             return []
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
+
+    def _chunks(self) -> list[IntArray]:
+        """Return the numbers of the chunks, a column an output dimension."""
+        columns: dict[int, IntArray] = {}
+        rows = zip(self._plan.components, self._segments, self._places(), strict=True)
+        for component, segments, places in rows:
+            numbers = chunk_columns(segments) if component.is_joint else [np.array(chunks_along(segments))]
+            for output, each in zip(component.outputs, numbers, strict=True):
+                columns[output] = each[np.array(places, np.int64)]
+        return [columns[output] for output in range(len(columns))]
 
     def boxes(self) -> Iterator[tuple[CellRun, list[Sequence[Segment | Points]]]]:
         """Yield the run as a few runs that are products of segments, with these by component."""
@@ -147,13 +162,8 @@ class CellRun(Sequence[Cell]):
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        if not self._plan.separable:
-            return [model.key(self._plan.chunk_numbers(cell)) for cell in self]
-        if not model.keys.is_joined:
-            pairs = zip(self._segments, self._places(), strict=True)
-            return model.keys.of_columns(
-                [np.array(chunks_along(segments))[np.array(places)] for segments, places in pairs]
-            )
+        if not (self._plan.separable and model.keys.is_joined):
+            return model.keys_of(self._chunks())
         texts: list[list[str]] = []
         for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
             low = min(places)
