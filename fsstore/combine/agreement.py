@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.differ import MEANING, Compared
+from fsstore.combine.differ import MEANING, Compared, said_of
 from fsstore.combine.report import grouped
 from fsstore.combine.scan.calendar import is_time
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
@@ -128,7 +128,7 @@ def static_obstacle(batch: FileBatch, path: str, compared: Compared) -> tuple[st
 def _other_meaning(one: Form, other: Form) -> str:
     """Return the attribute by which equal stored values would mean something else, or nothing."""
     for name in MEANING:
-        first, second = one.attrs.get(name), other.attrs.get(name)
+        first, second = said_of(one, name), said_of(other, name)
         if json.dumps(first) == json.dumps(second):
             continue
         timed = is_time(one.attrs) or is_time(other.attrs)

@@ -22,6 +22,7 @@ from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE
+from fsstore.format.missing_value import MARK, mark_of
 from fsstore.mosaic.decoding import Decoding, attributes_decoding
 from fsstore.values.attribute_types import ATTRIBUTE_TYPES
 
@@ -34,6 +35,7 @@ __all__ = [
     "decoding_of",
     "meaning",
     "minority",
+    "said_of",
     "stored_types",
 ]
 
@@ -115,7 +117,22 @@ def _encoding(form: Form, growing: Set[str]) -> tuple[Any, ...]:
 
 def meaning(form: Form) -> str:
     """Return what attributes say of what stored values mean, as a text."""
-    return json.dumps({name: form.attrs[name] for name in MEANING if name in form.attrs}, sort_keys=True)
+    said = {name: said_of(form, name) for name in MEANING if name in form.attrs}
+    return json.dumps({name: value for name, value in said.items() if value is not None}, sort_keys=True)
+
+
+def said_of(form: Form, name: str) -> Any:
+    """Return an attribute that says what stored values mean, None if it says nothing: NaN is missing, marked or not.
+
+    Marks are the same in every version of zarr, whether they are told as numbers or in base64.
+    """
+    value = form.attrs.get(name)
+    if name != MARK or not isinstance(value, str | float):
+        return value
+    mark = mark_of(form.attrs, np.dtype("f8"), form.version)
+    if mark is None:
+        return value
+    return None if np.isnan(mark) else float(mark)
 
 
 def _obstacle(forms: Sequence[Form], growing: Set[str]) -> str:

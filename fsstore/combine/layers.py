@@ -18,11 +18,13 @@ import numpy as np
 from fsstore.combine.differ import OF_PACKED, Compared, decoding_of, stored_types
 from fsstore.combine.report import CombineError
 from fsstore.combine.scan.facts import NONE, Form, Ints, VariableColumns
-from fsstore.combine.whole import WholeTables, placed_rows
+from fsstore.combine.whole import WholeTables, attributes_in, placed_rows
 from fsstore.errors import StoreError
+from fsstore.format.missing_value import mark_of, plain_mark
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import CellAxis, Pieces
 from fsstore.mosaic.value import HIDDEN, Layered, PieceSource
+from fsstore.values.json_value import Json
 
 __all__ = ["FilePlaces", "put_layered"]
 
@@ -72,16 +74,9 @@ def put_layered(
         files = np.flatnonzero(encoding == each)
         name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
         arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
-    sources: dict[tuple[int, Decoding], int] = {}
-    listed: list[PieceSource] = []
-    number_of: dict[int, int] = {}
-    for form in compared.forms:
-        key = (encoding_of[form], decodings[form])
-        if key not in sources:
-            source_path, shape, version = arrays[key[0]]
-            sources[key] = len(listed)
-            listed.append(PieceSource(source_path, shape, version, key[1]))
-        number_of[form] = sources[key]
+    listed, number_of = _sources(
+        {form: (encoding_of[form], decodings[form]) for form in compared.forms}, arrays
+    )
     cell = places.cell()[have]
     order = np.argsort(cell, kind="stable")
     have, cell = have[order], cell[order]
@@ -89,12 +84,34 @@ def put_layered(
     axes = tuple(CellAxis(axis, start, start + size) for axis, start, size, _, _ in places.axes)
     everywhere = len(have) == places.cells
     pieces = Pieces(places.shape, axes, source, origin[have], None if everywhere else cell)
-    fill = _fill(dtype, attributes)
+    first = forms[compared.forms[0]]
+    fill = _fill(dtype, attributes, first.version)
+    attributes = attributes_in(tables.version, attributes, dtype, first.dims)
     chunks = _chunks(forms, columns, dtype)
-    shown = Layered(path, dtype.str, places.shape, chunks, fill, attributes, tuple(listed), pieces)
+    shown = Layered(
+        path,
+        dtype.str,
+        places.shape,
+        chunks,
+        fill,
+        attributes,
+        tuple(listed),
+        pieces,
+        tables.version,
+        first.dims,
+    )
     shown.check()
     tables.layered[path] = shown
     return shown
+
+
+def _sources(
+    keys: Mapping[int, tuple[int, Decoding]], arrays: Mapping[int, tuple[str, tuple[int, ...], int]]
+) -> tuple[list[PieceSource], dict[int, int]]:
+    """Return the sources of forms, by their encoding and decoding, and which of them each form has."""
+    numbers = {key: number for number, key in enumerate(dict.fromkeys(keys.values()))}
+    listed = [PieceSource(*arrays[encoding], decoding) for encoding, decoding in numbers]
+    return listed, {form: numbers[key] for form, key in keys.items()}
 
 
 def _put_source(
@@ -173,13 +190,11 @@ def _as_floats(decoding: Decoding, stored: np.dtype[Any]) -> Decoding:
     return Decoding(floats, decoding.unsigned, decoding.missing)
 
 
-def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any]) -> Any:
-    said = attributes.get("_FillValue")
-    if isinstance(said, list):
-        said = said[0] if len(said) == 1 else None
-    if said is not None and not isinstance(said, dict):
-        return said
-    return "nan" if dtype.kind in "fc" else None
+def _fill(dtype: np.dtype[Any], attributes: Mapping[str, Any], version: int) -> Json:
+    mark = plain_mark(mark_of(attributes, dtype, version), dtype)
+    if mark is None and dtype.kind in "fc":
+        return "nan"
+    return repr(mark) if isinstance(mark, float) and not math.isfinite(mark) else mark
 
 
 def _chunks(forms: Sequence[Form], columns: VariableColumns, dtype: np.dtype[Any]) -> tuple[int, ...]:

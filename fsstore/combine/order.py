@@ -258,8 +258,8 @@ def _of_one_unit(path: str, each: list[Any], forms: list[Form]) -> list[Any]:
     out = []
     for value, form in zip(each, forms, strict=True):
         own = str(form.attrs.get("units", ""))
-        change = unit_change(own, wanted)
-        if change is None or is_time(form.attrs):
+        change = (1.0, 0.0) if own == wanted else unit_change(own, wanted)
+        if change is None or (own != wanted and is_time(form.attrs)):
             raise CombineError(
                 f"The coordinates {quote(path)} have units {wanted!r} and {own!r}, which cannot be brought together"
             )

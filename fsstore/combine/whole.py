@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,15 +11,14 @@ import numpy as np
 
 from fsstore.combine.scan.facts import FileBatch, Form, Ints
 from fsstore.combine.tuning import DENSE_PLACES
-from fsstore.format.zarr3_dtype import stored_type
+from fsstore.format.missing_value import MARK, mark_of, plain_mark
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import grid_of
 from fsstore.kvstore.reference.table.keys import Family
 from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
-from fsstore.mosaic.value import Layered
-from fsstore.values.dtypes import dtype_of
+from fsstore.mosaic.value import Layered, plain_document
 
-__all__ = ["WholeTables", "placed_rows"]
+__all__ = ["WholeTables", "attributes_in", "placed_rows"]
 
 _LABELS = "_ARRAY_DIMENSIONS"
 
@@ -83,28 +83,20 @@ class WholeTables:
         if values.dtype.kind == "O":
             values = values.astype(str)
         plain = np.ascontiguousarray(values.astype(values.dtype.newbyteorder("<"), copy=False))
-        said = {name: value for name, value in attributes.items() if name != _LABELS}
+        said = attributes_in(self.version, attributes, plain.dtype, dims)
         shape = list(values.shape)
         chunks = [max(1, size) for size in shape]
         head = f"{path}/" if path else ""
         if self.version == 3:
-            kind = stored_type(dtype_of(values.dtype)).json
-            endian = {"configuration": {"endian": "little"}} if values.dtype.itemsize > 1 else {}
-            self.put(f"{head}zarr.json", _json({
-                "zarr_format": 3, "node_type": "array", "shape": shape, "data_type": kind,
-                "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunks}},
-                "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-                "fill_value": {"b": False, "U": "", "S": ""}.get(values.dtype.kind, 0),
-                "codecs": [{"name": "bytes", **endian}],
-                "attributes": said, "dimension_names": list(dims),
-            }))  # fmt: skip
+            shown = plain_document(plain.dtype, shape, chunks, dims)
+            self.put(f"{head}zarr.json", _json({**shown, "attributes": said}))
             key = "/".join(["c", *("0" for _ in shape)])
         else:
             self.put(f"{head}.zarray", _json({
                 "zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": plain.dtype.str, "fill_value": None,
                 "order": "C", "filters": None, "compressor": None,
             }))  # fmt: skip
-            self.put(f"{head}.zattrs", _json({**said, _LABELS: list(dims)}))
+            self.put(f"{head}.zattrs", _json(said))
             key = ".".join("0" for _ in shape) or "0"
         if values.size:
             self.put(head + key, plain.tobytes())
@@ -114,6 +106,19 @@ class WholeTables:
         rows = Rows.of(list(self._loose.values()))
         names = {key: number for number, key in enumerate(self._loose)}
         return TableSet(Table(self._urls, self._inline, names, rows, self._blocks))
+
+
+def attributes_in(
+    version: int, attributes: Mapping[str, Any], dtype: np.dtype[Any], dims: Sequence[str]
+) -> dict[str, Any]:
+    """Return attributes of an array in a version of zarr: version 2 has the dimensions, and marks that are plain."""
+    said = {name: value for name, value in attributes.items() if name != _LABELS}
+    if version == 3:
+        return said
+    mark = plain_mark(mark_of(said, dtype, 3), dtype) if isinstance(said.get(MARK), str) else None
+    if isinstance(mark, int | float):
+        said[MARK] = mark if math.isfinite(mark) else repr(mark)
+    return {**said, _LABELS: list(dims)}
 
 
 def placed_rows(

@@ -1,8 +1,8 @@
 """The metadata of one stored array, shared by every handle of a context.
 
 Handles of one context see a resize through any of them at once, also those that show another field of its elements:
-there is one document for all, and an entry for each view, which says what the view makes of it.  Both live as long as
-a handle does.
+there is one document for all, and for each view what it makes of that.  Both live as long as a handle does.  The store
+is the handle's own: another one may have been opened to write without waiting for the disk.
 """
 
 from __future__ import annotations
@@ -65,17 +65,25 @@ class _KnownArray:
         self.array, self.generation, self.time = array, generation, time
 
 
-class MetadataEntry:
-    """The current metadata of one view of an array.
+class _View:
+    """The array that a view makes of the document, the one it was made of, and the owner of cached chunks."""
 
-    `identity` is the same for everything of the view, inside and outside of transactions; it ends with the `place`,
-    which is the same for all views.
+    __slots__ = ("__weakref__", "array", "owner", "seen")
+
+    def __init__(self) -> None:
+        self.array: ChunkedArray | None = None
+        self.seen: ChunkedArray | None = None
+        self.owner: tuple[ChunkedArray | None, Hashable] = (None, None)
+
+
+class MetadataEntry:
+    """The current metadata of an array as one handle asks for them, of which handles share what they know.
+
+    `identity` is the same for everything of a view, inside and outside of transactions; it ends with the `place`, which
+    is the same for all views.
     """
 
-    __slots__ = (
-        "__weakref__", "_document", "_options", "_own", "_owner", "_seen", "format", "identity", "key", "place",
-        "store",
-    )  # fmt: skip
+    __slots__ = ("_document", "_options", "_view", "format", "identity", "key", "place", "store")
 
     def __init__(
         self, array_format: Format, store: KvPrefix, options: Mapping[str, Any], identity: tuple[str, ...]
@@ -85,16 +93,13 @@ class MetadataEntry:
         self.identity, self.place = identity, identity[-1]
         self.key: str = options.get("metadata_key") or array_format.document
         self._options = dict(options)
-        self._document = _KnownArray()
-        self._own: ChunkedArray | None = None
-        self._seen: ChunkedArray | None = None
-        self._owner: tuple[ChunkedArray | None, Hashable] = (None, None)
+        self._document, self._view = _KnownArray(), _View()
 
     @classmethod
     def shared(
         cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
     ) -> MetadataEntry:
-        """Return the entry that the handles of a cache pool share; those in a transaction share their own."""
+        """Return the entry of a handle; those of a cache pool share what is known, as do those in a transaction."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, place_of(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
@@ -103,10 +108,8 @@ class MetadataEntry:
     def _share(self, kvstore: OpenKv, pool: CachePool) -> MetadataEntry:
         ledger = None if kvstore.ledger is None else id(kvstore.ledger)
         self._document = pool.share((self._of_all_views, ledger), self._document)
-        found: MetadataEntry = pool.share((self.identity, ledger), self)
-        if ledger is None:  # the store as opened last: a reference set may be another one by now
-            found.store = self.store
-        return found
+        self._view = pool.share((self.identity, ledger), self._view)
+        return self
 
     @property
     def _of_all_views(self) -> tuple[str, ...]:
@@ -115,12 +118,12 @@ class MetadataEntry:
         return "document", self.format.id, self.key if scale is None else f"{self.key} {scale}", self.place
 
     def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
-        """Return the entry that handles in a transaction share: what is known outside, until it is written."""
+        """Return the entry of a handle in a transaction, which knows what is known outside until it is written."""
         entry = MetadataEntry(self.format, kvstore.prefix, array.extra, self.identity)._share(kvstore, pool)
         if not entry._document.is_written:
             entry.keep(array, self.generation, self._document.time)
-        elif entry._own is None:
-            entry._own = array
+        elif entry._view.array is None:
+            entry._view.array = array
         return entry
 
     def publish(self, pool: CachePool) -> None:
@@ -132,15 +135,16 @@ class MetadataEntry:
     @property
     def array(self) -> ChunkedArray | None:
         """The array as the view shows it, or None."""
-        newest, own = self._document.array, self._own
-        if newest is None or own is None or newest is self._seen:
+        view = self._view
+        newest, own = self._document.array, view.array
+        if newest is None or own is None or newest is view.seen:
             return None if newest is None else own
         if newest.metadata != own.metadata:
             if _fixed(newest) != _fixed(own):
                 return own  # another array: handles learn of it from `check`
-            self._own = self.format.resized(replace(own, metadata=newest.metadata), newest.shape)
-        self._seen = newest
-        return self._own
+            view.array = self.format.resized(replace(own, metadata=newest.metadata), newest.shape)
+        view.seen = newest
+        return view.array
 
     @property
     def generation(self) -> bytes:
@@ -159,7 +163,7 @@ class MetadataEntry:
         `documents` are answers that are fresh enough, by key.
         """
         document, array = self._document, self.array
-        if self._seen is not document.array:
+        if self._view.seen is not document.array:
             array = None
         if array is not None and document.time >= fresh_after:
             return array
@@ -234,16 +238,16 @@ class MetadataEntry:
 
     def cache_owner(self, array: ChunkedArray) -> Hashable:
         """Return what owns the cached chunks of the view: equal for handles whose chunks are alike."""
-        known, owner = self._owner
+        known, owner = self._view.owner
         if known is not array:
             owner = self.identity, dumps(_fixed(array), allow_nan=True)
-            self._owner = array, owner
+            self._view.owner = array, owner
         return owner
 
     def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
         """Remember what is known to be stored."""
         self._document.keep(array, generation, time)
-        self._own = self._seen = array
+        self._view.array = self._view.seen = array
 
     def stored(self, array: ChunkedArray, generation: bytes, time: float) -> None:
         """Remember what was just stored through this entry."""
@@ -253,7 +257,7 @@ class MetadataEntry:
     def forget(self) -> None:
         """Forget what was read."""
         self._document.keep(None, UNKNOWN, float("-inf"))
-        self._own = self._seen = None
+        self._view.array = self._view.seen = None
 
 
 def _fixed(array: ChunkedArray) -> dict[str, Any]:

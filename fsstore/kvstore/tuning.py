@@ -148,6 +148,8 @@ FORMAT_HEAD_BYTES = 8192  # that tell the format of a file: one request for most
 MADE_AT_ONCE = 64  # chunks that no range says, which are made together: memory
 # a chunk of a long run has at most: requests against what a small read fetches in vain
 RUN_CHUNK_BYTES = 4 * 2**20
+# of a variable that is shown although the file ends before it: what is there against listing keys for minutes
+CUT_OFF_CHUNKS = 2**20
 CHANGED_FILE_ATTEMPTS = 8  # at a file that changes while it is read
 SCAN_BLOCK_BYTES = 16 * 1024  # that a scan reads at a time: requests against bytes that it does not need
 SCAN_HEAD_BYTES = 64 * 1024  # that the first request of a scan brings, where most formats begin

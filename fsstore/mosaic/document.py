@@ -76,6 +76,7 @@ def _layered_json(columns: dict[str, Column], number: int, each: Layered) -> dic
         "attributes": dict(each.attributes),
         "axes": [axis.dimension for axis in pieces.axes],
         "everywhere": pieces.cell is None,
+        **({"zarr_format": 3, "dims": list(each.dims)} if each.version == 3 else {}),
         "sources": [
             {
                 "path": source.path,
@@ -199,8 +200,12 @@ def _layered(stored: StoredColumns, number: int, value: Any) -> Layered:
     sources = tuple(map(_source, fields.require("sources", array_of(obj))))
     dtype, fill = fields.require("dtype", string), fields.take("fill", _fill)
     attributes = fields.take("attributes", obj, default={})
+    version = fields.take("zarr_format", integer(2, 3), default=2)
+    dims = tuple(fields.take("dims", array_of(string), default=[]))
     fields.finish()
-    return Layered(path, dtype, shape, chunks, fill, attributes, sources, pieces)
+    if version == 3 and len(dims) != len(shape):
+        raise JsonError(f"The layered array number {number} does not name each of its dimensions")
+    return Layered(path, dtype, shape, chunks, fill, attributes, sources, pieces, version, dims)
 
 
 def _fill(value: Any) -> Any:

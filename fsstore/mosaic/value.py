@@ -15,14 +15,16 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.errors import JsonError
+from fsstore.errors import JsonError, StoreError
+from fsstore.format.zarr3_dtype import stored_type
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import Pieces
+from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json
 
-__all__ = ["HIDDEN", "FileFact", "Layered", "Mosaic", "PieceSource"]
+__all__ = ["HIDDEN", "FileFact", "Layered", "Mosaic", "PieceSource", "plain_document"]
 
 HIDDEN = ".sources/"
 """The beginning of the keys of sources."""
@@ -52,7 +54,8 @@ class PieceSource:
 class Layered:
     """An array that is a stack of pieces.  `fill` is the value where there is none.
 
-    It is shown with chunks of `chunks` elements, not compressed.
+    It is shown with chunks of `chunks` elements, not compressed, in the version of zarr of the groups around it; `dims`
+    names its dimensions in version 3, as an attribute does in version 2.
     """
 
     path: str
@@ -63,6 +66,8 @@ class Layered:
     attributes: Mapping[str, Any]
     sources: tuple[PieceSource, ...]
     pieces: Pieces
+    version: int = 2
+    dims: tuple[str, ...] = ()
 
     @property
     def numpy_dtype(self) -> np.dtype[Any]:
@@ -81,16 +86,11 @@ class Layered:
         )[()]
 
     @property
-    def grid(self) -> Grid:
-        """The chunk grid that is shown."""
-        found = grid_of(self.path, {"zarr_format": 2, "shape": list(self.shape), "chunks": list(self.chunks)})
-        assert found is not None
-        return found
-
-    def documents(self) -> dict[str, bytes]:
-        """Return the documents of zarr v2 that it is shown with."""
-        head = f"{self.path}/" if self.path else ""
-        shown = {
+    def document(self) -> dict[str, Any]:
+        """The document that it is shown with, without attributes."""
+        if self.version == 3:
+            return plain_document(self.numpy_dtype, self.shape, self.chunks, self.dims)
+        return {
             "zarr_format": 2,
             "shape": list(self.shape),
             "chunks": list(self.chunks),
@@ -100,17 +100,27 @@ class Layered:
             "filters": None,
             "compressor": None,
         }
-        return {
-            head + ".zarray": json.dumps(shown, separators=(",", ":")).encode(),
-            head + ".zattrs": json.dumps(dict(self.attributes), separators=(",", ":")).encode(),
-        }
+
+    @property
+    def grid(self) -> Grid:
+        """The chunk grid that is shown."""
+        found = grid_of(self.path, self.document)
+        assert found is not None
+        return found
+
+    def documents(self) -> dict[str, bytes]:
+        """Return the documents that it is shown with, by key."""
+        head = f"{self.path}/" if self.path else ""
+        if self.version == 3:
+            return {head + "zarr.json": _json({**self.document, "attributes": dict(self.attributes)})}
+        return {head + ".zarray": _json(self.document), head + ".zattrs": _json(dict(self.attributes))}
 
     def check(self) -> None:
         """Raise `JsonError` if it cannot be read as it is described."""
         try:
             dtype = self.numpy_dtype
-            fill = self.fill_value
-        except (TypeError, ValueError) as error:
+            fill, document = self.fill_value, self.document
+        except (StoreError, TypeError, ValueError) as error:
             raise JsonError(
                 f'The layered array "{self.path}" has no type that can be shown: {error}'
             ) from error
@@ -121,7 +131,7 @@ class Layered:
         if math.prod(self.chunks) * dtype.itemsize > _LARGEST_CHUNK:
             raise JsonError(f'The layered array "{self.path}" has chunks that are too large')
         assert self.grid is not None
-        del fill
+        del fill, document
         self.pieces.check([source.shape for source in self.sources])
 
 
@@ -144,3 +154,25 @@ class Mosaic:
         """Raise `JsonError` for what cannot be read."""
         for each in self.layered.values():
             each.check()
+
+
+def plain_document(
+    dtype: np.dtype[Any], shape: Sequence[int], chunks: Sequence[int], dims: Sequence[str]
+) -> dict[str, Any]:
+    """Return the document of zarr v3 of an array whose chunks are its elements, little-endian."""
+    endian = {"configuration": {"endian": "little"}} if dtype.itemsize > 1 else {}
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(shape),
+        "data_type": stored_type(dtype_of(dtype)).json,
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": {"b": False, "U": "", "S": "", "c": [0, 0]}.get(dtype.kind, 0),
+        "codecs": [{"name": "bytes", **endian}],
+        "dimension_names": list(dims),
+    }
+
+
+def _json(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

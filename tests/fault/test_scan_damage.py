@@ -340,6 +340,25 @@ def test_offsets_that_no_file_has_leave_a_variable_out(begin, tmp_path, caplog):
         _open(path, "netcdf3", "w")
 
 
+def test_a_variable_of_which_a_file_has_nearly_nothing_is_left_out(tmp_path, caplog):
+    """A header of a short file that claims a petabyte: listing its chunks would take hours; the others can be read."""
+    path = tmp_path / "a.nc"
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        for name, size in (("x", 5), ("y", 2**20 - 1), ("z", 2**20 - 3)):
+            file.createDimension(name, size)
+        file.createVariable("v", "i4", ("x",))[:] = np.arange(5)
+        file.createVariable("w", "f8", ("z",))
+    data = bytearray(path.read_bytes())
+    at = data.index(b"\0\0\0\1w\0\0\0") + 12
+    assert data[at : at + 4] == struct.pack(">I", 2)  # the only dimension of w, which becomes two
+    data[at - 4 : at + 4] = struct.pack(">3I", 2, 1, 2)
+    path.write_bytes(data)
+    store = ts.KvStore.open(f"file://{path}|netcdf3:").result()
+    with caplog.at_level("INFO", "fsstore.kvstore"):
+        assert sorted(store.list().result()) == [b".zattrs", b".zgroup", b"v/.zarray", b"v/.zattrs", b"v/0"]
+    assert "and the file at" in caplog.text
+
+
 def test_a_replaced_file_is_scanned_again(tmp_path):
     """An open store answers from the new file after it was replaced, never from a mixture."""
     path = tmp_path / "a.h5"

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import tracemalloc
+from functools import partial
 
 import pytest
 
@@ -160,3 +162,21 @@ def test_a_value_larger_than_the_pool_is_not_kept():
     pool.put("b", "B", 11)
     assert pool.get("a") == "A"
     assert pool.get("b") is None
+
+
+@pytest.mark.parametrize("order", [(True, False), (False, True)], ids=["synced first", "synced last"])
+def test_handles_of_one_array_write_as_each_was_opened(tmp_path, monkeypatch, order):
+    """A handle whose writes wait for the disk goes on to do so when another one, opened in its context, does not."""
+    synced, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append(fd) or fsync(fd))
+    place = {"driver": "file", "path": f"{tmp_path}/a/"}
+    opened = partial(ts.open, context=ts.Context(), dtype="uint8", shape=[4], create=True, open=True)
+    handles = [
+        (opened({"driver": "zarr3", "kvstore": {**place, "file_io_sync": sync}}).result(), sync)
+        for sync in order
+    ]
+    for handle, sync in handles * 2:
+        synced.clear()
+        handle.write(3).result()
+        assert bool(synced) == sync
+    assert handles[0][0].read().result().tolist() == [3] * 4

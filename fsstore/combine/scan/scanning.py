@@ -12,7 +12,7 @@ import asyncio
 import json
 import math
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import fspath
 from typing import Any
 
@@ -27,6 +27,7 @@ from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
+from fsstore.format.missing_value import MARK, fill_marks, plain_mark
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.value import FileFact
@@ -142,7 +143,7 @@ class BatchBuilder:
         self._notes: dict[str, list[str]] = {}
         self._forms: dict[Form, int] = {}
         self._listed: list[Form] = []
-        self._known: dict[tuple[bytes, bytes, int], int] = {}
+        self._known: dict[tuple[bytes, bytes, str | None], int] = {}
         self._decoded: dict[Any, ChunkedArray] = {}
         self._values: dict[Any, int] = {}
         self._kept: list[Any] = []
@@ -181,14 +182,26 @@ class BatchBuilder:
         if document is None:
             document = source.documents[head + "zarr.json"]
         attributes = source.documents.get(head + ".zattrs", b"{}") if version == 2 else b""
-        key = (document, attributes, version)
+        key = (document, attributes, source.kind)
         number = self._known.get(key)
         if number is None:
             form = _form_of(document, attributes, version)
+            if version == 2 and source.kind is not None:
+                form = self._marked(form, source.kind)
             number = self._known[key] = self._forms.setdefault(form, len(self._forms))
             if number == len(self._listed):
                 self._listed.append(form)
         return number
+
+    def _marked(self, form: Form, kind: str) -> Form:
+        """Return a form of zarr v2 with the fill value as an attribute, if it marks missing data."""
+        array = self._decoded_array(form)
+        native = array.dtype.numpy_dtype
+        mark = plain_mark(array.fill_value, native) if fill_marks(kind, array.fill_value) else None
+        if mark is None:
+            return form
+        mark = repr(mark) if isinstance(mark, float) and not math.isfinite(mark) else mark
+        return replace(form, attributes=json.dumps({**form.attrs, MARK: mark}, separators=(",", ":")))
 
     def _is_compared(self, path: str, form: Form, there: Set[str]) -> bool:
         """Return whether several files may hold the same part: it lacks a growing dimension that is `there`."""
@@ -205,7 +218,9 @@ class BatchBuilder:
         return shared and size <= VALUES_KEPT_BYTES
 
     def _array(self, form: int) -> ChunkedArray:
-        shown = self._form_at(form)
+        return self._decoded_array(self._form_at(form))
+
+    def _decoded_array(self, shown: Form) -> ChunkedArray:
         key = (shown.version, shown.document, shown.shape)  # attributes may differ in each file
         array = self._decoded.get(key)
         if array is None:

@@ -52,8 +52,12 @@ class ElsewhereError(StoreError):
 
 
 class SourceFile(Protocol):
-    """A file that was opened."""
+    """A file that was opened.
 
+    `kind` is that of the store that holds it as zarr v2, by which fill values mark missing data; None if none does.
+    """
+
+    kind: str | None
     fact: FileFact
     documents: Mapping[str, bytes]
     grids: Mapping[str, Grid]
@@ -72,6 +76,7 @@ class ScannedSource:
     """A file of a scanned format."""
 
     def __init__(self, url: str, source: ScanSource, file: Any) -> None:
+        self.kind: str | None = None
         generation = "" if source.generation == UNKNOWN else source.generation.hex()
         self.fact = FileFact(url, source.size, generation)
         self._source, self._file = source, file
@@ -121,8 +126,9 @@ def _spans(rows: Rows, here: Any) -> tuple[list[int], list[int]]:
 class ListedSource:
     """A hierarchy of zarr keys, or a reference set."""
 
-    def __init__(self, fact: FileFact, state: State, place: KvPrefix | None) -> None:
+    def __init__(self, fact: FileFact, state: State, place: KvPrefix | None, *, kind: str) -> None:
         self.fact, self._state = fact, state
+        self.kind: str | None = kind
         self._store = driver_in_memory(state, {}, place)
         self.documents: Mapping[str, bytes] = {}
         self.grids: Mapping[str, Grid] = {}
@@ -209,7 +215,7 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
     if not url.endswith(("/", ".zarr")):
         try:
             state = await load(place, Reading())
-            return await ListedSource(FileFact(url), state, await beside(place)).listed()
+            return await ListedSource(FileFact(url), state, await beside(place), kind="reference").listed()
         except JsonError:
             raise
         except StoreError as error:
@@ -258,4 +264,5 @@ async def _hierarchy(url: str, place: KvPrefix) -> SourceFile | None:
     if not inline:
         return None
     table = Table(urls, inline, names, Rows.of(rows))
-    return await ListedSource(FileFact(url), State(TableSet(table)), await beside(place)).listed()
+    state = State(TableSet(table))
+    return await ListedSource(FileFact(url), state, await beside(place), kind=place.driver.id).listed()

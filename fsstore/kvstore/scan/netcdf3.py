@@ -23,6 +23,7 @@ from fsstore.kvstore.scan.chunk_table import Strided, run_chunks, run_strides
 from fsstore.kvstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.kvstore.scan.hierarchy import Array, HierarchyBuilder, attribute_json
 from fsstore.kvstore.scan.source import ScanSource
+from fsstore.kvstore.tuning import CUT_OFF_CHUNKS
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
@@ -155,6 +156,11 @@ class _Layout(NamedTuple):
     strides: tuple[int, ...]
     end: int
 
+    @property
+    def chunk_count(self) -> int:
+        """How many chunks there are."""
+        return math.prod(-(-size // side) for size, side in zip(self.shape, self.chunks, strict=True))
+
 
 def _layouts(header: Header, size: int) -> list[_Layout]:
     """Return where the variables are in a file of `size` bytes."""
@@ -202,6 +208,9 @@ class NetCdf3File:
                 continue
             if max(variable.begin, layout.end) > _MOST_OFFSET:
                 builder.note(name, f"it ends at offset {layout.end}, which no file has")
+                continue
+            if layout.end > source.size and layout.chunk_count > CUT_OFF_CHUNKS:
+                builder.note(name, f"it ends at offset {layout.end}, and the file at {source.size}")
                 continue
             dims = [names[axis] for axis in variable.dims]
             text = (
