@@ -22,7 +22,7 @@ from fsstore.combine.agreement import (
     sharing,
     static_obstacle,
 )
-from fsstore.combine.differ import Compared, compare, minority
+from fsstore.combine.differ import Compared, compare, minority, said_of
 from fsstore.combine.layers import FilePlaces, put_layered
 from fsstore.combine.new_axis import with_new_axes
 from fsstore.combine.order import (
@@ -336,6 +336,9 @@ class _Assembly:
         all_there = bool((columns.count == full).all())
         said = first.attrs.get("_FillValue")
         said = said[0] if isinstance(said, list) and len(said) == 1 else said
+        if first.version == 3 and isinstance(said, str):  # in base64
+            plain = said_of(first, "_FillValue")
+            said = math.nan if plain is None else plain
         if complete:
             return {"fill_value": None} if all_there and said is None and first.version == 2 else {}
         kind = str(first.parsed.get("dtype") or first.parsed.get("data_type"))

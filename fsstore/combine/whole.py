@@ -117,7 +117,11 @@ def attributes_in(
         return said
     mark = plain_mark(mark_of(said, dtype, 3), dtype) if isinstance(said.get(MARK), str) else None
     if isinstance(mark, int | float):
-        said[MARK] = mark if math.isfinite(mark) else repr(mark)
+        said[MARK] = (
+            mark
+            if math.isfinite(mark)
+            else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(mark)]
+        )
     return {**said, _LABELS: list(dims)}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -80,3 +81,14 @@ def test_coordinates_of_one_unit_may_be_stored_as_several_types(tmp_path):
     references.combine(f"{tmp_path}/*.nc", "t").result().save(tmp_path / "all.mosaic")
     with xr.open_dataset(str(tmp_path / "all.mosaic"), engine="fsstore") as found:
         np.testing.assert_array_equal(found["t"].values, start + np.arange(6) * hour)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_a_variable_that_some_files_lack_is_missing_there(tmp_path, version):
+    """References of the files that have it are an array, whose fill value is the mark: NaN is one that documents know."""
+    pieces = [_write(tmp_path, number, version) for number in range(2)]
+    shutil.rmtree(tmp_path / "1.zarr" / "f")
+    references.combine(f"{tmp_path}/*.zarr", "t").result().save(tmp_path / "all.mosaic")
+    with xr.open_dataset(str(tmp_path / "all.mosaic"), engine="fsstore") as found:
+        np.testing.assert_array_equal(found["f"].values[:4], pieces[0]["f"].values)
+        assert np.isnan(found["f"].values[4:]).all()

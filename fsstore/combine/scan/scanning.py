@@ -200,7 +200,8 @@ class BatchBuilder:
         mark = plain_mark(array.fill_value, native) if fill_marks(kind, array.fill_value) else None
         if mark is None:
             return form
-        mark = repr(mark) if isinstance(mark, float) and not math.isfinite(mark) else mark
+        if isinstance(mark, float) and not math.isfinite(mark):
+            mark = form.parsed["fill_value"]  # NaN in the word that documents have for it
         return replace(form, attributes=json.dumps({**form.attrs, MARK: mark}, separators=(",", ":")))
 
     def _is_compared(self, path: str, form: Form, there: Set[str]) -> bool:
