@@ -199,8 +199,13 @@ def test_shards_are_the_sum_of_their_parts(data):
     assert layout.assemble(parts) == shard
     cut = data.draw(st.integers(0, layout.count - 1))
     for stored in (StoredParts.of(shard, layout), _stored_anywhere(parts, data)):
-        runs = [*stored.runs(0, cut), run_of_one(stored[cut]), *stored.runs(cut + 1, layout.count)]
+        runs = [*stored.runs(0, cut, {}), run_of_one(stored[cut]), *stored.runs(cut + 1, layout.count, {})]
         assert b"".join(chain.from_iterable(portions_of_runs(layout, runs))) == shard
+        numbers = data.draw(st.lists(st.integers(0, layout.count - 1), unique=True))
+        changed = {number: data.draw(st.none() | st.binary(max_size=5)) for number in sorted(numbers)}
+        made = portions_of_runs(layout, stored.runs(0, layout.count, changed))
+        expected = [changed[number] if number in changed else part for number, part in enumerate(parts)]
+        assert b"".join(chain.from_iterable(made)) == layout.assemble(expected)
     start, stop = layout.index_span(len(shard))
     entries = layout.decode_index(shard[start:stop], len(shard))
     assert present_in(entries).tolist() == [part is not None for part in parts]

@@ -16,7 +16,7 @@ from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.chain.shard_runs import Run, StoredParts, portions_of_runs, run_of_one
+from fsstore.codec.chain.shard_runs import Run, StoredParts, in_portions, portions_of_runs
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
 from fsstore.kvstore.contract.driver import ReadResult
@@ -101,16 +101,13 @@ def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Pa
         return None if portions is None else b"".join(chain.from_iterable(portions))
 
     numbers = sorted(by_part)
+    made = layout.map_parts(change, numbers, layout.inner.decoded_size)
     first = 0
-    for number, part in zip(
-        numbers, layout.map_parts(change, numbers, layout.inner.decoded_size), strict=True
-    ):
-        if first < number:
-            yield from before.runs(first, number)
-        yield run_of_one(part)
-        first = number + 1
-    if first < layout.count:
-        yield from before.runs(first, layout.count)
+    for some in in_portions(numbers, layout):
+        stop = some[-1] + 1 if some[-1] < numbers[-1] else layout.count
+        changed = dict(zip(some, made))  # noqa: B905  # those behind are not made yet
+        yield from before.runs(first, stop, changed)
+        first = stop
 
 
 def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:

@@ -8,7 +8,7 @@ meanwhile; where somebody writes without, the write is begun again.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Self
 
 import numpy as np
@@ -65,10 +65,10 @@ class StoredShard:
         kept = self._kept.get(block)
         return (self._taken(block) if kept is None else kept)[number]
 
-    def runs(self, first: int, stop: int) -> Iterator[Run]:
-        """Yield the encoded sub-chunks of some numbers, each read when it is asked for."""
+    def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
+        """Yield the encoded sub-chunks of some numbers, some of them `changed`, the others read when asked for."""
         for number in range(first, stop):
-            yield run_of_one(self[number])
+            yield run_of_one(changed[number] if number in changed else self[number])
 
     def _taken(self, block: int) -> dict[int, Buffer]:
         """Return the sub-chunks of a block by their numbers, and remember them."""

@@ -6,7 +6,7 @@ A change of a few sub-chunks of a shard of thousands costs what these few cost, 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -16,7 +16,7 @@ from fsstore.codec.chain.shard_layout import MISSING, Entries, ShardLayout, pres
 from fsstore.codec.contract import Buffer
 from fsstore.codec.tuning import SHARD_PORTION_BYTES, SHARD_PORTION_PARTS
 
-__all__ = ["Run", "StoredParts", "portions_of_runs", "run_of_one"]
+__all__ = ["Run", "StoredParts", "in_portions", "portions_of_runs", "run_of_one"]
 
 Run: TypeAlias = "tuple[Sequence[int], Sequence[Buffer]]"
 """The lengths of sub-chunks that follow each other, below zero for one that is missing, and their bytes in order."""
@@ -43,25 +43,45 @@ class StoredParts:
         offset, length = self.entries[number].tolist()
         return None if offset == MISSING else self.shard[offset : offset + length]
 
-    def runs(self, first: int, stop: int) -> Iterator[Run]:
-        """Yield the sub-chunks of some numbers, as one run; those that lie one behind the other are one piece."""
-        entries = self.entries[first:stop]
-        present = present_in(entries)
-        lengths = np.where(present, entries[:, 1], 0).astype(np.int64)
-        lengths[~present] = -1
-        begin = entries[present, 0].astype(np.int64)
-        end = begin + lengths[present]
-        cuts = np.flatnonzero(begin[1:] != end[:-1]) + 1
-        if not len(begin):
-            yield lengths.tolist(), ()
+    def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
+        """Yield the sub-chunks of some numbers as one run, some of them `changed`, by number in ascending order.
+
+        Stored ones that lie one behind the other, with no changed one between, are one piece.
+        """
+        if len(changed) == stop - first:
+            yield from map(run_of_one, changed.values())
             return
-        begins, ends = begin[[0, *cuts]].tolist(), end[[*(cuts - 1), -1]].tolist()
-        yield lengths.tolist(), [self.shard[low:high] for low, high in zip(begins, ends, strict=True)]
+        entries = self.entries[first:stop]
+        lengths = np.where(present_in(entries), entries[:, 1].view(np.int64), -1)
+        places = np.array(list(changed), np.int64) - first
+        kept = lengths >= 0
+        kept[places] = False
+        at = np.flatnonzero(kept)
+        begin = entries[at, 0].astype(np.int64)
+        end = begin + lengths[at]
+        group = np.searchsorted(places, at)
+        cuts = np.flatnonzero((begin[1:] != end[:-1]) | (group[1:] != group[:-1]))
+        heads, tails = [0, *(cuts + 1).tolist()][: len(at)], [*cuts.tolist(), -1][: len(at)]
+        columns = (at[heads] + first, begin[heads], end[tails])
+        pieces: dict[int, Buffer] = {
+            number: self.shard[low:high]
+            for number, low, high in zip(*[column.tolist() for column in columns], strict=True)
+        }
+        lengths[places] = [-1 if part is None else memoryview(part).nbytes for part in changed.values()]
+        pieces |= {number: part for number, part in changed.items() if part is not None}
+        yield lengths.tolist(), [pieces[number] for number in sorted(pieces)]
 
 
 def run_of_one(part: Buffer | None) -> Run:
     """Return the run of one sub-chunk."""
     return ((-1,), ()) if part is None else ((memoryview(part).nbytes,), (part,))
+
+
+def in_portions(numbers: Sequence[int], layout: ShardLayout) -> Iterator[Sequence[int]]:
+    """Yield the numbers of some sub-chunks, of about a megabyte at a time."""
+    most = max(1, SHARD_PORTION_BYTES // layout.inner.decoded_size)
+    for begin in range(0, len(numbers), most):
+        yield numbers[begin : begin + most]
 
 
 def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[Buffer]]:
