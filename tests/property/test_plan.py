@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import random
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -52,6 +51,11 @@ def random_request(rng):
             maps.append(Constant(rng.randrange(extent)))
             index.append(np.array(maps[-1].position))
     return shape, axes, tuple(result), maps, tuple(np.broadcast_to(each, result) for each in index)
+
+
+def keyed(encoding, rank=None):
+    """Return a model that has keys and nothing else."""
+    return ChunkModel(np.dtype("u1"), (), encoding, chain=None, key_rank=rank)
 
 
 def chunks_of(request_plan, axes, array):
@@ -158,7 +162,7 @@ def test_one_gather_reads_what_cells_read(seed):
         found += 1
         out = np.zeros(result, array.dtype)
         gather = Gather(request_plan, out)
-        model = ChunkModel(array.dtype, tuple(axes), KeyEncoding("c", "/", "c"), chain=None)
+        model = keyed(KeyEncoding("c", "/", "c"))
         seen = []
         for box in boxes(request_plan, rng.randint(1, 9), rng.randint(1, 3)):
             parts = list(split(box, rng.randint(1, 4))) if rng.random() < 0.5 else [box]
@@ -272,9 +276,7 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
         cells = list(request_plan.cells())
         encoding = rng.choice([KeyEncoding(), KeyEncoding("c", "/", "c"), KeyEncoding("", "/")])
         rank = rng.choice([None, rng.randint(0, len(shape))])
-        model = SimpleNamespace(
-            keys=encoding, key_rank=rank, key=lambda numbers: encoding.key(numbers[:rank])
-        )
+        model = keyed(encoding, rank)
         begin, end = sorted(rng.randint(0, len(cells)) for _ in range(2))
         run = CellRun(request_plan, range(len(cells)))[begin:end]
         assert len(run) == end - begin
@@ -286,13 +288,34 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
             assert run.keys(model) == [model.key(request_plan.chunk_numbers(cell)) for cell in run]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_cells_of_one_shape_are_found(seed):
+    """Each cell is among those whose chunks have its shape, once, and it is the one at its place."""
+    rng = random.Random(500 + seed)
+    for _ in range(60):
+        _, axes, result, maps, _ = random_request(rng)
+        axes = [rng.choice([axis, VariableAxis(rng.choices((1, 2, 3), k=9))]) for axis in axes]
+        model = ChunkModel(np.dtype("u1"), tuple(axes), KeyEncoding(), chain=None)
+        request_plan = plan_cells(maps, result, axes)
+        if not request_plan.cell_count:
+            continue
+        begin = rng.randrange(request_plan.cell_count)
+        run = CellRun(request_plan, range(request_plan.cell_count))[begin : begin + rng.randint(1, 40)]
+        cells, seen = list(run), []
+        for shape, places, some in run.of_one_shape(model):
+            assert list(map(str, some)) == [str(cells[place]) for place in places]
+            assert {model.chunk_shape(request_plan.chunk_numbers(cell)) for cell in some} == {shape}
+            seen += places
+        assert sorted(seen) == list(range(len(cells)))
+
+
 @pytest.mark.parametrize(("few", "together"), [(32, 128), (6, 8), (0, 8)])
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, together, tune):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
     tune("chunk", FEW_CELLS=few, CELLS_MADE_TOGETHER=together)
     rng = random.Random(400 + seed)
-    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    model = keyed(KeyEncoding())
     for _ in range(40):
         _, axes, result, maps, _ = random_request(rng)
         request_plan = plan_cells(maps, result, axes)
@@ -307,7 +330,7 @@ def test_batches(seed, few, together, tune):
 def test_batches_of_lanes():
     """Those who take batches in turn get parts of the plan far from each other; all cells come, each once."""
     rng = random.Random(7)
-    model = SimpleNamespace(keys=KeyEncoding(), key_rank=None, key=KeyEncoding().key)
+    model = keyed(KeyEncoding())
     for _ in range(100):
         _, axes, result, maps, _ = random_request(rng)
         request_plan = plan_cells(maps, result, axes)

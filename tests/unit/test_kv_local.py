@@ -139,6 +139,21 @@ def test_links_are_read_through_and_replaced(tmp_path):
     assert not (tmp_path / "link").is_symlink()
 
 
+@pytest.mark.parametrize("mode", ["os", "lockfile", "none"])
+@pytest.mark.parametrize("below", ["", "a/b/"])
+def test_writing_below_a_link_to_nothing_is_an_error_and_does_not_hang(tmp_path, mode, below):
+    """No directory can be made below a link to nothing: it is there, and what is in it is not."""
+    (tmp_path / "link").symlink_to(tmp_path / "nothing")
+    place = {
+        "driver": "file",
+        "path": f"{tmp_path}/link/{below}",
+        "context": {"file_io_locking": {"mode": mode}},
+    }
+    store = ts.KvStore.open(place).result()
+    with pytest.raises(NotFoundError, match=r"Failed to .*link"):
+        store.write("k", b"1").result(timeout=30)
+
+
 def test_link_in_place_of_the_lock_is_not_followed(tmp_path):
     """A planted link cannot make a write empty another file."""
     (tmp_path / "precious").write_bytes(b"precious")

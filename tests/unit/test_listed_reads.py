@@ -1,4 +1,4 @@
-"""Reads of listed positions, compared with NumPy: formats, codecs, memory orders, missing chunks, fields, own grids."""
+"""Listed positions, compared with NumPy: formats, codecs, memory orders, missing chunks, fields, own grids."""
 
 import numpy as np
 import pytest
@@ -98,6 +98,55 @@ def test_what_is_listed_is_numpys(seed):
         reads.reverse(), expected.reverse()
     for read, wanted in zip(reads, expected, strict=True):
         assert np.array_equal(read.result(), wanted)
+
+
+def cut_at_the_edge(rng):
+    """Return the spec and the shape of an array whose chunks have several shapes."""
+    shape = [int(rng.integers(1, 20)) for _ in range(3)]
+    if rng.random() < 0.5:
+        chunk = [int(rng.integers(1, 7)) for _ in shape]
+        scale = {"size": shape, "chunk_size": chunk, "encoding": "raw", "resolution": [1, 1, 1]}
+        volume = {"type": "image", "data_type": "int32", "num_channels": 2}
+        spec = {
+            "driver": "neuroglancer_precomputed",
+            "multiscale_metadata": volume,
+            "scale_metadata": scale,
+        }
+        return spec, [*shape, 2]
+    sizes = [np.diff([0, *np.unique(rng.integers(1, side + 1, 4)), side]).tolist() for side in shape]
+    sizes = [[size for size in each if size] for each in sizes]
+    grid = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": sizes}}
+    metadata = {"shape": shape, "chunk_grid": grid, "data_type": "int32", "codecs": [LITTLE], "fill_value": 0}
+    return {"driver": "zarr3", "metadata": metadata}, shape
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_is_written_at_lists_is_numpys(seed):
+    """Points of some dimensions beside slices, and a list a dimension: written, read again, and nothing else changed."""
+    rng = np.random.default_rng(seed)
+    shape = [int(rng.integers(1, 20)) for _ in range(3)]
+    if seed % 3:
+        driver, metadata = layout(rng, shape, [int(rng.integers(1, 7)) for _ in shape])
+        spec = {"driver": driver, "metadata": metadata}
+    else:
+        spec, shape = cut_at_the_edge(rng)
+    spec["kvstore"] = "memory://"
+    array = fsstore.open(spec, create=True, context=fsstore.Context()).result()
+    values = np.asarray(array.read().result()).copy()
+    for _ in range(3):
+        lists = [rng.permutation(side)[: rng.integers(1, side + 1)] for side in shape]
+        new = rng.integers(0, 1000, [len(each) for each in lists], dtype="int32")
+        array.oindex[tuple(lists)].write(new).result()
+        values[np.ix_(*lists)] = new
+        places = rng.permutation(shape[0] * shape[2])[: rng.integers(1, 40)]
+        first, last = np.unravel_index(places, (shape[0], shape[2]))
+        view = array.vindex[first, :, last]
+        new = rng.integers(0, 1000, view.shape, dtype="int32")
+        view.write(new).result()
+        values[first, :, last] = new
+        np.testing.assert_array_equal(view.read().result(), new)
+        np.testing.assert_array_equal(array.oindex[tuple(lists)].read().result(), values[np.ix_(*lists)])
+        np.testing.assert_array_equal(array.read().result(), values)
 
 
 def test_fields_of_missing_chunks():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import fsstore
+from fsstore.errors import StoreError
 
 GZIP = {"id": "gzip", "level": 1}
 KINDS = {
@@ -95,3 +96,22 @@ def test_each_chunk_is_stored_once_for_all_boxes(monkeypatch):
     assert store[3:6, 5:10, 0:2].read().result().ravel().tolist() == [
         8 if at == 13 else 7 for at in range(30)
     ]
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_a_damaged_chunk_among_others_is_named(together):
+    """Chunks that are changed in part are decoded together; the error says which could not be, and spares the others."""
+    store = created("zarr2", "memory://damaged/")
+    store.write(1).result()
+    store.kvstore["1.2.0"] = b"no gzip"
+    if together:
+        futures = [store[low : low + 2, :, 0].write(2) for low in (0, 4, 6)]
+        futures[0].result(10)
+        futures[2].result(10)
+        with pytest.raises(StoreError, match=r"1\.2\.0"):
+            futures[1].result(10)
+        assert (store[0:2, :, 0].read().result() == 2).all()
+    else:
+        with pytest.raises(StoreError, match=r"1\.2\.0"):
+            store[:, :, 0].write(2).result(10)
+    assert (store[6:, :, 1].read().result() == 1).all()

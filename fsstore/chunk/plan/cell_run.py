@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Segment
-from fsstore.chunk.plan.listed import Points
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment
+from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
 from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
@@ -100,10 +100,15 @@ class CellRun(Sequence[Cell]):
         if len(self) == math.prod(map(len, self._segments)):
             return map(Cell.of, product(*self._segments))
         chosen = []
+        if not self._numbers:
+            return iter(())
         for segments, places in zip(self._segments, self._places(), strict=True):
-            made = {
-                place: segments[place] for place in set(places)
-            }  # of 64 cells in a cube, 12 instead of 192
+            wanted = sorted(set(places))  # of 64 cells in a cube, 12 instead of 192
+            first, stop = wanted[0], wanted[-1] + 1
+            some = (
+                segments[first:stop] if stop - first == len(wanted) else [segments[place] for place in wanted]
+            )
+            made = dict(zip(wanted, some, strict=True))
             chosen.append(list(map(made.__getitem__, places)))
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
@@ -116,6 +121,16 @@ class CellRun(Sequence[Cell]):
         shape = [len(segments) for segments in self._segments]
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
 
+    def _chunks(self) -> list[IntArray]:
+        """Return the numbers of the chunks, a column an output dimension."""
+        columns: dict[int, IntArray] = {}
+        rows = zip(self._plan.components, self._segments, self._places(), strict=True)
+        for component, segments, places in rows:
+            numbers = chunk_columns(segments) if component.is_joint else [np.array(chunks_along(segments))]
+            for output, each in zip(component.outputs, numbers, strict=True):
+                columns[output] = each[np.array(places, np.int64)]
+        return [columns[output] for output in range(len(columns))]
+
     def boxes(self) -> Iterator[tuple[CellRun, list[Sequence[Segment | Points]]]]:
         """Yield the run as a few runs that are products of segments, with these by component."""
         begin, counts = 0, list(map(len, self._segments))
@@ -127,19 +142,28 @@ class CellRun(Sequence[Cell]):
             yield self[begin:end], some
             begin = end
 
+    def of_one_shape(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
+        """Yield the cells whose chunks have one shape together: the shape, and their places."""
+        if not self._plan.separable:
+            shaped: dict[tuple[int, ...], list[int]] = {}
+            for place, cell in enumerate(cells := list(self)):
+                shaped.setdefault(model.chunk_shape(self._plan.chunk_numbers(cell)), []).append(place)
+            yield from ((shape, some, [cells[place] for place in some]) for shape, some in shaped.items())
+            return
+        begin = 0
+        for run, segments in self.boxes():
+            for sizes, places, some in _of_one_shape(model.axes, segments):
+                yield sizes, (places + begin).tolist(), CellRun(self._plan, range(len(places)), some)
+            begin += len(run)
+
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
         return even(list(map(len, self._segments)), size)
 
     def keys(self, model: ChunkModel) -> list[str]:
         """Return the keys of the chunks."""
-        if not self._plan.separable:
-            return [model.key(self._plan.chunk_numbers(cell)) for cell in self]
-        if not model.keys.is_joined:
-            pairs = zip(self._segments, self._places(), strict=True)
-            return model.keys.of_columns(
-                [np.array(chunks_along(segments))[np.array(places)] for segments, places in pairs]
-            )
+        if not (self._plan.separable and model.keys.is_joined):
+            return model.keys_of(self._chunks())
         texts: list[list[str]] = []
         for segments, places in zip(self._segments[: model.key_rank], self._places(), strict=False):
             low = min(places)
@@ -167,3 +191,29 @@ def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, 
     if first <= last and end:
         for rest in _boxes(counts[1:], 0, end):
             yield (range(last, last + 1), *rest)
+
+
+def _of_one_shape(
+    axes: Sequence[Axis], segments: Sequence[Sequence[Any]]
+) -> Iterator[tuple[tuple[int, ...], IntArray, list[Sequence[Any]]]]:
+    """Yield the products of segments whose chunks have one shape: the shape, their places among all, and segments."""
+    apart = [_by_size(axis, each) for axis, each in zip(axes, segments, strict=True)]
+    for sizes in product(*apart):
+        places, some = np.zeros(1, np.int64), []
+        for own, size, each in zip(apart, sizes, segments, strict=True):
+            along = own[size]
+            places = np.add.outer(places * len(each), along).reshape(-1)
+            is_row = along[-1] - along[0] < len(along)
+            some.append(each[along[0] : along[-1] + 1] if is_row else [each[place] for place in along])
+        yield sizes, places, some
+
+
+def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:
+    """Return the places of segments along one dimension by the size of their chunks."""
+    sizes = axis.sizes_of(np.array(chunks_along(segments)))
+    if sizes is None:
+        return {axis.size(0): list(range(len(segments)))}
+    places: dict[int, list[int]] = {}
+    for place, size in enumerate(sizes.tolist()):
+        places.setdefault(size, []).append(place)
+    return places

@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, IntArray, Segment
 
-__all__ = ["ListedSegments", "Points", "listed_segments"]
+__all__ = ["ListedSegments", "Points", "chunk_columns", "listed_segments"]
 
 
 _Grouped: TypeAlias = "tuple[IntArray | None, IntArray]"
@@ -41,7 +41,7 @@ class ListedSegments(Sequence[Any]):
     """
 
     __slots__ = (
-        "_axes", "_counts", "_flat", "_given", "_sorted",
+        "_axes", "_counts", "_flat", "_given", "_inside",
         "bounds", "chunks", "order", "sizes", "starts", "uniform",
     )  # fmt: skip
 
@@ -59,7 +59,7 @@ class ListedSegments(Sequence[Any]):
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
         self.uniform = _uniform(axes, self.chunks)
         self._counts = self.bounds[1:] - self.bounds[:-1]
-        self._sorted: Sequence[IntArray] | None = positions if self.order is None else None
+        self._inside: Sequence[IntArray] | None = None
         self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
 
     def __len__(self) -> int:
@@ -67,11 +67,13 @@ class ListedSegments(Sequence[Any]):
         return len(self.bounds) - 1
 
     @property
-    def positions(self) -> Sequence[IntArray]:
-        """The positions, in the order of chunks."""
-        if self._sorted is None:
-            self._sorted = [each[self.order] for each in self._given]
-        return self._sorted
+    def inside(self) -> Sequence[IntArray]:
+        """The positions, in the order of chunks, each counted from the start of its chunk."""
+        if self._inside is None:  # for all at once: a segment is then some slices
+            ordered = self._given if self.order is None else [each[self.order] for each in self._given]
+            pairs = zip(ordered, self.starts, strict=True)
+            self._inside = [each - starts.repeat(self._counts) for each, starts in pairs]
+        return self._inside
 
     @property
     def by_shard(self) -> list[range]:
@@ -87,29 +89,29 @@ class ListedSegments(Sequence[Any]):
 
     def __getitem__(self, place: int | slice) -> Segment | Points | list[Segment | Points]:
         """Return one segment, or a list of some."""
-        if isinstance(place, slice):
-            return [self[number] for number in range(len(self))[place]]
-        place = range(len(self))[place]
-        begin, end = self.bounds[place : place + 2].tolist()
-        return self._made(place, begin, end, [int(each[place]) for each in self.chunks])
+        if not isinstance(place, slice):
+            place = range(len(self))[place]
+            return self[place : place + 1][0]
+        columns = [column[place].tolist() for column in (self.bounds[:-1], self.bounds[1:], *self.chunks)]
+        return list(map(self._made, columns[0], columns[1], zip(*columns[2:], strict=True)))
 
     def __iter__(self) -> Iterator[Segment | Points]:
         """Yield the segments."""
-        bounds = self.bounds.tolist()
-        chunks = zip(*[each.tolist() for each in self.chunks], strict=True)
-        return map(self._made, range(len(self)), bounds[:-1], bounds[1:], chunks)
+        return iter(self[:])
 
-    def _made(self, place: int, begin: int, end: int, chunk: Sequence[int]) -> Segment | Points:
-        columns = zip(self.positions, self.starts, strict=True)
-        inside = tuple([values[begin:end] - starts[place] for values, starts in columns])
-        outside = self.outside(place, place + 1)
+    def _made(self, begin: int, end: int, chunk: tuple[int, ...]) -> Segment | Points:
+        inside = tuple([each[begin:end] for each in self.inside])
+        outside = self._outside(begin, end)
         if len(chunk) == len(outside) == 1:
             return Segment(chunk[0], inside[0], outside[0], False, end - begin)
-        return Points(tuple(chunk), inside, outside)
+        return Points(chunk, inside, outside)
 
     def outside(self, first: int, stop: int) -> tuple[slice | IntArray, ...]:
         """Return where in the result some segments go, along each input dimension."""
-        begin, end = int(self.bounds[first]), int(self.bounds[stop])
+        return self._outside(int(self.bounds[first]), int(self.bounds[stop]))
+
+    def _outside(self, begin: int, end: int) -> tuple[slice | IntArray, ...]:
+        """Return where in the result some rows go, along each input dimension."""
         if len(self.sizes) == 1:
             return (slice(begin, end) if self.order is None else self.order[begin:end],)
         flat = np.arange(begin, end) if self.order is None else self.order[begin:end]
@@ -137,12 +139,19 @@ class ListedSegments(Sequence[Any]):
         if known == strides:
             column, shifts = flat[begin:end], -starts[first:stop]
         else:
-            column = _sum([values[begin:end] for values in self.positions], strides)
-            shifts = -_sum([each[first:stop] for each in self.starts], strides)
+            column = _sum([values[begin:end] for values in self.inside], strides)
+            shifts = np.zeros(len(span), np.int64)
         if len(span) == 1:
             return int(shifts[0]), column
         shifts += step * np.arange(len(span))
         return 0, column + shifts.repeat(self._counts[first:stop])
+
+
+def chunk_columns(segments: Sequence[Any]) -> Sequence[IntArray]:
+    """Return the numbers of the chunks of segments along dimensions cut together, a column a dimension."""
+    if isinstance(segments, ListedSegments):
+        return segments.chunks
+    return list(np.array([points.chunk for points in segments]).T)
 
 
 def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:

@@ -81,13 +81,15 @@ class Sending(Placing, Protocol):
 class Placement:
     """The array of a request, seen from its chunks.  Workers may use it at once: cells are disjoint."""
 
-    __slots__ = ("_array", "_has_targets", "_lead", "_pointwise", "_view", "plan")
+    __slots__ = ("_array", "_free", "_has_targets", "_lead", "_pointwise", "_rank", "_view", "plan")
 
     def __init__(self, plan: CellPlan, array: Array) -> None:
         self.plan = plan
         self._array = array
         self._view = array.transpose(plan.axes) if plan.separable else array
         self._lead = (slice(None),) * plan.unused
+        self._free = plan.axes[: plan.unused]
+        self._rank = sum([len(component.outputs) for component in plan.components])
         self._has_targets = not plan.unused and all(component.inputs for component in plan.components)
         # One list of points for all dimensions: its index arrays are the index on both sides.
         self._pointwise = len(plan.components) == 1 and not plan.separable and not plan.unused
@@ -214,20 +216,17 @@ class Placement:
         if self._pointwise:
             points = cell.segments[0]
             return points.inside, points.outside
-        unused = [
-            axis for axis in range(len(plan.shape)) if not any(axis in c.inputs for c in plan.components)
-        ]
-        ndim = len(unused) + len(plan.components)
-        inside: list[Any] = [0] * sum(len(component.outputs) for component in plan.components)
+        inside: list[Any] = [0] * self._rank
         outside: list[Any] = [0] * len(plan.shape)
+        ndim = plan.unused + len(plan.components)
 
         def along(axis: int, values: Any) -> Array:
-            return np.asarray(values).reshape([-1 if other == axis else 1 for other in range(ndim)])
+            return np.asarray(values).reshape((1,) * axis + (-1,) + (1,) * (ndim - axis - 1))
 
-        for axis, dimension in enumerate(unused):
+        for axis, dimension in enumerate(self._free):
             outside[dimension] = along(axis, np.arange(plan.shape[dimension]))
         for axis, (component, segment) in enumerate(
-            zip(plan.components, cell.segments, strict=True), len(unused)
+            zip(plan.components, cell.segments, strict=True), plan.unused
         ):
             if isinstance(segment, Points):
                 for output, values in zip(component.outputs, segment.inside, strict=True):

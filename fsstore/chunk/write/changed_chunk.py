@@ -15,8 +15,9 @@ from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import missing_element
+from fsstore.kvstore.contract.driver import ReadResult
 
-__all__ = ["Portions", "decoded", "encoded", "joined", "portions_of"]
+__all__ = ["Portions", "decoded", "decoded_run", "encoded", "joined", "portions_of"]
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 
@@ -69,6 +70,27 @@ def decoded(data: Buffer | None, chain: BoundChain) -> Array:
     return chunk
 
 
+def decoded_run(olds: Sequence[ReadResult | None], chain: BoundChain) -> Array | None:
+    """Return small chunks along a new first dimension, which may be changed, laid out as they will be encoded.
+
+    Given is what is stored of each; the elements of one of which nothing is given are not set.  None if they cannot be
+    decoded together.
+    """
+    chunks = _as_encoded(chain, (len(olds),))
+    values = [at for at, old in enumerate(olds) if old is not None and old.state == "value"]
+    if values:
+        found = chain.decode_run_to_scratch(
+            [old.value for old in olds if old is not None and old.state == "value"]
+        )
+        if found is None:
+            return None
+        chunks[values if len(values) < len(olds) else slice(None)] = found
+    missing = [at for at, old in enumerate(olds) if old is not None and old.state != "value"]
+    if missing:
+        chunks[missing] = missing_element(chain.chunk.dtype, chain.chunk.fill_value)
+    return chunks
+
+
 def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
     """Return the encoding of a chunk that nobody changes any more, in portions."""
     if is_kept(chain):
@@ -86,10 +108,11 @@ def encoded(chunk: Array, chain: BoundChain) -> Buffer:
     return data
 
 
-def _as_encoded(chain: BoundChain) -> Array:
-    """Return a chunk, whose elements are not set, with the memory order that it will be encoded in."""
+def _as_encoded(chain: BoundChain, lead: tuple[int, ...] = ()) -> Array:
+    """Return a chunk, or several along `lead`, not set yet, in the order in which they will be encoded."""
     spec, order = chain.chunk, chain.order
     if order is None or sorted(order) == [*order]:
-        return new_array(spec.shape, spec.dtype, passing=True)
-    laid_out = new_array(tuple([spec.shape[axis] for axis in order]), spec.dtype, passing=True)
-    return laid_out.transpose([order.index(axis) for axis in range(len(order))])
+        return new_array((*lead, *spec.shape), spec.dtype, passing=True)
+    laid_out = new_array((*lead, *[spec.shape[axis] for axis in order]), spec.dtype, passing=True)
+    behind = len(lead)
+    return laid_out.transpose([*range(behind), *[behind + order.index(axis) for axis in range(len(order))]])

@@ -20,7 +20,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Sending
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.shard.shard_entries import ShardEntries
-from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded, joined, portions_of
+from fsstore.chunk.write.changed_chunk import Portions, decoded, decoded_run, encoded, joined, portions_of
 from fsstore.chunk.write.changed_shard import ShardChange, Stored, changed_shard
 from fsstore.chunk.write.recent_chunks import is_kept
 from fsstore.codec.chain.bound_chain import BoundChain
@@ -119,18 +119,38 @@ class ChunkEncoder:
 
     def run(self, cells: Sequence[AnyCell]) -> list[Buffer | None] | None:
         """Return the encodings of covered chunks that follow each other; None if they must be made one by one."""
-        model, chain = self._model, self._model.chain
-        fill = chain.chunk.fill_value
-        if model.bind is not None or chain.shard is not None or np.ndim(fill):
-            return None
-        blocks = self._placement.blocks(cells, chain.chunk.shape)
-        if blocks is None:
-            return None
-        rows = in_rows(chain, blocks)
-        if not self._elide or fill is None or not (filled := rows_equal_fill(rows, fill)).any():
+        chain = self._model.chain
+        blocks = self._placement.blocks(cells, chain.chunk.shape) if self._makes_runs else None
+        return None if blocks is None else self.encoded_run(blocks)
+
+    def decoded_run(self, olds: Sequence[ReadResult | None]) -> Array | None:
+        """Return chunks along a new first dimension, which may be changed; None if they must be made one by one.
+
+        Given is what is stored of each, None where all of it will be changed.
+        """
+        chain = self._model.chain
+        return decoded_run(olds, chain) if self._makes_runs and not is_kept(chain) else None
+
+    def encodes_as(self, other: ChunkEncoder) -> bool:
+        """Return whether chunks that another encoder has decoded may be changed by this one."""
+        return self._model is other._model and self._elide == other._elide
+
+    def encoded_run(self, chunks: Array, were_stored: Sequence[bool] = ()) -> list[Buffer | None]:
+        """Return the encodings of chunks, the last dimensions of an array, None for each that is not to be stored."""
+        chain = self._model.chain
+        fill, rows = chain.chunk.fill_value, in_rows(chain, chunks)
+        if not self._elide or fill is None or not (vanish := rows_equal_fill(rows, fill)).any():
             return list(encode_rows(chain, rows))
-        encoded = encode_rows(chain, rows[~filled])
-        return [None if is_filled else next(encoded) for is_filled in filled.tolist()]
+        if self._keeps and were_stored:
+            vanish &= ~np.array(were_stored)
+        encoded = encode_rows(chain, rows[~vanish])
+        return [None if is_gone else next(encoded) for is_gone in vanish.tolist()]
+
+    @property
+    def _makes_runs(self) -> bool:
+        """Whether small chunks may be encoded together."""
+        chain = self._model.chain
+        return self._model.bind is None and chain.shard is None and not np.ndim(chain.chunk.fill_value)
 
     def _may_vanish(self, cell: AnyCell, chain: BoundChain, *, was_stored: bool) -> bool:
         """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""

@@ -97,18 +97,12 @@ class RequestChanges(Changes):
             ]
 
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
-        """Yield parts of a window: runs of whole small chunks that follow each other, and other chunks one by one."""
+        """Yield parts of a window: runs of small chunks that follow each other, all of them whole or none."""
         most = rows_together(self.request.chunks.model.chain)
         most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
-        begin = 0
-        for at, (_, changes) in enumerate(window):
-            if not changes[0].is_whole:
-                yield from filter(None, (window[begin:at], window[at : at + 1]))
-                begin = at + 1
-            elif at + 1 - begin == most:
-                yield window[begin : at + 1]
-                begin = at + 1
-        yield from filter(None, (window[begin:],))
+        for _, alike in itertools.groupby(window, lambda changed: changed[1][0].is_whole):
+            run = [*alike]
+            yield from (run[at : at + most] for at in range(0, len(run), most))
 
 
 class Change(NamedTuple):
@@ -245,10 +239,10 @@ class Writer:
         return change
 
     def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
-        """Return the writes of a window: of whole small chunks that follow each other many are encoded at a time."""
+        """Return the writes of a window: of small chunks many are encoded at a time."""
 
         def writes(run: Sequence[Changed]) -> list[Write]:
-            encoded = self._encode_run(run) if alone and len(run) > 1 else None
+            encoded = self._encode_run(run, found) if len(run) > 1 else None
             return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
 
         of = window[0][1][0].of
@@ -270,14 +264,19 @@ class Writer:
         )
         return list(itertools.chain.from_iterable(made))
 
-    def _encode_run(self, run: Sequence[Changed]) -> list[Write] | None:
+    def _encode_run(self, run: Sequence[Changed], found: dict[str, ReadResult]) -> list[Write] | None:
+        """Return the writes of small chunks of one array, encoded together; None if they must be one by one."""
+        olds = [found.get(key) for key, _ in run]
         try:
-            values = run[0][1][0].of.encoder.run([change.cell for _, (change,) in run])
+            values = _encoded_together(run, olds)
         except StoreError:  # one by one it is seen which chunk it is
             return None
         if values is None:
             return None
-        return [Write(key, value, UNKNOWN) for (key, _), value in zip(run, values, strict=True)]
+        for key, _ in run:
+            found.pop(key, None)
+        pairs = zip(run, values, olds, strict=True)
+        return [Write(key, value, _condition(old)) for (key, _), value, old in pairs]
 
     def _encode_chunk(self, changed: Changed, old: ReadResult | None) -> Write:
         (key, changes), condition = changed, _condition(old)
@@ -302,6 +301,29 @@ class Writer:
         except StoreError as error:
             raise self._located(key, error) from error
         return Write(key, value, condition)
+
+
+def _encoded_together(
+    run: Sequence[Changed], olds: Sequence[ReadResult | None]
+) -> Sequence[Buffer | None] | None:
+    """Return the encodings of small chunks of one array after their changes; None if they must be made one by one."""
+    of = run[0][1][0].of
+    encoder = of.encoder
+    if all(len(changes) == 1 and changes[0].is_whole and changes[0].of is of for _, changes in run):
+        values = encoder.run([change.cell for _, (change,) in run])
+        if values is not None:
+            return values
+    if not all(
+        each.of is of or each.of.encoder.encodes_as(encoder) for _, changes in run for each in changes
+    ):
+        return None
+    chunks = encoder.decoded_run(olds)
+    if chunks is None:
+        return None
+    for at, (_, changes) in enumerate(run):
+        for each, cell, _ in changes:
+            each.encoder.change(cell, chunks[at, ...])
+    return encoder.encoded_run(chunks, [old is not None and old.state != "missing" for old in olds])
 
 
 def _in_part(window: Sequence[Changed]) -> list[str]:

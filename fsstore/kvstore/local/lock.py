@@ -163,13 +163,16 @@ def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> 
 
 
 def _make_directories(path: bytes, dirty: set[bytes]) -> None:
-    missing = [path]
+    missing, absent = [path], LOCK_ATTEMPTS + path.count(b"/")
     while missing:
         try:
             os.mkdir(missing[-1])
         except FileExistsError:
             missing.pop()
-        except FileNotFoundError:
+        except FileNotFoundError as error:
+            if not absent:  # below a link to nothing, or of a system that makes no directories, as /proc
+                raise os_failure("create directory", missing[-1], error) from error
+            absent -= 1
             missing.append(parent(missing[-1]))
         except OSError as error:
             raise os_failure("create directory", missing[-1], error) from error
