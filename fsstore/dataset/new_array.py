@@ -155,4 +155,10 @@ def dtype_name(kind: Any) -> str:
     try:
         return str(dtype_of(kind).name)
     except (TypeError, ValueError):
+        pass  # NumPy may know it
+    try:
         return str(dtype_of(np.dtype(kind)).name)
+    except TypeError as error:
+        raise TypeError(
+            f"There is no data type {kind!r}; name one of NumPy or fsstore, such as float32"
+        ) from error

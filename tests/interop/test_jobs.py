@@ -127,6 +127,14 @@ def test_a_copy_into_a_reference_set_is_one_document(tmp_path, schema):
     assert left_in(tmp_path) == []
 
 
+def test_a_data_type_that_does_not_exist_is_named(tmp_path):
+    """A copy into a data type that nobody knows says so before anything is written."""
+    source = ts.open(f"file://{tmp_path}/a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
+    with pytest.raises(TypeError, match="There is no data type 'int17'; name one of NumPy or fsstore"):
+        ts.copy(source, tmp_path / "b.zarr", schema={"dtype": "int17"}).result()
+    assert not (tmp_path / "b.zarr").exists()
+
+
 def test_what_cannot_be_atomic_is_refused(tmp_path):
     """A plain directory takes no copy in one step; nothing is written."""
     array = made(tmp_path / "a")

@@ -292,6 +292,35 @@ def test_one_chunk_takes_one_request_that_sees_whether_the_file_changed(server, 
     assert array[45].read().result() == 2
 
 
+@pytest.mark.parametrize("box", [slice(112, 195), slice(42, 95), slice(42, 175)])
+def test_several_chunks_take_no_other_request_unless_some_are_missing(server, tune, box):
+    """Chunks that are read say of which generation the file is; whether one is still missing has to be asked."""
+    tune("kvstore", TRUSTED_S=0.0)
+    for value in (1, 2):
+        with h5py.File(server.folder / "fresh.h5", "w") as file:
+            data = file.create_dataset("v", (200,), "i4", chunks=(10,))
+            data[:100] = value
+            data[100 * value - 40 : 100 * value] = value  # other chunks have no place in the file
+        (server.folder / "fresh.h5").rename(server.folder / "a.h5")
+        if value == 1:
+            array = ts.open(f"{server.url}a.h5|hdf5:v").result()
+            assert (array.read().result() == data_of(1)).all()
+            server.cost()
+            for low, requests in ((2, 1), (72, 2), (112, 1)):
+                found = array[low : low + 60].read().result()
+                assert (found == data_of(1)[low : low + 60]).all()
+                assert server.cost()[0] == requests
+    assert (array[box].read().result() == data_of(2)[box]).all()
+
+
+def data_of(value):
+    """Return what the file of a value holds."""
+    data = np.zeros(200, "i4")
+    data[:100] = value
+    data[100 * value - 40 : 100 * value] = value
+    return data
+
+
 def test_a_chunk_whose_key_may_be_of_two_arrays_is_found(tmp_path):
     """The path of one array with a number at its end reads as the keys of another with a dimension more."""
     with h5py.File(tmp_path / "a.h5", "w") as file:

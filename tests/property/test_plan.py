@@ -288,6 +288,27 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
             assert run.keys(model) == [model.key(request_plan.chunk_numbers(cell)) for cell in run]
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_cells_of_one_shape_are_found(seed):
+    """Each cell is among those whose chunks have its shape, once, and it is the one at its place."""
+    rng = random.Random(500 + seed)
+    for _ in range(60):
+        _, axes, result, maps, _ = random_request(rng)
+        axes = [rng.choice([axis, VariableAxis(rng.choices((1, 2, 3), k=9))]) for axis in axes]
+        model = ChunkModel(np.dtype("u1"), tuple(axes), KeyEncoding(), chain=None)
+        request_plan = plan_cells(maps, result, axes)
+        if not request_plan.cell_count:
+            continue
+        begin = rng.randrange(request_plan.cell_count)
+        run = CellRun(request_plan, range(request_plan.cell_count))[begin : begin + rng.randint(1, 40)]
+        cells, seen = list(run), []
+        for shape, places, some in run.of_one_shape(model):
+            assert list(map(str, some)) == [str(cells[place]) for place in places]
+            assert {model.chunk_shape(request_plan.chunk_numbers(cell)) for cell in some} == {shape}
+            seen += places
+        assert sorted(seen) == list(range(len(cells)))
+
+
 @pytest.mark.parametrize(("few", "together"), [(32, 128), (6, 8), (0, 8)])
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, together, tune):

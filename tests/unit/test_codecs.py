@@ -8,6 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import fsstore as ts
 from fsstore.codec.chain.chain import CodecChain
 from fsstore.codec.chain.chain_spec import ChainSpec
 from fsstore.codec.chain.resolve import resolve
@@ -191,6 +192,20 @@ def test_defaults_follow_the_elements():
     assert names(["gzip", "blosc"], "i4")[2]["configuration"]["shuffle"] == "noshuffle"
     with pytest.raises(StoreError, match="typesize must be specified explicitly"):
         names(["gzip", {"name": "blosc", "configuration": {"shuffle": "shuffle"}}], "i4")
+
+
+@pytest.mark.parametrize(
+    ("kind", "codec", "found"), [("string", "vlen-bytes", "not str"), ("bytes", "vlen-utf8", "not bytes")]
+)
+@pytest.mark.parametrize("sharded", [False, True])
+def test_a_codec_of_other_strings_is_refused_when_an_array_is_made(kind, codec, found, sharded):
+    """Strings are not byte strings: the array is refused, not its first write."""
+    chain = [{"name": codec}]
+    if sharded:
+        chain = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [1], "codecs": chain}}]
+    metadata = {"shape": [2], "data_type": kind, "codecs": chain}
+    with pytest.raises(StoreError, match=f'"{codec}" codec requires elements of type .*, {found}'):
+        ts.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True).result()
 
 
 def test_resolve_takes_a_chain_of_metadata_as_complete():

@@ -47,6 +47,32 @@ def test_reads_and_writes():
     assert (store.read().result() == model).all()
 
 
+@pytest.mark.parametrize("codec", [[], [{"name": "gzip", "configuration": {"level": 1}}]])
+def test_many_chunks_of_several_shapes(codec):
+    """They are decoded many at a time, those of one shape together; chunks that are missing are filled."""
+    shape, rng = (40, 30, 8), np.random.default_rng(1)
+    codecs = [{"name": "bytes", "configuration": {"endian": "little"}}, *codec]
+    sizes = [[[3, 12], 4], [[2, 5], [5, 4]], 4]
+    store = rectilinear(sizes, shape, codecs=codecs, fill_value=7)
+    model = np.full(shape, 7, "i2")
+    for _ in range(3):
+        low = rng.integers(0, shape)
+        box = tuple(slice(int(at), min(int(at) + 20, end)) for at, end in zip(low, shape, strict=True))
+        model[box] = rng.integers(0, 99, model[box].shape)
+        store[box].write(model[box]).result()
+    views = [lambda array: array, lambda array: array[1:39, ::2, 3], lambda array: array[2:38, 1:29, 1:7]]
+    for view in views:
+        assert (view(store).read().result() == view(model)).all()
+    corners = rng.integers(0, (34, 24, 3), (40, 3))
+    boxes = [tuple(slice(int(at), int(at) + 6) for at in corner) for corner in corners]
+    for box, read in zip(boxes, [store[box].read() for box in boxes], strict=True):
+        assert (read.result() == model[box]).all()
+    victim = next(key for key in store.kvstore.list().result() if key.startswith(b"c/"))
+    store.kvstore[victim] = store.kvstore[victim][:-1]
+    with pytest.raises(StoreError, match=victim.decode()):
+        store.read().result()
+
+
 def test_resize():
     """Chunks outside a smaller shape are deleted; a larger shape needs chunks for it."""
     store = rectilinear()

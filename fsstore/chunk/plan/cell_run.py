@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import IntArray, Segment
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment
 from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
@@ -142,6 +142,20 @@ class CellRun(Sequence[Cell]):
             yield self[begin:end], some
             begin = end
 
+    def of_one_shape(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
+        """Yield the cells whose chunks have one shape together: the shape, and their places."""
+        if not self._plan.separable:
+            shaped: dict[tuple[int, ...], list[int]] = {}
+            for place, cell in enumerate(cells := list(self)):
+                shaped.setdefault(model.chunk_shape(self._plan.chunk_numbers(cell)), []).append(place)
+            yield from ((shape, some, [cells[place] for place in some]) for shape, some in shaped.items())
+            return
+        begin = 0
+        for run, segments in self.boxes():
+            for sizes, places, some in _of_one_shape(model.axes, segments):
+                yield sizes, (places + begin).tolist(), CellRun(self._plan, range(len(places)), some)
+            begin += len(run)
+
     def even(self, size: int) -> int:
         """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
         return even(list(map(len, self._segments)), size)
@@ -177,3 +191,29 @@ def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, 
     if first <= last and end:
         for rest in _boxes(counts[1:], 0, end):
             yield (range(last, last + 1), *rest)
+
+
+def _of_one_shape(
+    axes: Sequence[Axis], segments: Sequence[Sequence[Any]]
+) -> Iterator[tuple[tuple[int, ...], IntArray, list[Sequence[Any]]]]:
+    """Yield the products of segments whose chunks have one shape: the shape, their places among all, and segments."""
+    apart = [_by_size(axis, each) for axis, each in zip(axes, segments, strict=True)]
+    for sizes in product(*apart):
+        places, some = np.zeros(1, np.int64), []
+        for own, size, each in zip(apart, sizes, segments, strict=True):
+            along = own[size]
+            places = np.add.outer(places * len(each), along).reshape(-1)
+            is_row = along[-1] - along[0] < len(along)
+            some.append(each[along[0] : along[-1] + 1] if is_row else [each[place] for place in along])
+        yield sizes, places, some
+
+
+def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:
+    """Return the places of segments along one dimension by the size of their chunks."""
+    sizes = axis.sizes_of(np.array(chunks_along(segments)))
+    if sizes is None:
+        return {axis.size(0): list(range(len(segments)))}
+    places: dict[int, list[int]] = {}
+    for place, size in enumerate(sizes.tolist()):
+        places.setdefault(size, []).append(place)
+    return places

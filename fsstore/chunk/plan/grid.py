@@ -143,7 +143,8 @@ class ClippedAxis:
 
     def size(self, chunk: int) -> int:
         """Return how many positions a chunk holds."""
-        return min(self.step, self.extent - chunk * self.step)
+        step, rest = self.step, self.extent - chunk * self.step
+        return min(step, rest)
 
     def sizes_of(self, chunks: IntArray) -> IntArray | None:
         """Return how many positions each chunk holds; None where all hold as many."""

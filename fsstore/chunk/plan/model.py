@@ -7,9 +7,9 @@ structures and the array is one of their fields; its sub-array dimensions follow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import product
+from itertools import product, repeat
 from typing import Any
 
 import numpy as np
@@ -76,7 +76,19 @@ class ChunkModel:
 
     def chunk_shape(self, numbers: Sequence[int]) -> tuple[int, ...]:
         """Return the shape of a chunk."""
-        return tuple(axis.size(number) for axis, number in zip(self.axes, numbers, strict=True))
+        return tuple([axis.size(number) for axis, number in zip(self.axes, numbers, strict=True)])
+
+    def chunk_shapes(self, columns: Sequence[IntArray]) -> Iterator[tuple[int, ...]]:
+        """Yield the shapes of chunks whose numbers along each dimension are a column."""
+        sizes = [axis.sizes_of(numbers) for axis, numbers in zip(self.axes, columns, strict=True)]
+        count = len(columns[0])
+        return zip(
+            *[
+                repeat(axis.size(0), count) if some is None else some.tolist()
+                for axis, some in zip(self.axes, sizes, strict=True)
+            ],
+            strict=True,
+        )
 
     def chain_of(self, numbers: Sequence[int]) -> BoundChain:
         """Return the codecs of a chunk."""

@@ -25,6 +25,7 @@ from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
+from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import ReadResult
@@ -56,33 +57,36 @@ def may_wait(transform: IndexTransform, chunks: OpenChunks) -> bool:
     return touched <= chunks.most_chunks and math.prod(shape) <= chunks.most_elements
 
 
-class BoxRun:
-    """The parts of boxes in one chunk; cells are made when they are asked for.
+class _Wanted(NamedTuple):
+    """The boxes of some reads, cut: which read each belongs to (`numbers`), and which array it goes to (`targets`)."""
 
-    `rows` are the rows of the chunk in `pieces`.  `numbers` says which read each box belongs to, `targets` which array
-    it goes to.  `apart`: it is less work to decode for each part by itself than to decode the chunk.
+    part: ChunkReader
+    numbers: Sequence[int]
+    targets: Sequence[Array]
+    pieces: BoxParts
+
+
+class BoxRun:
+    """The parts of boxes in one chunk, which `chain` decodes; cells are made when they are asked for.
+
+    `rows` are the rows of the chunk among the pieces.
+    `apart`: it is less work to decode for each part by itself than to decode the chunk.
     """
 
-    __slots__ = ("_numbers", "_pieces", "_rows", "_targets", "apart", "part")
+    __slots__ = ("_rows", "_wanted", "apart", "chain")
 
-    def __init__(
-        self,
-        part: ChunkReader,
-        numbers: Sequence[int],
-        targets: Sequence[Array],
-        pieces: BoxParts,
-        rows: slice,
-        *,
-        apart: bool,
-    ) -> None:
-        self.part, self._pieces, self._rows = part, pieces, rows
-        self._numbers, self._targets = numbers, targets
-        self.apart = apart
+    def __init__(self, wanted: _Wanted, rows: slice, chain: BoundChain, *, apart: bool) -> None:
+        self._wanted, self._rows, self.chain, self.apart = wanted, rows, chain, apart
+
+    @property
+    def part(self) -> ChunkReader:
+        """How the chunk is read."""
+        return self._wanted.part
 
     def __iter__(self) -> Iterator[tuple[int, ChunkReader, ChunkBox]]:
         """Yield the number of the read, how it is read, and its cell."""
-        part, numbers, targets = self.part, self._numbers, self._targets
-        rows: list[list[Any]] = [column[self._rows].tolist() for column in self._pieces]
+        part, numbers, targets, pieces = self._wanted
+        rows: list[list[Any]] = [column[self._rows].tolist() for column in pieces]
         for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
             piece = targets[box][tuple(map(slice, begin, end))]
             yield numbers[box], part, ChunkBox(chunk, tuple(map(slice, low, high)), covers, piece)
@@ -98,11 +102,11 @@ class BoxRun:
 
     def copy_out(self, chunk: Array) -> None:
         """Copy all parts from the chunk to where they go."""
-        box, _, low, high, begin, end, _ = self._pieces
+        _, _, targets, (box, _, low, high, begin, end, _) = self._wanted
         parts = [column[self._rows].tolist() for column in (box, low, high, begin, end)]
         for number, first, stop, to, until in zip(*parts, strict=True):
             place = tuple(map(slice, to, until))
-            self._targets[number][place] = chunk[tuple(map(slice, first, stop))]
+            targets[number][place] = chunk[tuple(map(slice, first, stop))]
 
 
 class BoxPlans(NamedTuple):
@@ -187,12 +191,13 @@ def _planned(alike: _Alike) -> BoxPlans:
     wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1]) if numbers else edges[:0]
     apart = 2 * wanted <= size
     spans = map(slice, edges[:-1].tolist(), edges[1:].tolist())
+    first_rows, wanted_of = pieces.chunk[edges[:-1]], _Wanted(part, numbers, targets, pieces)
     runs = [
-        BoxRun(part, numbers, targets, pieces, rows, apart=each)
-        for rows, each in zip(spans, apart.tolist(), strict=True)
+        BoxRun(wanted_of, rows, chain, apart=each)
+        for rows, chain, each in zip(spans, part.chains(list(first_rows.T)), apart.tolist(), strict=False)
     ]
     touched = int(np.minimum(wanted, size).sum()) * codecs.chunk.dtype.itemsize
-    identities = _identities(chunks.model, part.grid, pieces.chunk[edges[:-1]])
+    identities = _identities(chunks.model, part.grid, first_rows)
     outs_of = dict(zip(numbers, outs, strict=True))
     return BoxPlans(part, outs_of, dict(zip(identities, runs, strict=True)), touched)
 

@@ -255,24 +255,18 @@ class _SharedChunks(NamedTuple):
     def _place_all(self, pairs: Sequence[Pair]) -> None:
         """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""
         left: list[Pair] = []
-        boxed: list[tuple[BoxRun, Pair]] = []
+        boxed: dict[BoundChain, list[tuple[BoxRun, Pair]]] = {}
         for pair in pairs:
             users = self.users[pair[0]]
             if isinstance(users, BoxRun) and pair[1].state == "value" and not users.apart:
-                boxed.append((users, pair))
+                boxed.setdefault(users.chain, []).append((users, pair))
             else:
                 left.append(pair)
-        size = boxed[0][0].part.run_length if boxed else 1
-        for begin in range(0, len(boxed), size):
-            some = boxed[begin : begin + size]
-            chunks = (
-                some[0][0].part.decode_run([pair[1].value for _, pair in some]) if len(some) > 1 else None
-            )
-            if chunks is None:
-                left += [pair for _, pair in some]
-                continue
-            for (users, _), chunk in zip(some, chunks, strict=True):
-                users.copy_out(chunk)
+        for chain, alike in boxed.items():
+            for begin in range(0, len(alike), chain.run_length):
+                some = alike[begin : begin + chain.run_length]
+                if not _place_run(chain, some):
+                    left += [pair for _, pair in some]
         for pair in left:
             self._place(pair)
 
@@ -293,6 +287,18 @@ class _SharedChunks(NamedTuple):
                 part.placement.copy_out(cell, chunk)
         except Exception as error:  # noqa: BLE001  # the futures carry it
             self._fail(identity, locate_error(self.part.source, identity, error))
+
+
+def _place_run(chain: BoundChain, some: Sequence[tuple[BoxRun, Pair]]) -> bool:
+    """Put what boxes want of chunks of one shape in its place; return False if they must be taken one by one."""
+    if len(some) < 2:
+        return False
+    chunks = some[0][0].part.decode_run(chain, [pair[1].value for _, pair in some])
+    if chunks is None:
+        return False
+    for (users, _), chunk in zip(some, chunks, strict=True):
+        users.copy_out(chunk)
+    return True
 
 
 def _want_little(users: Sequence[User]) -> bool:

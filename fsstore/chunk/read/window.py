@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Coroutine, Iterable, Iterator, Sequence
+from itertools import repeat
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
@@ -16,6 +17,7 @@ import numpy as np
 
 from fsstore.chunk.cache import CachedChunk, ChunkCache
 from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
 from fsstore.chunk.plan.planner import Affine, AnyCell, ChunkBox, OutputMap, Plan, as_lists, plan, plan_cells
@@ -27,7 +29,7 @@ from fsstore.chunk.tuning import GATHERED_ELEMENTS, SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract.answer_columns import values_of
+from fsstore.kvstore.contract.answer_columns import answers_at, values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 from fsstore.runtime import fork
 
@@ -58,12 +60,16 @@ Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there
 
 
 class ChunkReader(NamedTuple):
-    """One way in which cells are found and decoded: as stored chunks, or as entries of shards."""
+    """One way in which cells are found and decoded: as stored chunks, or as entries of shards.
+
+    `shaped` are the codecs of the chunks if they are known to have one shape in a grid of several.
+    """
 
     chunks: OpenChunks
     placement: Placing
     source: Source
     grid: ShardGrid | None = None
+    shaped: BoundChain | None = None
 
     def decode(self, cell: ReadCell, identity: Any, answer: ReadResult) -> None:
         """Put the selected elements of one chunk in their place."""
@@ -99,10 +105,22 @@ class ChunkReader(NamedTuple):
         first, stop = 0 if chain.spans_from_start else span[0], span[1]
         return None if stop - first > SPAN_SHARE * math.prod(chain.chunk.shape) else (first, stop)
 
+    def of_one_shape(
+        self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
+    ) -> Iterator[tuple[ChunkReader, Sequence[ReadCell], Sequence[Any], Sequence[ReadResult]]]:
+        """Yield what reads chunks of one shape, and of these the cells, what they are called, and what was found."""
+        model = self.chunks.model
+        if model.bind is None or not isinstance(cells, CellRun):
+            yield self, cells, identities, answers
+            return
+        for shape, places, some in cells.of_one_shape(model):
+            reader = self._replace(shaped=model.bind(shape))
+            yield reader, some, [identities[place] for place in places], answers_at(answers, places)
+
     def decode_together(
         self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> bool:
-        """Put the selected elements of small chunks in their places, many at a time.
+        """Put the selected elements of small chunks of one shape in their places, many at a time.
 
         Return False if the chunks must be taken one by one; some may be in their places by then.
         """
@@ -112,10 +130,10 @@ class ChunkReader(NamedTuple):
                     self._pick(self.placement, some, identities, answers)
                     continue
                 known = [identities[number] for number in numbers]
-                self._pick(self.placement, some, known, [answers[number] for number in numbers])
+                self._pick(self.placement, some, known, answers_at(answers, list(numbers)))
             return True
-        if self.chunks.model.bind is not None:
-            return False
+        if self.shaped is None and self.chunks.model.bind is not None:
+            return False  # a few chunks, perhaps of several shapes
         chain = self.chain(cells[0])
         present, values = values_of(answers)
         missing = set(range(len(cells))).difference(present) if len(present) < len(cells) else set()
@@ -171,22 +189,26 @@ class ChunkReader(NamedTuple):
         for number, identity in enumerate(identities):
             yield next(chunks) if number in here else self._missing(cells[number], identity)
 
-    @property
-    def run_length(self) -> int:
-        """How many chunks are best decoded at once, where all have one shape."""
-        return 1 if self.chunks.model.bind is not None else self.layout[0].run_length
-
-    def decode_run(self, values: Sequence[Any]) -> Iterator[Array] | None:
+    def decode_run(self, chain: BoundChain, values: Sequence[Any]) -> Iterator[Array] | None:
         """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
-        run = self.layout[0].decode_run_to_scratch(values)
+        run = chain.decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
 
     def chain(self, cell: ReadCell) -> BoundChain:
         """Return what decodes the chunk of a cell."""
         model = self.chunks.model
+        if self.shaped is not None:
+            return self.shaped
         if self.grid is not None or model.bind is None:
             return self.usual_chain
         return model.chain_of(self.placement.numbers(cell))
+
+    def chains(self, numbers: Sequence[IntArray]) -> Iterable[BoundChain]:
+        """Return what decodes each of some chunks, whose numbers along each dimension are a column."""
+        model = self.chunks.model
+        if self.grid is not None or model.bind is None:
+            return repeat(self.usual_chain)
+        return map(model.bind, model.chunk_shapes(numbers))
 
     @property
     def usual_chain(self) -> BoundChain:
@@ -330,15 +352,26 @@ def decode(window: Window, answers: Answers) -> None:
     """Put the selected elements of each cell in their place."""
     part, cells, identities, _ = window
     begin_ns, cache = perf_counter_ns(), part.chunks.cache
-    if len(cells) < 2 or cache is not None or not part.decode_together(cells, identities, answers):
-        take = part.decode if cache is None else part.decode_cached
-        for cell, identity, answer in zip(cells, identities, answers, strict=True):
-            try:
-                take(cell, identity, answer)
-            except (StoreError, MemoryError) as error:
-                raise locate_error(part.source, identity, error) from error
+    if len(cells) < 2 or cache is not None:
+        _decode_each(part, cells, identities, answers)
+    else:
+        for reader, *some in part.of_one_shape(cells, identities, answers):
+            if len(some[0]) < 2 or not reader.decode_together(*some):
+                _decode_each(reader, *some)
     if part.chunks.meter is not None:
         part.chunks.meter.decoded(len(cells), begin_ns)
+
+
+def _decode_each(
+    part: ChunkReader, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Answers
+) -> None:
+    """Put the selected elements of cells in their places, chunk by chunk."""
+    take = part.decode if part.chunks.cache is None else part.decode_cached
+    for cell, identity, answer in zip(cells, identities, answers, strict=True):
+        try:
+            take(cell, identity, answer)
+        except (StoreError, MemoryError) as error:
+            raise locate_error(part.source, identity, error) from error
 
 
 def locate_error(source: Source, identity: Any, error: Exception) -> Exception:

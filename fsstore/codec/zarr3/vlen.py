@@ -110,9 +110,15 @@ class _VlenCodec(Configured):
     members: ClassVar[Members] = {}
 
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundVlen:
-        """Return the codec for chunks like `decoded`, whose elements must be objects."""
+        """Return the codec for chunks like `decoded`, whose elements must be objects; the fill value tells which."""
         if not isinstance(decoded, ChunkSpec) or decoded.dtype != np.dtype(object):
             raise StoreError(f"{quote(self.name)} codec requires elements of variable size")
+        fill, wanted = decoded.fill_value, _TYPES[self.name]
+        if isinstance(fill, str | bytes) and not isinstance(fill, wanted):
+            found = "str" if isinstance(fill, str) else "bytes"
+            raise StoreError(
+                f"{quote(self.name)} codec requires elements of type {wanted.__name__}, not {found}"
+            )
         return BoundVlen(self.name, decoded.shape)
 
 

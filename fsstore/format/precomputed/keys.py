@@ -44,13 +44,18 @@ class VoxelKeys:
             return ["" for _ in numbers]
         lead = "_" if dimension else ""
         offset, step, size = self.offset[dimension], self.chunk[dimension], self.size[dimension]
-        return [
-            f"{lead}{offset + number * step}-{offset + min((number + 1) * step, size)}" for number in numbers
-        ]
+        end = offset + size
+        begins = [offset + number * step for number in numbers]
+        return [f"{lead}{begin}-{min(end, begin + step)}" for begin in begins]
 
     def key(self, chunk: Iterable[int]) -> str:
         """Return the key of a chunk."""
-        return "".join([self.parts([int(number)], axis)[0] for axis, number in enumerate(chunk)])
+        parts = []
+        for number, offset, step, size in zip(chunk, self.offset, self.chunk, self.size, strict=False):
+            low = int(number) * step
+            high = min(size, low + step)
+            parts.append(f"{offset + low}-{offset + high}")
+        return "_".join(parts)  # channels are never cut and have none
 
     def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
         """Return the numbers of the chunk whose key this is, or None if it is none."""

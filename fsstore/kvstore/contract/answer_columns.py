@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, ReadResult
 
-__all__ = ["AnswerColumns", "values_of"]
+__all__ = ["AnswerColumns", "answers_at", "values_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -46,11 +46,11 @@ class AnswerColumns(Sequence[ReadResult]):
     def __getitem__(self, place: int) -> ReadResult: ...
 
     @overload
-    def __getitem__(self, place: slice) -> AnswerColumns: ...
+    def __getitem__(self, place: slice | list[int]) -> AnswerColumns: ...
 
-    def __getitem__(self, place: int | slice) -> ReadResult | AnswerColumns:
+    def __getitem__(self, place: int | slice | list[int]) -> ReadResult | AnswerColumns:
         """Return one answer, or some without making them."""
-        if not isinstance(place, slice):
+        if isinstance(place, int):
             at = range(len(self))[place]
             return next(iter(self[at : at + 1]))
         columns = (self.where[place], self.starts[place], self.stops[place], self.numbers[place])
@@ -88,6 +88,11 @@ class AnswerColumns(Sequence[ReadResult]):
         views = [memoryview(source.value) for source in self.sources]
         columns = zip(where.tolist(), starts.tolist(), stops.tolist(), strict=True)
         return [views[number][start:stop] for number, start, stop in columns]
+
+
+def answers_at(answers: Sequence[ReadResult], places: list[int]) -> Sequence[ReadResult]:
+    """Return the answers at some places."""
+    return answers[places] if isinstance(answers, AnswerColumns) else [answers[place] for place in places]
 
 
 def values_of(answers: Sequence[ReadResult]) -> tuple[list[int], Sequence[Buffer] | npt.NDArray[np.uint8]]:

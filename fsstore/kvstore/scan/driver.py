@@ -15,13 +15,15 @@ scan, and one read of the chunk index.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.kvstore.contract.ability import ListsDocuments
+from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -57,6 +59,7 @@ from fsstore.values.json_value import Json, dumps, quote
 __all__ = ["Means", "Scan", "ScanDriver"]
 
 _MOST_NAMED = 20
+_Ask: TypeAlias = "Callable[[ReferenceDriver], Awaitable[Sequence[ReadResult]]]"
 _log = logging.getLogger("fsstore.kvstore")
 
 
@@ -82,7 +85,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly, ListsDocuments):
+class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"
@@ -112,24 +115,33 @@ class ScanDriver(ReadOnly, ListsDocuments):
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return one result for each of `reads`, all from one generation of the file."""
-        answer = await _answered_by_file(self._scan, reads[0]) if len(reads) == 1 else None
-        if answer is not None:
-            return [answer]
         newest = max([read.staleness_bound for read in reads], default=0.0)
-        for _ in range(CHANGED_FILE_ATTEMPTS):
-            scan = await self.current(newest)
-            try:
-                return await scan.store.read_many(reads)
-            except FileChangedError:
-                self._forget(scan)
-        raise AbortedError(f"{self.base.describe()} keeps changing")
+        return await self._answer(lambda store: store.read_many(reads), newest)
 
-    def _forget(self, scan: Scan) -> None:
-        """Drop a scan: the file, or one that it refers to, is another one by now."""
-        if self._scan is scan:
-            self._scan = None
-        if scan.found is not None:
-            scan.found.kept.forget()
+    async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
+        """Return one result for each of `keys`, all from one generation of the file."""
+        return await self._answer(lambda store: store.read_whole(keys), math.inf)
+
+    async def _answer(self, ask: _Ask, newest: float) -> Sequence[ReadResult]:
+        """Return what the store over the file answers, as the file is at `newest` or later.
+
+        Answers that were read in the file say that it is still the one that was scanned.  Whether it is that, is asked
+        for others, such as chunks that are not there.
+        """
+        for _ in range(CHANGED_FILE_ATTEMPTS):
+            known = self._scan is not None and self._scan.source.generation != UNKNOWN
+            scan = self._scan if self._scan is not None and known else await self.current(newest)
+            try:
+                answers = await ask(scan.store)
+                if not known or _are_of_file(answers, scan.source) or await self._is_current(scan, newest):
+                    return answers
+            except FileChangedError:
+                pass
+            if self._scan is scan:
+                self._scan = None
+            if scan.found is not None:  # the file, or one that it refers to, is another one by now
+                scan.found.kept.forget()
+        raise AbortedError(f"{self.base.describe()} keeps changing")
 
     async def current(self, newest: float = float("inf")) -> Scan:
         """Return the file as it is at `newest` or later, scanned."""
@@ -158,9 +170,8 @@ class ScanDriver(ReadOnly, ListsDocuments):
         return True
 
     async def _begin(self, _: Sequence[str]) -> Sequence[Scan]:
-        return [await (self._scanned() if self._members.get("index") is None else self._indexed())]
-
-    async def _scanned(self) -> Scan:
+        if self._members.get("index") is not None:
+            return [await self._indexed()]
         time = now()
         source = await _begun(ScanSource(self.base), self._described)
         targets = self._targets(source, await beside(self.base))
@@ -179,7 +190,7 @@ class ScanDriver(ReadOnly, ListsDocuments):
             if source.generation != UNKNOWN:
                 kept.put_file(file)
         found = ScannedSet(file, kept, waits=self.features.waits)
-        return Scan(source, found, self._store(State(found), targets), time)
+        return [Scan(source, found, self._store(State(found), targets), time)]
 
     async def _indexed(self) -> Scan:
         """Return the scan that was saved, if it is one of the file as it is."""
@@ -252,17 +263,12 @@ class ScanDriver(ReadOnly, ListsDocuments):
         return self._members
 
 
-async def _answered_by_file(scan: Scan | None, read: Read) -> ReadResult | None:
-    """Return the answer if it is read in the scanned file itself, which says then that it is still that one."""
-    if scan is None or scan.found is None or scan.source.generation == UNKNOWN:
-        return None
-    if read.key in scan.found.hierarchy.documents:
-        return None
-    try:
-        answer = (await scan.store.read_many([read]))[0]
-    except FileChangedError:
-        return None
-    return answer if answer.generation.startswith(scan.source.generation + b"@") else None
+def _are_of_file(answers: Sequence[ReadResult], source: ScanSource) -> bool:
+    """Return whether all answers were read in the scanned file itself, and none of its documents."""
+    if isinstance(answers, AnswerColumns):
+        same = [each.generation == source.generation for each in answers.sources]
+        return all(same) and bool((answers.where >= 0).all())
+    return all(answer.generation.startswith(source.generation + b"@") for answer in answers)
 
 
 async def _begun(source: ScanSource, described: str) -> ScanSource:

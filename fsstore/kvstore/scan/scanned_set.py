@@ -72,6 +72,10 @@ class ScannedSet:
             if grid.family is not None:
                 family, lead = family_of(grid) or (grid.family, ())
                 self._arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
+        grids = self.hierarchy.grids.items()
+        self._loose = {
+            grid.key(()): path for path, grid in grids if grid.family is None
+        }  # scalars of version 3
 
     @property
     def hierarchy(self) -> ScanHierarchy:
@@ -80,31 +84,23 @@ class ScannedSet:
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`; values that are made are made here."""
-        alone = await self._resolved_alone(keys[0]) if len(keys) == 1 else None
-        if alone is not None:
-            return alone
+        documents = self.hierarchy.documents
+        asked = self._asked(keys, [position for position, key in enumerate(keys) if key not in documents])
+        tables = await self.tables([path for path, _, _ in asked])
+        found = [table.find(numbers) for (_, _, numbers), table in zip(asked, tables, strict=True)]
+        if len(asked) == 1 and len(found[0].url) == len(keys) and not (found[0].url == MADE).any():
+            return Resolved(
+                found[0], tables[0].urls, tables[0].inline
+            )  # chunks of one array, as nearly always
         rows = Rows.absent(len(keys))
         urls: list[str] = []
         values: list[bytes] = []
-        chunks = self._documents(keys, rows, values)
-        asked = self._asked(keys, chunks)
-        tables = await self.tables([path for path, _, _ in asked])
-        for (path, positions, numbers), table in zip(asked, tables, strict=True):
-            found = table.find(numbers)
-            await self._make(path, numbers, found, values)
-            _shift(found, table, urls, values)
-            rows.put(positions, found)
+        self._put_documents(keys, rows, values)
+        for (path, positions, numbers), table, some in zip(asked, tables, found, strict=True):
+            await self._make(path, numbers, some, values)
+            _shift(some, table, urls, values)
+            rows.put(positions, some)
         return Resolved(rows, urls, values)
-
-    async def _resolved_alone(self, key: str) -> Resolved | None:
-        """Return the reference of one chunk without the fixed cost of columns; None if they have to look for it."""
-        found = [] if key in self.hierarchy.documents else self._places(key)
-        if len(found) != 1:
-            return None
-        path, number = found[0]
-        table = (await self.tables([path]))[0]
-        rows = table.find(np.array([number], np.int64))
-        return None if rows.url[0] == MADE else Resolved(rows, table.urls, table.inline)
 
     def _places(self, key: str) -> list[tuple[str, int]]:
         """Return the arrays of which a key may name a chunk, and the number of the chunk."""
@@ -117,34 +113,51 @@ class ScannedSet:
                 places.append((path, number))
         return places
 
-    def _documents(self, keys: Sequence[str], rows: Rows, values: list[bytes]) -> list[int]:
-        """Put the documents among `keys` into `rows`; return the positions of the others."""
-        documents, others = self.hierarchy.documents, []
+    def _put_documents(self, keys: Sequence[str], rows: Rows, values: list[bytes]) -> None:
+        """Put the documents among `keys` into `rows`."""
         for position, key in enumerate(keys):
-            value = documents.get(key)
-            if value is None:
-                others.append(position)
-                continue
-            rows.url[position], rows.offset[position], rows.length[position] = INLINE, len(values), len(value)
-            values.append(value)
-        return others
+            value = self.hierarchy.documents.get(key)
+            if value is not None:
+                rows.url[position], rows.offset[position], rows.length[position] = (
+                    INLINE,
+                    len(values),
+                    len(value),
+                )
+                values.append(value)
 
     def _asked(self, keys: Sequence[str], chunks: list[int]) -> list[tuple[str, Numbers, Numbers]]:
         """Return by array the positions of its keys and the numbers of its chunks, those outside its grid left out."""
-        out = []
-        for family, at, coords in _families([keys[position] for position in chunks]):
-            positions = np.array(chunks, np.int64)[at]
-            for rank, by_lead in self._arrays.get(family, {}).items():
+        out = list(
+            self._asked_in_columns(keys, chunks)
+            if len(chunks) > FEW_KEYS
+            else self._asked_alone(keys, chunks)
+        )
+        if self._loose:
+            zero = np.zeros(1, np.int64)
+            named = ((self._loose.get(keys[position]), position) for position in chunks)
+            out += [(path, np.array([at], np.int64), zero) for path, at in named if path is not None]
+        return [each for each in out if len(each[1])]
+
+    def _asked_alone(self, keys: Sequence[str], chunks: list[int]) -> Iterator[tuple[str, Numbers, Numbers]]:
+        found: dict[str, list[tuple[int, int]]] = {}
+        for position in chunks:
+            for path, number in self._places(keys[position]):
+                found.setdefault(path, []).append((position, number))
+        for path, pairs in found.items():
+            positions, numbers = np.array(pairs, np.int64).T
+            yield path, positions, numbers
+
+    def _asked_in_columns(
+        self, keys: Sequence[str], chunks: list[int]
+    ) -> Iterator[tuple[str, Numbers, Numbers]]:
+        encoded = [keys[position].encode("utf-8", "surrogateescape") for position in chunks]
+        for group in split(encoded)[0]:
+            positions, coords = np.array(chunks, np.int64)[group.positions], group.coords
+            for rank, by_lead in self._arrays.get(group.family, {}).items():
                 for path, some in _by_lead(by_lead, coords[:, :rank]):
                     numbers = self.hierarchy.grids[path].numbers(coords[some, rank:])
                     inside = numbers >= 0
-                    out.append((path, positions[some][inside], numbers[inside]))
-        loose = {grid.key(()): path for path, grid in self.hierarchy.grids.items() if grid.family is None}
-        if loose:  # scalars of version 3
-            zero = np.zeros(1, np.int64)
-            found = ((loose.get(keys[position]), position) for position in chunks)
-            out += [(path, np.array([at], np.int64), zero) for path, at in found if path is not None]
-        return [each for each in out if len(each[1])]
+                    yield path, positions[some][inside], numbers[inside]
 
     async def tables(self, paths: Sequence[str]) -> list[ChunkTable]:
         """Return the chunk tables of arrays; those that are not known are read together."""
@@ -219,19 +232,6 @@ def _by_lead(
         path = arrays.get(tuple(lead))
         if path is not None:
             yield path, np.flatnonzero(which.reshape(-1) == number)
-
-
-def _families(keys: Sequence[str]) -> Iterator[tuple[Family, Any, Numbers]]:
-    """Yield the families among `keys`: the places of their keys, and coordinates."""
-    encoded = [key.encode("utf-8", "surrogateescape") for key in keys]
-    if len(keys) > FEW_KEYS:
-        for group in split(encoded)[0]:
-            yield group.family, group.positions, group.coords
-        return
-    for position, key in enumerate(encoded):
-        found = split_one(key)
-        if found is not None:
-            yield found[0], [position], np.array([found[1]], np.int64)
 
 
 def _shift(rows: Rows, table: ChunkTable, urls: list[str], values: list[bytes]) -> None:

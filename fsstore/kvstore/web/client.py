@@ -140,13 +140,18 @@ class HttpClient:
             self._loop, self.kept, self._dial = loop, {}, Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
             weakref.finalize(self, _close_all, self.kept, loop).atexit = False
         trusted = origin not in self._distrusted
-        for connection in [kept for kept, place in reversed(self.kept.items()) if place == origin]:
-            if trusted and connection.open and not connection.rested:
-                continue
+        while (connection := self._last_kept(origin, trusted=trusted)) is not None:
             del self.kept[connection]
             if trusted and connection.clean and loop.time() - connection.last_active < CONNECTION_KEPT_S:
                 return connection
             _give_up(connection)
+        return None
+
+    def _last_kept(self, origin: str, *, trusted: bool) -> Connection | None:
+        """Return the connection to a server that was used last, but not one that has to rest."""
+        for connection, place in reversed(self.kept.items()):
+            if place == origin and not (trusted and connection.open and not connection.rested):
+                return connection
         return None
 
     def _route(self, origin: str) -> Route:

@@ -106,11 +106,9 @@ class Grid:
 
     def numbers(self, coords: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Return the numbers of coordinates; -1 outside the grid."""
-        out = np.zeros(len(coords), np.int64)
-        inside = (coords < np.array(self.shape)).all(axis=1)
-        for dim, size in enumerate(self.shape):
-            out = out * size + np.where(inside, coords[:, dim], 0)
-        return np.where(inside, out, -1)
+        inside = (coords < self.shape).all(axis=1)
+        paces = [math.prod(self.shape[dim + 1 :]) for dim in range(len(self.shape))]
+        return np.where(inside, coords @ np.array(paces, np.int64), -1)
 
 
 def _sizes(value: Any, low: int) -> list[int]:

@@ -99,11 +99,7 @@ class Fetcher:
         if len(asks.keys) == 1:
             return [await self._fetch_one(asks, urls)]
         wanted: dict[str, _Requests] = {}
-        order = np.argsort(asks.url, kind="stable")
-        numbers, firsts = np.unique(asks.url[order], return_index=True)
-        bounds = [*firsts.tolist(), len(order)]
-        for position, number in enumerate(numbers.tolist()):
-            members = order[bounds[position] : bounds[position + 1]]
+        for number, members in _by_url(asks.url):
             try:
                 place = self.targets.locate(urls[number])
             except StoreError as error:
@@ -185,6 +181,18 @@ class Fetcher:
         target = store.describe(key) if store is not None else quote(key)
         part = "all" if stop == REST else f"{stop - start} bytes at offset {start}"
         return DataLossError(f"{self._place(asks, member)}: the reference is {part} of {target}: {why}")
+
+
+def _by_url(url: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[tuple[int, Ints]]:
+    """Yield the numbers of the URLs that are asked for, and which requests ask for each."""
+    if (url == url[0]).all():  # as nearly always
+        yield int(url[0]), np.arange(len(url))
+        return
+    order = np.argsort(url, kind="stable")
+    numbers, firsts = np.unique(url[order], return_index=True)
+    bounds = [*firsts.tolist(), len(order)]
+    for position, number in enumerate(numbers.tolist()):
+        yield number, order[bounds[position] : bounds[position + 1]]
 
 
 def _answer_columns(
