@@ -133,6 +133,34 @@ def test_a_write_within_a_small_write_of_the_same_array(monkeypatch, several):
     assert array[3].write(4).done()  # a thread that takes itself for busy leaves it to others
 
 
+def test_a_finalizer_that_waits_for_its_own_thread_is_told(monkeypatch):
+    """A thread makes small writes together; one begun within, and waited for there, would wait for ever."""
+    driver, told = Nested(), []
+
+    async def opened(self, opening):
+        return driver
+
+    monkeypatch.setattr("fsstore.kvstore.memory.MemoryKind.open", opened)
+    schema = {"chunk_layout": {"chunk": {"shape": [2]}}, "dtype": "int32", "domain": {"shape": [8]}}
+    array = ts.open({"driver": "zarr3", "kvstore": "memory://waits/", "schema": schema}, create=True).result()
+
+    def act():
+        try:
+            array[7].write(3).result()
+        except FailedPreconditionError as error:
+            told.append(str(error))
+
+    begun = [array[0].write(2)]
+    driver.act = act
+    begun += [array[at].write(2) for at in (2, 4)]
+    for future in begun:
+        future.result(timeout=30)
+    assert "have another thread write" in told[0]
+    assert array[:6:2].read().result().tolist() == [2, 2, 2]
+    array[7].write(4).result(timeout=30)
+    assert array[7].read().result() == 4
+
+
 def test_a_commit_within_a_commit_of_the_same_database_is_an_error():
     """Its thread would wait for itself; the commit that it interrupted goes on, and so do later ones."""
     committed, errors = [], []

@@ -39,6 +39,7 @@ from fsstore.chunk.tuning import (
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
 from fsstore.chunk.write.written_boxes import changed_by_boxes
+from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
@@ -66,6 +67,10 @@ class _Own:
 
 
 _own = OfThread(_Own)
+_NESTED = (
+    "A finalizer or a signal handler waits for a write that its own thread cannot make before it returns;"
+    " begin the write without waiting for it, or have another thread write"
+)
 
 
 @contextmanager
@@ -87,7 +92,7 @@ class _WriteFuture(Copied):
         """Have the write made now, if it waits."""
         super().force()
         if self.queue is not None:
-            self.queue.hurry()
+            self.queue.awaited()
 
     def _get(self) -> None:
         if _own.now.future is self:
@@ -121,7 +126,7 @@ class _StoreQueue:
         self._has_job = False
         self._awaited = Flag()  # set when what waits is to be made
         self._paths: dict[int, str] = {}  # of writes that are not finished
-        self._is_making = False
+        self._maker: int | None = None  # the thread that makes a batch
 
     def add(self, future: Future[None], request: WriteRequest, cut: Plan | PlainBox, cells: int) -> None:
         """Have a write wait for its turn."""
@@ -154,6 +159,12 @@ class _StoreQueue:
     def hurry(self) -> None:
         """Have what waits made now."""
         self._awaited.set()
+
+    def awaited(self) -> None:
+        """Have what waits made for a thread that waits; the one that makes a batch would wait for itself."""
+        if self._maker == threading.get_ident():
+            raise FailedPreconditionError(_NESTED)
+        self.hurry()
 
     def _work_when_awaited(self) -> None:
         begun = -1
@@ -190,7 +201,7 @@ class _StoreQueue:
             with _lock:
                 for write in batch:
                     del self._paths[write.number]
-                self._is_making = False
+                self._maker = None
                 if not self._paths:
                     _queues.now.pop(self._driver, None)
             self._finished.ring()
@@ -201,12 +212,13 @@ class _StoreQueue:
         batch: list[_Begun] = []
         cells = 0
         with _lock:
-            while self._waiting and not self._is_making and cells < SMALL_BATCH_CHUNKS:
+            while self._waiting and self._maker is None and cells < SMALL_BATCH_CHUNKS:
                 write = self._waiting.popleft()
                 batch.append(write)
                 cells += write.cells
                 self._waiting_bytes -= write.size
-            self._is_making = self._is_making or bool(batch)
+            if batch:
+                self._maker = threading.get_ident()
             if is_job and not batch:
                 self._has_job = False
         return batch
