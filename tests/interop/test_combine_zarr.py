@@ -92,3 +92,15 @@ def test_a_variable_that_some_files_lack_is_missing_there(tmp_path, version):
     with xr.open_dataset(str(tmp_path / "all.mosaic"), engine="fsstore") as found:
         np.testing.assert_array_equal(found["f"].values[:4], pieces[0]["f"].values)
         assert np.isnan(found["f"].values[4:]).all()
+
+
+@pytest.mark.parametrize("places", ["*.zarr", ["0.zarr", "1.zarr"], ["./0.zarr/", "1.zarr"]])
+def test_directories_may_be_told_from_here(tmp_path, monkeypatch, places):
+    """Paths of zarr hierarchies are those below the current directory, as paths of files are."""
+    pieces = [_write(tmp_path, number, 2) for number in range(2)]
+    monkeypatch.chdir(tmp_path)
+    references.combine(places, "t").result().save("all.mosaic")
+    with xr.open_dataset("all.mosaic", engine="fsstore") as found:
+        np.testing.assert_array_equal(
+            found["p"].values, np.concatenate([piece["p"].values for piece in pieces])
+        )

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike, fspath
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -64,7 +65,13 @@ async def written_out(places: Any) -> list[str]:
         raise NotFoundError(
             f"No file matches {', '.join(map(quote, map(str, given)))}" if given else "There are no files"
         )
-    return list(dict.fromkeys(out))
+    return await execution.offload(lambda: list(dict.fromkeys(map(_told_whole, out))))
+
+
+def _told_whole(place: str) -> str:
+    """Return the whole path of a local directory: names of chunks in it are told beside none."""
+    is_relative = "://" not in place and "|" not in place and not place.startswith("/")
+    return str(Path(place).absolute()) if is_relative and Path(place).is_dir() else place
 
 
 async def _matching(pattern: str) -> list[str]:
