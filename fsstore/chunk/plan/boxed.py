@@ -69,9 +69,8 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
         known, (period, apart) = segments.inner, segments.period
         places = sorted({0, *known[:period], *known[-period:], known.stop})
     found: list[_Repeated] = []
-    latest: dict[
-        Any, tuple[int, int]
-    ] = {}  # the last place where that is selected, and its number in `found`
+    # the last place where the same is selected, and its number in `found`
+    latest: dict[Any, tuple[int, int]] = {}
     for place in places:
         _, inside, outside, _, length = segments[place]
         if not isinstance(outside, slice) or not isinstance(inside, slice):
