@@ -149,7 +149,8 @@ class Zarr2:
         """Return the array with another shape; its model does not depend on that."""
         stored = list(shape[: array.rank - array.fixed])
         metadata, constraints = {**array.metadata, "shape": stored}, {**array.constraints, "shape": stored}
-        return replace(array, shape=shape, metadata=metadata, constraints=constraints)
+        inner = array.shape[len(stored) :]
+        return replace(array, shape=(*stored, *inner), metadata=metadata, constraints=constraints)
 
 
 _NOTHING = {"ustring": "", "string": b""}  # what missing objects are where the fill value is null

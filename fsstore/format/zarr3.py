@@ -99,7 +99,7 @@ class Zarr3:
         units = stored_units(metadata, len(stored))
         return replace(
             array,
-            shape=shape,
+            shape=(*stored, *array.shape[len(stored) :]),
             metadata=metadata,
             constraints={**metadata, "codecs": array.constraints["codecs"]},
             units=None if units is None else (*units, *[None] * array.fixed),
