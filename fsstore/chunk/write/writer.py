@@ -65,6 +65,11 @@ class Changes:
         if self.cache is not None:
             self.cache.forget(key[len(self.request.chunks.store.path) :])
 
+    def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
+        """Yield parts of a window, each of chunks that are encoded together if they are small."""
+        most = max(1, rows_together(self.request.chunks.model.chain))
+        return (window[at : at + most] for at in range(0, len(window), most))
+
 
 class RequestChanges(Changes):
     """The changes of one request, with the keys of its cells."""
@@ -97,7 +102,10 @@ class RequestChanges(Changes):
             ]
 
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
-        """Yield parts of a window: runs of small chunks that follow each other, all of them whole or none."""
+        """Yield parts of a window; of this request alone, runs of chunks in order, all of them whole or none."""
+        if any(len(changes) > 1 or changes[0].of is not self for _, changes in window):
+            yield from super().runs(window)
+            return
         most = rows_together(self.request.chunks.model.chain)
         most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
         for _, alike in itertools.groupby(window, lambda changed: changed[1][0].is_whole):
@@ -245,18 +253,7 @@ class Writer:
             encoded = self._encode_run(run, found) if len(run) > 1 else None
             return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
 
-        of = window[0][1][0].of
-        alone = isinstance(of, RequestChanges) and all(
-            len(changes) == 1 and changes[0].of is of for _, changes in window
-        )
-        runs: Sequence[Sequence[Changed]]
-        if len(window) == 1:
-            runs = [window]
-        elif alone and isinstance(of, RequestChanges):
-            runs = list(of.runs(window))
-        else:
-            step = max(1, rows_together(of.request.chunks.model.chain))
-            runs = [window[at : at + step] for at in range(0, len(window), step)]
+        runs = [window] if len(window) == 1 else list(window[0][1][0].of.runs(window))
         made = (
             map(writes, runs)
             if self._threads == 1

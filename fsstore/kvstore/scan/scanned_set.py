@@ -73,9 +73,8 @@ class ScannedSet:
                 family, lead = family_of(grid) or (grid.family, ())
                 self._arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
         grids = self.hierarchy.grids.items()
-        self._loose = {
-            grid.key(()): path for path, grid in grids if grid.family is None
-        }  # scalars of version 3
+        # scalars of version 3
+        self._loose = {grid.key(()): path for path, grid in grids if grid.family is None}
 
     @property
     def hierarchy(self) -> ScanHierarchy:
@@ -88,10 +87,9 @@ class ScannedSet:
         asked = self._asked(keys, [position for position, key in enumerate(keys) if key not in documents])
         tables = await self.tables([path for path, _, _ in asked])
         found = [table.find(numbers) for (_, _, numbers), table in zip(asked, tables, strict=True)]
+        # nearly always chunks of one array
         if len(asked) == 1 and len(found[0].url) == len(keys) and not (found[0].url == MADE).any():
-            return Resolved(
-                found[0], tables[0].urls, tables[0].inline
-            )  # chunks of one array, as nearly always
+            return Resolved(found[0], tables[0].urls, tables[0].inline)
         rows = Rows.absent(len(keys))
         urls: list[str] = []
         values: list[bytes] = []
