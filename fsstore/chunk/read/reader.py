@@ -21,6 +21,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan
 from fsstore.chunk.read.gather import Gather, boxes, split
+from fsstore.chunk.read.parts import in_parts
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.tuning import (
@@ -104,7 +105,7 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if 0 in out.shape:
         return Planned([], out, 0)
@@ -136,7 +137,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `later`, which makes them with others.
     """
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
@@ -230,7 +231,7 @@ def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:
     """Return what reads a box within one chunk."""
     chunks = request.chunks
     part = ChunkReader(chunks, placement_of(box, request.out), chunks.source)
-    return Window(part, [box], [chunks.model.key(box.numbers)])
+    return Window(part, [box], chunks.source.identities([chunks.model.key(box.numbers)]))
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -379,8 +380,8 @@ def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 
     if outline.listed:
         part = ChunkReader(chunks, Gather(outline, request.out), source)
         for box in boxes(outline, size, lanes):
-            yield Window(part, box, box.keys(chunks.model))
+            yield Window(part, box, source.identities(box.keys(chunks.model)))
         return
     part = ChunkReader(chunks, Placement(outline, request.out), source)
     for cells, keys in batches(outline, chunks.model, size, lanes):
-        yield Window(part, cells, keys)
+        yield Window(part, cells, source.identities(keys))

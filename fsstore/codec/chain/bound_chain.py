@@ -15,6 +15,7 @@ import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -32,6 +33,8 @@ from fsstore.codec.tuning import (
     RUN_COPIED_BYTES,
     RUN_PART_BYTES,
 )
+from fsstore.codec.zarr3.endian import BoundBytes
+from fsstore.codec.zarr3.transpose import BoundTranspose
 from fsstore.errors import StoreError
 
 __all__ = ["BoundChain", "Shard"]
@@ -229,6 +232,20 @@ class BoundChain:
         if done and self._verify is not None:
             self._verify(flat)
         return done
+
+    @property
+    def is_raw(self) -> bool:
+        """Whether an encoded chunk is the bytes of its elements, so that a part of it is a part of these."""
+        return self.packed is not None and self._is_plain
+
+    def of_part(self, shape: tuple[int, ...]) -> BoundChain:
+        """Return what decodes a part of a raw chunk, a box of such a shape whose bytes follow each other."""
+        assert self.order is not None
+        assert self.packed is not None
+        turned = BoundTranspose(ChunkSpec(self.chunk.dtype, shape, self.chunk.fill_value), self.order)
+        arrays = [turned] if self._arrays else []
+        pack = BoundBytes(self.chunk.dtype, self.packed, turned.encoded.shape)
+        return BoundChain(replace(self.chunk, shape=shape), arrays, pack, (), self._names[:1])
 
     @property
     def decoded_size(self) -> int:

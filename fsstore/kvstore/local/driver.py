@@ -20,6 +20,7 @@ from fsstore.kvstore.contract.ability import (
     IsMetered,
     KeepsDirectories,
     ListsNames,
+    ReadsParts,
     SweepsUnfinished,
     SyncsTogether,
     TakesValues,
@@ -53,7 +54,14 @@ __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
 class LocalDriver(
-    IsMetered, KeepsDirectories, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate
+    IsMetered,
+    KeepsDirectories,
+    ListsNames,
+    ReadsParts,
+    SweepsUnfinished,
+    SyncsTogether,
+    TakesValues,
+    WritesLate,
 ):
     """Local files as a key-value store.
 

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole
+from fsstore.kvstore.contract.ability import ListsDocuments, ReadsParts, ReadsWhole
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
@@ -85,7 +85,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
+class ScanDriver(ReadOnly, ReadsParts, ReadsWhole, ListsDocuments):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"
@@ -220,9 +220,9 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
         )
 
     def _store(self, state: State, targets: ScanTargets) -> ReferenceDriver:
-        fetcher = Fetcher(targets, self._means.limits, self._described)
-        overlay = Overlay(state, None, writable=False)
-        return ReferenceDriver(overlay, fetcher, waits=self.features.waits, members={})
+        waits, limits = self.features.waits, self._means.limits
+        fetcher = Fetcher(targets, limits if waits else limits.near, self._described)
+        return ReferenceDriver(Overlay(state, None, writable=False), fetcher, waits=waits, members={})
 
     @property
     def _described(self) -> str:
