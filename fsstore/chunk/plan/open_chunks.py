@@ -19,7 +19,6 @@ from fsstore.chunk.tuning import (
 )
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.index import IndexTransform
-from fsstore.kvstore.contract.ability import ReadsParts, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime.observer import Meter
@@ -63,10 +62,9 @@ class OpenChunks:
         object.__setattr__(self, "steps", steps or None)
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
         object.__setattr__(self, "source", KvSource(self.store))
-        driver = self.store.driver
-        raw = chain.is_raw and model.bind is None and self.cache is None
-        parts = raw and able(driver, ReadsParts) is not None
-        least = FAR_PART_BYTES if driver.features.waits else NEAR_PART_BYTES
+        features = self.store.driver.features
+        parts = features.reads_parts and chain.is_raw and model.bind is None and self.cache is None
+        least = FAR_PART_BYTES if features.waits else NEAR_PART_BYTES
         object.__setattr__(self, "part_bytes", least if parts else None)
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 

@@ -27,7 +27,6 @@ __all__ = [
     "Modify",
     "PassesOn",
     "ReadsNow",
-    "ReadsParts",
     "ReadsWhole",
     "SweepsUnfinished",
     "SyncsTogether",
@@ -74,15 +73,6 @@ class ReadsWhole:
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
         """Return what `read_many` answers for reads of the whole values."""
         raise NotImplementedError  # a driver that names the ability defines it
-
-
-class ReadsParts:
-    """A driver that reads a part of a value as surely as all of it, in less time.
-
-    Its answers to such reads say how large the value is.
-    """
-
-    __slots__ = ()
 
 
 class WritesLate:

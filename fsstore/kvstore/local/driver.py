@@ -20,7 +20,6 @@ from fsstore.kvstore.contract.ability import (
     IsMetered,
     KeepsDirectories,
     ListsNames,
-    ReadsParts,
     SweepsUnfinished,
     SyncsTogether,
     TakesValues,
@@ -54,14 +53,7 @@ __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
 class LocalDriver(
-    IsMetered,
-    KeepsDirectories,
-    ListsNames,
-    ReadsParts,
-    SweepsUnfinished,
-    SyncsTogether,
-    TakesValues,
-    WritesLate,
+    IsMetered, KeepsDirectories, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate
 ):
     """Local files as a key-value store.
 
@@ -73,7 +65,7 @@ class LocalDriver(
 
     id: ClassVar[str] = "file"
     features: ClassVar[Features] = Features(
-        waits=False, create_only=True, conditional_write=True, slow_writes=True
+        waits=False, create_only=True, conditional_write=True, reads_parts=True, slow_writes=True
     )
 
     def __init__(

@@ -20,7 +20,6 @@ from fsstore.kvstore.contract.ability import (
     KnowsSizes,
     ListsDocuments,
     MayBeMissing,
-    ReadsParts,
     ReadsWhole,
 )
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
@@ -58,7 +57,7 @@ from fsstore.values.json_value import Json, quote
 __all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
 
 
-class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsParts, ReadsWhole, TakesFiles):
+class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesFiles):
     """The keys of a reference set.  `described` is how messages call the set."""
 
     id: ClassVar[str] = "reference"
@@ -74,6 +73,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsParts, Read
             listable=True,
             create_only=overlay.conditional,
             conditional_write=overlay.conditional,
+            reads_parts=True,
         )
 
     def __eq__(self, other: object) -> bool:

@@ -22,7 +22,7 @@ from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.kvstore.contract.ability import ListsDocuments, ReadsParts, ReadsWhole
+from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import (
@@ -85,7 +85,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly, ReadsParts, ReadsWhole, ListsDocuments):
+class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"
@@ -100,7 +100,7 @@ class ScanDriver(ReadOnly, ReadsParts, ReadsWhole, ListsDocuments):
         self._first: FirstTouch[str, Scan] = FirstTouch()
         self._index: SavedIndex | None = None
         waits = base.driver.features.waits or leads_elsewhere(members)
-        self.features = Features(waits=waits, writable=False, listable=True)
+        self.features = Features(waits=waits, writable=False, listable=True, reads_parts=True)
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` shows the same file in the same way."""
