@@ -185,7 +185,7 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
     store = opened(codecs, np.full((64, 32), 1, "i4"))
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     sound, version = [bytes(each.kvstore["c/0/0"]) for each in (store, other)]
-    outside = np.array((len(sound) + 99, 64), np.uint64)  # the last sub-chunk, or the last shard within the shard
+    outside = np.array((len(sound) + 99, 64), np.uint64)  # the last entry of the shard
     damaged = sound[:-16] + outside.tobytes()
     plain, changing, count = MemoryDriver.read_many, [], 0
 
