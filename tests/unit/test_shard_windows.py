@@ -200,7 +200,17 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
     tune("chunk", QUEUE_FETCH_BYTES=fetched_bytes)
     monkeypatch.setattr(MemoryDriver, "read_many", read_many)
     failed = seen = 0
-    for first, then in ((2, 4), (3, 9), (4, 999), (7, 8), (12, 20), (30, 999), (60, 75), (200, 300), (999, 999)):
+    for first, then in (
+        (2, 4),
+        (3, 9),
+        (4, 999),
+        (7, 8),
+        (12, 20),
+        (30, 999),
+        (60, 75),
+        (200, 300),
+        (999, 999),
+    ):
         store.kvstore["c/0/0"] = damaged
         changing[:], count = [first, then], 0
         reads = [store[number % 5 : 32 - 16 * (number % 3 > 0), number:].read() for number in range(12)]
@@ -235,7 +245,9 @@ def test_joint_reads_beside_damage_of_a_shard_never_at_rest(monkeypatch):
     monkeypatch.setattr(MemoryDriver, "read_many", read_many)
     reads = [store[: 16 * (number + 1), 1:].read() for number in range(3)]
     for read in reads[:2]:
-        with pytest.raises(StoreError, match='"c/0/0" was rewritten again and again while it was read; try again'):
+        with pytest.raises(
+            StoreError, match='"c/0/0" was rewritten again and again while it was read; try again'
+        ):
             read.result()
     with pytest.raises(StoreError):
         reads[2].result()
