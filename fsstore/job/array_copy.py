@@ -207,7 +207,9 @@ class ArrayCopy:
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
         target = (await self.described()).spec().to_json()
-        target["kvstore"] = self.place.describe()  # the options of a database are known only once there is one
+        target["kvstore"] = (
+            self.place.describe()
+        )  # the options of a database are known only once there is one
         return job_name({"source": self.source.spec().to_json(), "target": target, "untouched": untouched})
 
     async def _clear_for(self, name: str) -> None:
