@@ -28,7 +28,7 @@ __all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove
 _LIKE_CHUNKS = re.compile(r"c|(?:c[/.])?[0-9]+(?:[/.][0-9]+)*", re.ASCII)
 """Keys of chunks in every version of zarr, and in N5."""
 _LAST_OF_CHUNKS = r"(?:c|(?:c\.)?[0-9]+(?:\.[0-9]+)*)"
-"""What follows the last slash of such a key."""
+"""The part of such a key behind its last slash."""
 _Made: TypeAlias = Callable[[Pace, frozenset[int]], AsyncIterator[Task]]
 _Batch: TypeAlias = list[tuple[str, int]]
 
