@@ -18,6 +18,7 @@ from fsstore.chunk.tuning import (
     WINDOW_BYTES,
 )
 from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.part import is_raw, part_of
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
@@ -63,7 +64,7 @@ class OpenChunks:
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
         object.__setattr__(self, "source", KvSource(self.store))
         features = self.store.driver.features
-        parts = features.reads_parts and chain.is_raw and model.bind is None and self.cache is None
+        parts = features.reads_parts and is_raw(chain) and model.bind is None and self.cache is None
         least = FAR_PART_BYTES if features.waits else NEAR_PART_BYTES
         object.__setattr__(self, "part_bytes", least if parts else None)
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
@@ -72,7 +73,7 @@ class OpenChunks:
         """Return the same chunks as their parts of a shape, which a grid of `axes` has, and which `source` finds."""
         chain = self._part[0] if self._part else None
         if chain is None or chain.chunk.shape != shape:  # as nearly always those of the request before
-            chain = self.model.chain.of_part(shape)
+            chain = part_of(self.model.chain, shape)
             self._part[:] = [chain]
         model = replace(self.model, axes=axes, chain=chain)
         found = replace(self, model=model)

@@ -15,7 +15,6 @@ import itertools
 import math
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,8 +32,6 @@ from fsstore.codec.tuning import (
     RUN_COPIED_BYTES,
     RUN_PART_BYTES,
 )
-from fsstore.codec.zarr3.endian import BoundBytes
-from fsstore.codec.zarr3.transpose import BoundTranspose
 from fsstore.errors import StoreError
 
 __all__ = ["BoundChain", "Shard"]
@@ -85,11 +82,11 @@ class BoundChain:
 
     __slots__ = (
         "_arrays", "_decode_array", "_decode_into", "_decode_joined", "_decode_run", "_decode_span",
-        "_from_array", "_in_pieces", "_is_plain", "_names", "_size", "_steps",
+        "_from_array", "_in_pieces", "_is_plain", "_size", "_steps",
         "_stored", "_undo_arrays", "_undo_bytes", "_undo_bytes_to_scratch", "_verify", "_view",
         "after_packing", "chunk",
         "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
-        "order", "packed", "run_length",
+        "names", "order", "packed", "run_length",
         "shard", "spans_from_start", "working_size",
     )  # fmt: skip
 
@@ -101,7 +98,7 @@ class BoundChain:
         stages: Sequence[BoundCodec],
         names: Sequence[str] = (),
     ) -> None:
-        self.chunk, self._names = chunk, tuple(names)
+        self.chunk, self.names = chunk, tuple(names)
         self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
@@ -192,8 +189,8 @@ class BoundChain:
         if error.culprit:
             return
         traceback.clear_frames(error.__traceback__)
-        name = next(iter(self._names), None)
-        for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
+        name = next(iter(self.names), None)
+        for stage, undo in zip(self.names[:0:-1], self._undo_bytes, strict=False):
             try:
                 data = undo(data)
             except StoreError:
@@ -232,20 +229,6 @@ class BoundChain:
         if done and self._verify is not None:
             self._verify(flat)
         return done
-
-    @property
-    def is_raw(self) -> bool:
-        """Whether an encoded chunk is the bytes of its elements, so that a part of it is a part of these."""
-        return self.packed is not None and self._is_plain
-
-    def of_part(self, shape: tuple[int, ...]) -> BoundChain:
-        """Return what decodes a part of a raw chunk, a box of such a shape whose bytes follow each other."""
-        assert self.order is not None
-        assert self.packed is not None
-        turned = BoundTranspose(ChunkSpec(self.chunk.dtype, shape, self.chunk.fill_value), self.order)
-        arrays = [turned] if self._arrays else []
-        pack = BoundBytes(self.chunk.dtype, self.packed, turned.encoded.shape)
-        return BoundChain(replace(self.chunk, shape=shape), arrays, pack, (), self._names[:1])
 
     @property
     def decoded_size(self) -> int:
