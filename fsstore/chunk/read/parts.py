@@ -1,8 +1,8 @@
 """Reading a part of chunks whose bytes are their elements.
 
-What a request wants of such a chunk often lies close together in it: an element, or a part of a row.  Where it wants
-the same part of every chunk, that part is read instead: the request is planned in a grid in which chunks are no larger
-than it, and each of these is a range of bytes of a stored chunk.  Everything after that sees small chunks.
+An element, or a piece of a row, lies in a small part of such a chunk.  Where a request wants the same part of every
+chunk, that part is read instead: the request is planned in a grid in which chunks are no larger than it, and each of
+these is a range of bytes of a stored chunk.  Everything after that sees small chunks.
 """
 
 from __future__ import annotations
