@@ -54,8 +54,9 @@ class AnswerColumns(Sequence[ReadResult]):
         if isinstance(place, int):
             at = range(len(self))[place]
             return next(iter(self[at : at + 1]))
-        own = (self.where, self.starts, self.stops, self.sizes, self.numbers)
-        return AnswerColumns(self.sources, *[column[place] for column in own], self.generation, self.time)
+        spans = (self.where[place], self.starts[place], self.stops[place])
+        own = (*spans, self.sizes[place], self.numbers[place])
+        return AnswerColumns(self.sources, *own, self.generation, self.time)
 
     def __iter__(self) -> Iterator[ReadResult]:
         """Yield the answers."""
