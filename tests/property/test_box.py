@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import Affine, ChunkBox, Constant, Indexed, plan, plan_cells
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed, plan, plan_cells
 from fsstore.chunk.plan.request import maps_within, plan_maps
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity

@@ -15,8 +15,9 @@ import numpy as np
 
 from fsstore.chunk.plan.boxed import copy_boxes
 from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.listed import Points
-from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
+from fsstore.chunk.plan.planner import Cell, CellPlan, FewPlan
 from fsstore.chunk.tuning import BOXED_CELLS
 from fsstore.codec.chain.shard_layout import blocks_of
 from fsstore.codec.element_copy import copy_elements
@@ -270,8 +271,8 @@ class BoxPlacement:
 
     def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> None:
         """Copy the selected elements of chunks, rows of an array, to where they go."""
-        for box, chunk in zip(boxes, chunks, strict=True):
-            self.copy_out(box, chunk)
+        for (_, inside, _, target), chunk in zip(boxes, chunks, strict=True):
+            copy_elements(target, chunk[inside])
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""
@@ -289,9 +290,9 @@ class BoxPlacement:
 _BOXES = BoxPlacement()
 
 
-def placement_of(plan: Plan, array: Array) -> Sending:
+def placement_of(plan: FewPlan, array: Array) -> Sending:
     """Return what places the cells of a request in its array, or takes them from there."""
-    return _BOXES if isinstance(plan, ChunkBox) else Placement(plan, array)
+    return Placement(plan, array) if isinstance(plan, CellPlan) else _BOXES
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
