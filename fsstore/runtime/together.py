@@ -17,7 +17,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Moment", "Outcome", "outcomes", "tell"]
+__all__ = ["Moment", "Outcome", "each_outcome", "outcomes", "tell"]
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -40,6 +40,15 @@ async def outcomes(
     except caught as error:
         if len(items) == 1:
             return [error]
+    return await each_outcome(make, items, caught)
+
+
+async def each_outcome(
+    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+    items: Sequence[T],
+    caught: type[Exception] = Exception,
+) -> Sequence[Outcome[R]]:
+    """Return the result of each item, or its error, each made alone."""
     alone = await execution.gather(outcomes(make, [item], caught) for item in items)
     return [outcome for (outcome,) in alone]
 
