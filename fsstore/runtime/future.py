@@ -146,15 +146,13 @@ class Future(Awaited, Generic[T]):
 
     def _get(self) -> T:
         if self._state == RESULT:
-            value: T = self._value
-            return value
+            return cast("T", self._value)
         if self._state == CANCELLED:
             raise asyncio.CancelledError
         raise cast("BaseException", self._value)
 
     def _wait(self, timeout: float | None, deadline: float | None) -> None:
-        if timeout is not None or deadline is not None:
-            timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
+        timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING and _blocking_is_refused():
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
