@@ -1,7 +1,7 @@
 """Boxes of elements, each within one chunk, that know by themselves where they go.
 
-What most requests touch is one chunk, or a few: a `ChunkBox` for each is a few integers and a view, where the cells of
-a `CellPlan` need a placement that looks up where they go.
+Most requests touch one chunk, or a few: a `ChunkBox` for each is a few integers and a view, where the cells of a
+`CellPlan` need a placement that looks up where they go.
 """
 
 from __future__ import annotations
