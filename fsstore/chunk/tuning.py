@@ -37,6 +37,12 @@ BOX_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 LARGE_CHUNK_BYTES = 256 * 1024
 # of a shard that is read at once over a store that waits: fewer requests against memory
 FAR_SHARD_BYTES = 32 * 1024 * 1024
+# of a chunk whose bytes are its elements, that are spared if a part of it is read: the read of each part costs as much
+NEAR_PART_BYTES = 8 * 1024
+# the same where the store waits: a request for each part instead of one for many chunks
+FAR_PART_BYTES = 256 * 1024
+# that a request spares so: planning it in parts takes as long as to copy these
+PARTS_FROM_BYTES = 128 * 1024
 # of a shard that is read at once over a store that never waits, where parts cost little
 NEAR_SHARD_BYTES = 4 * 1024 * 1024
 NEAR_SHARDS_BYTES = 16 * 1024 * 1024  # of the shards that all threads read at once over such a store

@@ -124,9 +124,10 @@ class JointReads:
         parts: dict[Any, ChunkReader] = {}
         for number, planned in self._planned.items():
             for window in planned.windows:
+                kind = type(window.identities[0])
+                parts[kind] = max(parts.get(kind, window.part), window.part, key=_decoded_size)
                 for cell, identity in zip(window.cells, window.identities, strict=True):
                     listed.setdefault(identity, []).append((number, window.part, cell))
-                    parts.setdefault(type(identity), window.part)
         users: dict[Any, Users] = {**listed}
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
@@ -146,6 +147,10 @@ class JointReads:
                 continue
             for batch in batches:
                 await job.make(batch)
+
+
+def _decoded_size(part: ChunkReader) -> int:
+    return part.usual_chain.decoded_size
 
 
 def _batch_size(part: ChunkReader) -> int:

@@ -21,6 +21,7 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
 from fsstore.chunk.plan.planner import CellPlan, FewPlan
 from fsstore.chunk.read.gather import Gather, boxes, split
+from fsstore.chunk.read.parts import in_parts
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.tuning import (
@@ -104,7 +105,7 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if 0 in out.shape:
         return Planned([], out, 0)
@@ -133,7 +134,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `later`, which makes them with others.
     """
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
@@ -194,7 +195,8 @@ def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> 
     chunks = request.chunks
     if not isinstance(outline, CellPlan):
         part = ChunkReader(chunks, placement_of(outline, request.out), chunks.source)
-        return [Window(part, outline.cells(), outline.keys(chunks.model))]
+        keys = outline.keys(chunks.model)
+        return [Window(part, outline.cells(), chunks.source.identities(keys))]
     cells = outline.cell_count
     chain = chunks.model.chain
     threads = chunks.workers(chain.working_size)
@@ -372,8 +374,8 @@ def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 
     if outline.listed:
         part = ChunkReader(chunks, Gather(outline, request.out), source)
         for box in boxes(outline, size, lanes):
-            yield Window(part, box, box.keys(chunks.model))
+            yield Window(part, box, source.identities(box.keys(chunks.model)))
         return
     part = ChunkReader(chunks, Placement(outline, request.out), source)
     for cells, keys in batches(outline, chunks.model, size, lanes):
-        yield Window(part, cells, keys)
+        yield Window(part, cells, source.identities(keys))
