@@ -7,6 +7,8 @@ CACHE_LINE_BYTES = 64
 ALIGNED_FROM_BYTES = 1 << 20
 # decoded together, that are copied as boxes; to find the boxes of fewer takes as long as copying them
 BOXED_CELLS = 8
+# planned as boxes, each with a view of where it goes; of more, the placement of a run of cells is sooner made
+FEW_BOXES = 8
 FEW_CELLS = 32  # columns for fewer cells cost more than the cells
 # cells of batches of few; more at once are quicker, but between large chunks, which fill the caches, they take longer
 CELLS_MADE_TOGETHER = 128

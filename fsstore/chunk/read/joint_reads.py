@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone
@@ -353,6 +352,5 @@ def _want_little(users: Sequence[User]) -> bool:
 
 def planned_alone(view: BoxView) -> Planned:
     """Return the plan of a box by itself."""
-    chunks, transform, order = view
-    shape, maps = located(transform, chunks.bounds)
+    chunks, shape, maps, order = view
     return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
