@@ -94,7 +94,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
         if execution.must_not_wait():
-            if len(reads) > 1 or not self.answers_soon:
+            if len(reads) > 1:
                 raise execution.MayWait
             return [self.turns.drive(partial(self._read_soon, reads[0]))]
         asked = [(read, limit_of(read)) for read in reads]

@@ -94,6 +94,8 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; ranges of one key are merged within the limits."""
         self._stay()
+        if execution.must_not_wait() and self.features.waits and not self.answers_soon:
+            raise execution.MayWait
         return await read_merged(self._absolute(reads), self.limits, self._fetch)
 
     def _absolute(self, reads: Sequence[Read]) -> list[Read]:
