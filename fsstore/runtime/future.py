@@ -195,10 +195,7 @@ def make(kind: type[F], state: int, value: Any = None) -> F:
 
 
 def pending(**hooks: Callable[[], Any]) -> Future[Any]:
-    """Return a future to be resolved with `resolve` or `fail`.
-
-    Of its `Hooks`, `start` is called when somebody forces or waits, `cancel` on cancellation, `here` by who waits.
-    """
+    """Return a future to be resolved with `resolve` or `fail`, with the hooks that `Hooks` takes."""
     future: Future[Any] = make(Future, PENDING)
     if hooks:
         future._hooks = Hooks(**hooks)

@@ -96,26 +96,26 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class _Asking:
+class _Habit:
     """The habit of a thread: when it began something last, and whether it asked for that result at once."""
 
     begun_s = 0.0
     at_once = False
 
 
-_asking = OfThread(_Asking)
+_habit = OfThread(_Habit)
 
 
 def asks_at_once() -> bool:
     """Return whether this thread, which begins something, asked at once for the result of what it began before."""
-    now = _asking.now
+    now = _habit.now
     at_once, now.at_once, now.begun_s = now.at_once, False, monotonic()
     return at_once
 
 
 def has_asked() -> None:
     """Hear that this thread asks for a result."""
-    now = _asking.now
+    now = _habit.now
     now.at_once = monotonic() - now.begun_s < ASKED_SOON_S
 
 

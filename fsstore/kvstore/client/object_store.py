@@ -192,7 +192,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
 
     def _end(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
-        head = self._head(read.key, patience)
+        head = self._head_within(read.key, patience)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], generation_of(head.meta)
@@ -206,7 +206,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
 
     def _beyond(self, read: Read, patience: int | None) -> ReadResult:
         """Return the answer to a range at or behind the end, which the server refused."""
-        head = self._head(read.key, patience)
+        head = self._head_within(read.key, patience)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         return fit(RangeAnswer(b"", 0, head.meta["size"], generation_of(head.meta)), read)
@@ -216,7 +216,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
 
         def ask() -> Any:
             try:
-                return self._head(key, self._patience)
+                return self._head(key)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 failure = located(error, "reading", self.shown + key)
             raise failure
@@ -224,8 +224,12 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         found = await execution.offload(lambda: persist_blocking(self.retry, ask))
         return None if found is None else float(found.meta["last_modified"].timestamp())
 
-    def _head(self, path: str, patience: int | None) -> Any:
+    def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""
+        return self._head_within(path, self._patience)
+
+    def _head_within(self, path: str, patience: int | None) -> Any:
+        """Do what `_head` does in the time that there is."""
         import obstore
 
         try:
