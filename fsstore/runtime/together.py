@@ -20,7 +20,9 @@ from fsstore.runtime.state import OfThread
 from fsstore.runtime.tuning import ASKED_SOON_S
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Moment", "Outcome", "asks_at_once", "has_asked", "outcomes", "start_or_drive", "tell"]
+__all__ = [
+    "Moment", "Outcome", "asks_at_once", "each_outcome", "has_asked", "outcomes", "start_or_drive", "tell",
+]  # fmt: skip
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -43,6 +45,15 @@ async def outcomes(
     except caught as error:
         if len(items) == 1:
             return [error]
+    return await each_outcome(make, items, caught)
+
+
+async def each_outcome(
+    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
+    items: Sequence[T],
+    caught: type[Exception] = Exception,
+) -> Sequence[Outcome[R]]:
+    """Return the result of each item, or its error, each made alone."""
     alone = await execution.gather(outcomes(make, [item], caught) for item in items)
     return [outcome for (outcome,) in alone]
 

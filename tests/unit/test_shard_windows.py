@@ -173,6 +173,86 @@ def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatc
     assert mixed  # the changes came in the middle of the reads
 
 
+@pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
+@pytest.mark.parametrize("waits", [False, True])
+@pytest.mark.parametrize("fetched_bytes", [640, 1 << 20])
+def test_joint_reads_beside_damage_see_one_version_of_a_shard(
+    codecs, waits, fetched_bytes, monkeypatch, tune
+):
+    """Where a damaged sub-chunk fails the batch, the others are read again, still of one version of the shard."""
+    if waits:
+        monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
+    store = opened(codecs, np.full((64, 32), 1, "i4"))
+    other = opened(codecs, np.full((64, 32), 2, "i4"))
+    sound, version = [bytes(each.kvstore["c/0/0"]) for each in (store, other)]
+    outside = np.array((len(sound) + 99, 64), np.uint64)  # the last entry of the shard
+    damaged = sound[:-16] + outside.tobytes()
+    plain, changing, count = MemoryDriver.read_many, [], 0
+
+    async def read_many(self, reads):
+        nonlocal count
+        answers = await plain(self, reads)
+        count += 1
+        if count in changing:
+            await store.kvstore.write("c/0/0", version if count == changing[0] else sound)
+        return answers
+
+    tune("chunk", QUEUE_FETCH_BYTES=fetched_bytes)
+    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    failed = seen = 0
+    for first, then in (
+        (2, 4),
+        (3, 9),
+        (4, 999),
+        (7, 8),
+        (12, 20),
+        (30, 999),
+        (60, 75),
+        (200, 300),
+        (999, 999),
+    ):
+        store.kvstore["c/0/0"] = damaged
+        changing[:], count = [first, then], 0
+        reads = [store[number % 5 : 32 - 16 * (number % 3 > 0), number:].read() for number in range(12)]
+        for read in reads:
+            try:
+                found = read.result()
+            except StoreError:
+                failed += 1
+                continue
+            assert (found == found[0, 0]).all()
+            seen |= int(found[0, 0])
+    assert failed
+    assert seen == 3  # both versions
+
+
+def test_joint_reads_beside_damage_of_a_shard_never_at_rest(monkeypatch):
+    """A damaged shard that is rewritten at each read is told as an error, and not mixed."""
+    store = opened(CHAINS["plain"], np.full((64, 32), 1, "i4"))
+    damaged = bytes(store.kvstore["c/0/0"])[:-16] + np.array((6000, 64), np.uint64).tobytes()
+    store.kvstore["c/0/0"] = damaged
+    plain, busy = MemoryDriver.read_many, False
+
+    async def read_many(self, reads):
+        nonlocal busy
+        answers = await plain(self, reads)
+        if not busy:
+            busy = True
+            await store.kvstore.write("c/0/0", damaged)
+            busy = False
+        return answers
+
+    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    reads = [store[: 16 * (number + 1), 1:].read() for number in range(3)]
+    for read in reads[:2]:
+        with pytest.raises(
+            StoreError, match='"c/0/0" was rewritten again and again while it was read; try again'
+        ):
+            read.result()
+    with pytest.raises(StoreError):
+        reads[2].result()
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [

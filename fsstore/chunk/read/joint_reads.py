@@ -6,17 +6,17 @@ An error in a chunk fails the reads that touch it and no others.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.request import located
-from fsstore.chunk.plan.source import KvSource, Source
+from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone
 from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
+from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.tuning import (
     BOX_COLUMNS_FROM,
     FAR_WINDOW_BYTES,
@@ -24,6 +24,7 @@ from fsstore.chunk.tuning import (
     LARGE_CHUNK_BYTES,
     LOOP_DECODE_BYTES,
     QUEUE_FETCH_BYTES,
+    SHARD_READ_ATTEMPTS,
     THREAD_WORTH_BYTES,
     WINDOW_BYTES,
     WINDOW_COST_BYTES,
@@ -35,7 +36,7 @@ from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.runtime import execution
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
-from fsstore.runtime.together import outcomes, tell
+from fsstore.runtime.together import Outcome, each_outcome, outcomes, tell
 
 __all__ = ["JointReads", "planned_alone"]
 
@@ -45,6 +46,8 @@ User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 Users: TypeAlias = "list[User] | BoxRun"
 Pair: TypeAlias = tuple[Any, ReadResult]
 """A chunk, as a source calls it, and the answer."""
+Reading: TypeAlias = "Callable[[Any, Sequence[Any]], Awaitable[Sequence[Outcome[ReadResult]]]]"
+"""How parts of a shard are read: `outcomes`, or `each_outcome` where they have failed together."""
 
 
 class JointReads:
@@ -121,9 +124,10 @@ class JointReads:
         parts: dict[Any, ChunkReader] = {}
         for number, planned in self._planned.items():
             for window in planned.windows:
+                kind = type(window.identities[0])
+                parts[kind] = max(parts.get(kind, window.part), window.part, key=_decoded_size)
                 for cell, identity in zip(window.cells, window.identities, strict=True):
                     listed.setdefault(identity, []).append((number, window.part, cell))
-                    parts.setdefault(type(identity), window.part)
         users: dict[Any, Users] = {**listed}
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
@@ -145,6 +149,10 @@ class JointReads:
                 await job.make(batch)
 
 
+def _decoded_size(part: ChunkReader) -> int:
+    return part.usual_chain.decoded_size
+
+
 def _batch_size(part: ChunkReader) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
     size = part.usual_chain.decoded_size
@@ -161,17 +169,22 @@ def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Seque
         return [wanted]
     if not in_shards:
         return [wanted[begin : begin + size] for begin in range(0, len(wanted), size)]
-    shards: dict[Any, list[Any]] = {}
-    for identity in wanted:
-        shards.setdefault(_shard_of(identity), []).append(identity)
     batches: list[Sequence[Any]] = []
     together: list[Any] = []
-    for entries in shards.values():
+    for entries in _by_shard(wanted).values():
         if together and len(together) + len(entries) > size:
             batches.append(together)
             together = []
         together += entries
     return [*batches, together]
+
+
+def _by_shard(wanted: Sequence[Any]) -> dict[Any, list[Any]]:
+    """Return entries of shards by the key of their shard."""
+    shards: dict[Any, list[Any]] = {}
+    for identity in wanted:
+        shards.setdefault(_shard_of(identity), []).append(identity)
+    return shards
 
 
 def _shard_of(identity: Any) -> Any:
@@ -194,25 +207,48 @@ class _SharedChunks(NamedTuple):
         execution.drive(self.make(batch))
 
     async def make(self, batch: Sequence[Any]) -> None:
-        """Read chunks and put what is wanted of them in its place.
+        """Read chunks and put what is wanted of them in its place; only what is damaged fails.
 
-        More of a shard than is read at once is read in parts: of one generation, as if it had been read at once.
+        The entries of a shard are of one generation, whether they are read at once, in parts, or one by one.
         """
-        grid, source = self.part.grid, self.part.source
-        if len(batch) <= self.most or grid is None:
-            await self._fetch_and_place(batch, source)
+        grid, source = self.part.grid, self.part.chunks.source
+        if grid is None or len(batch) == 1:
+            every: Source = source if grid is None else grid.source(source)
+            await self._place_found(batch, await outcomes(every.read_whole, batch))
             return
-        parts = grid.source_of_parts(KvSource(self.part.chunks.store), complete=False)
-        for begin in range(0, len(batch), self.most):
-            await self._fetch_and_place(batch[begin : begin + self.most], parts)
-        if len(parts.generations) > 1:
-            await self._fetch_and_place(batch, source)
+        in_parts = len(batch) > self.most
+        if in_parts or not await self._make_at_once(grid, batch):
+            read = outcomes if in_parts else each_outcome
+            shards = _by_shard(batch).values()
+            await execution.gather(self._make_in_parts(grid, entries, read) for entries in shards)
 
-    async def _fetch_and_place(self, batch: Sequence[Any], source: Source) -> None:
-        """Read chunks from a source and put what is wanted of them in its place; the workers share the decoding."""
+    async def _make_at_once(self, grid: ShardGrid, entries: Sequence[Any]) -> bool:
+        """Read entries as one and put what is wanted of them in its place; return False if that fails."""
+        try:
+            found = await grid.source(self.part.chunks.source).read_whole(entries)
+        except Exception:  # noqa: BLE001  # they are read again, and each is told its own error
+            return False
+        await self._place_found(entries, found)
+        return True
+
+    async def _make_in_parts(self, grid: ShardGrid, entries: Sequence[Any], read: Reading) -> None:
+        """Read the entries of one shard, of which some may be damaged, in parts of one generation."""
+        parts = grid.source_of_parts(self.part.chunks.source, complete=False)
+        for _ in range(SHARD_READ_ATTEMPTS):
+            for begin in range(0, len(entries), self.most):
+                some = entries[begin : begin + self.most]
+                await self._place_found(some, await read(parts.read_whole, some))
+            if len(parts.generations) < 2 or await self._make_at_once(grid, entries):
+                return
+            parts = grid.source_of_parts(self.part.chunks.source, complete=False)
+        for identity in entries:
+            self._fail(identity, parts.never_at_rest([identity[0]]))
+
+    async def _place_found(self, batch: Sequence[Any], found: Sequence[Outcome[ReadResult]]) -> None:
+        """Put what is wanted of chunks in its place; the workers share the decoding."""
         pairs: list[Pair] = []
-        for identity, outcome in zip(batch, await outcomes(source.read_whole, batch), strict=True):
-            if isinstance(outcome, BaseException):  # only what is damaged fails
+        for identity, outcome in zip(batch, found, strict=True):
+            if isinstance(outcome, BaseException):
                 self._fail(identity, outcome)
             else:
                 pairs.append((identity, outcome))
@@ -316,6 +352,5 @@ def _want_little(users: Sequence[User]) -> bool:
 
 def planned_alone(view: BoxView) -> Planned:
     """Return the plan of a box by itself."""
-    chunks, transform, order = view
-    shape, maps = located(transform, chunks.bounds)
+    chunks, shape, maps, order = view
     return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))

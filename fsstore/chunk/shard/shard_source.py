@@ -85,7 +85,7 @@ class ShardSource:
             if not wanted:
                 return found.columns()
             wanted = await source._attempt_run(wanted, run.numbers, found)
-        raise self._never_at_rest(wanted)
+        raise self.never_at_rest(wanted)
 
     async def _attempt_run(
         self, wanted: dict[Any, Ints], numbers: Ints, found: RunAnswers
@@ -156,12 +156,13 @@ class ShardSource:
             if not wanted:
                 return answers
             wanted = await source._attempt(wanted, ranges, answers)
-        raise self._never_at_rest(wanted)
+        raise self.never_at_rest(wanted)
 
     def _for_one_operation(self) -> ShardSource:
         return self if self._known is not None else ShardSource(self._base.remembering(), self._layout)
 
-    def _never_at_rest(self, shards: Iterable[Any]) -> AbortedError:
+    def never_at_rest(self, shards: Iterable[Any]) -> AbortedError:
+        """Return the error of shards that could not be read in one generation."""
         names = ", ".join(map(self._base.describe, shards))
         return AbortedError(f"{names} was rewritten again and again while it was read; try again")
 
