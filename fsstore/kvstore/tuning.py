@@ -74,7 +74,8 @@ FAR_S = 0.004  # that the quickest answer of a far server takes: requests to a n
 # that the last answer took, below which the thread that waits for the next asks for it itself: a step between
 # threads less, where that counts
 SOON_S = 0.025
-MOMENT_S = 0.1  # that it gives that answer, since Ctrl-C is heard only then: asking twice where it comes later
+# that it gives that answer, since Ctrl-C is heard only then: asking twice where it comes later
+MOMENT_S = 0.1
 FEWEST_REQUESTS = 4  # under way at once to a server that wants fewer: speed against being refused again
 # of the answers that are under way beside more than the usual requests: memory against rounds of waiting
 REQUESTS_FLIGHT_BYTES = 32 * 2**20

@@ -129,10 +129,11 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
             patience, began = self._patience, time.monotonic()
             try:
                 found = self._read_once(read, limit, patience)
-                self._took_s = time.monotonic() - began
-                return found
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 known = located(error, "reading", self.shown + read.key)
+            else:
+                self._took_s = time.monotonic() - began
+                return found
             if not isinstance(known, UnavailableError):
                 raise known
             if self._patience == patience:  # else it came too slowly, and gets the time that it needs
