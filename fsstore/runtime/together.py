@@ -137,7 +137,9 @@ def start_or_drive(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
     event loop, and be woken by it, costs more than a near server.  For all others it is begun on the loop.
     """
     makes = [make]  # taken by who begins it
-    future: Future[T] = futures.pending(start=lambda: _begin(makes, future), here=lambda: _drive(makes, future))
+    future: Future[T] = futures.pending(
+        start=lambda: _begin(makes, future), here=lambda: _drive(makes, future)
+    )
     if not asks_at_once():
         future.force()
     return future
