@@ -65,7 +65,7 @@ class ChunkedDriver(ArrayDriver):
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
-        self._queue = ReadQueue(waits=entry.store.driver.features.waits)
+        self._queue = ReadQueue(entry.store.driver)
         self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
@@ -277,10 +277,10 @@ def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
 def _begin_reading(
     queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
-    if out is None and may_wait(transform, chunks):
-        return queue.add(BoxView(chunks, transform, order))
     try:
         shape, maps = located(transform, chunks.bounds)
+        if out is None and may_wait(shape, maps, chunks):
+            return queue.add(BoxView(chunks, shape, maps, order))
         memory = new_array(shape, chunks.model.dtype, order) if out is None else out
     except StoreError as error:
         return futures.failed(error)

@@ -12,9 +12,9 @@ from itertools import islice
 import numpy as np
 
 from fsstore.chunk.plan.box_parts import PlainBox, chunk_ends, cut_boxes, plain_box, rows_by_chunk
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.writer import Change, Changed, Changes
 
