@@ -55,11 +55,11 @@ def partial_read(key: str, known: bytes, byte_range: slice | None, staleness_bou
     """Return the request for some bytes of a value, or for one that may be as old as the bound says."""
     if type(byte_range) is not slice:  # asked here: thousands join a batch
         require_kind("byte_range", byte_range, slice)
-    start, stop = (0, None) if byte_range is None else _byte_bounds(byte_range)
     bound = FRESH
     if staleness_bound is not None:
         as_seconds("staleness_bound", staleness_bound)
         bound = float(staleness_bound)
+    start, stop = (0, None) if byte_range is None else _byte_bounds(byte_range)
     return tuple.__new__(Read, (key, start, stop, known, bound))
 
 
