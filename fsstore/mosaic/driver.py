@@ -70,8 +70,15 @@ def mosaic_driver(
     limits, opener = means or (Limits(), open_with_spec)
     overlay = Overlay(State(mosaic.references), None, writable=False)
     reach = {name: value for name, value in members.items() if name != "check_targets"}
+    sizes = {fact.url: fact.size for fact in mosaic.files if fact.size >= 0}
     references: Any = reference_driver(
-        overlay, reach, base=base, described=described, limits=limits, open_target=opener
+        overlay,
+        reach,
+        base=base,
+        described=described,
+        limits=limits,
+        open_target=opener,
+        sizes=sizes,
     )
     return MosaicDriver(mosaic, references, members, described, document)
 

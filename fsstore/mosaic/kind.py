@@ -3,7 +3,8 @@
 `{"driver": "mosaic", "base": ..., "path": ...}`, or `base|mosaic:path`.  It takes the members of reference sets that
 say what may be read, and:
 
-check_targets   true: a file that is not what it was when it was scanned is an error, found when it is first read
+check_targets   true: a file whose generation is not what it was when it was scanned is an error, found when it is first
+                read; another size is one in any case
 """
 
 from __future__ import annotations

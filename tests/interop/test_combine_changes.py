@@ -91,6 +91,23 @@ def test_a_changed_file_is_told_and_replaced(made):
     np.testing.assert_array_equal(_values(place), expected(paths[:3], files[:3]))
 
 
+@pytest.mark.parametrize("change", ["longer", "shorter", "another"])
+def test_a_file_of_another_size_is_never_read(made, change):
+    """Its bytes would be taken for those of the old one; other files are read as before."""
+    place, paths, _ = made
+    array = ts.open(f"{place.as_uri()}|mosaic:v").result()
+    before, data = array[:4].read().result(), paths[1].read_bytes()
+    if change == "another":
+        write(paths[1], FileOf(start=4, offset=100.0, zlib=False))
+    now = paths[1].read_bytes()[:-1] if change == "shorter" else paths[1].read_bytes() + b"x"
+    paths[1].write_bytes(now)
+    np.testing.assert_array_equal(array[:4].read().result(), before)
+    message = rf"1\.nc.*it had {len(data)} bytes when it was scanned, and has {len(now)}; scan it again"
+    for box in (np.s_[4:8], np.s_[:], np.s_[5, 0, 0]):
+        with pytest.raises(ts.errors.DataLossError, match=message):
+            array[box].read().result()
+
+
 def test_files_are_dropped_by_name(made):
     """A dropped file is gone from the dataset, and a name that fits none is an error."""
     place, paths, files = made

@@ -325,8 +325,12 @@ def reference_driver(
     described: str,
     limits: Limits | None = None,
     open_target: OpenTarget = open_with_spec,
+    sizes: Mapping[str, int] | None = None,
 ) -> KvDriver:
-    """Return the key-value store over an opened set; `base` is the directory it lies in."""
+    """Return the key-value store over an opened set; `base` is the directory it lies in.
+
+    `sizes` are those of targets that have been scanned, by URL.
+    """
     targets = Targets(
         open_target,
         policy_of(base, members),
@@ -335,7 +339,7 @@ def reference_driver(
         reveal(members.get("rewrite")) or {},
     )
     waits, limits = _waits(overlay, targets), limits or Limits()
-    fetcher = Fetcher(targets, limits if waits else limits.near, described)
+    fetcher = Fetcher(targets, limits if waits else limits.near, described, sizes or {})
     return ReferenceDriver(overlay, fetcher, waits=waits, members=members)
 
 

@@ -9,7 +9,7 @@ it is never "missing", or the reader would see fill values in place of data.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -58,22 +58,24 @@ class Asks(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """The requests to one root.
+    """The requests to one root, and how large their targets were when they were scanned, if that is known.
 
     Columns, in parts: members of the batch, which of `reads` answers each, and how many bytes into that its own begin.
     """
 
     reads: list[Read] = field(default_factory=list)
+    sizes: list[int | None] = field(default_factory=list)
     members: list[Ints] = field(default_factory=list)
     where: list[Ints] = field(default_factory=list)
     offsets: list[Ints] = field(default_factory=list)
 
-    def add(self, members: Ints, reads: Iterable[Read], where: Ints, offsets: Ints) -> None:
-        """Ask more."""
+    def add(self, members: Ints, reads: Sequence[Read], where: Ints, offsets: Ints, size: int | None) -> None:
+        """Ask more of a target."""
         self.members.append(members)
         self.where.append(where + len(self.reads))
         self.offsets.append(offsets)
         self.reads.extend(reads)
+        self.sizes.extend([size] * len(reads))
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the number of a request and a member it answers, request by request."""
@@ -84,11 +86,12 @@ class _Requests:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Reads targets."""
+    """Reads targets.  `sizes` says by URL how large those were that have been scanned: others are not these any more."""
 
     targets: Targets
     limits: Limits
     described: str
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     async def fetch(self, asks: Asks, urls: Sequence[str]) -> Sequence[ReadResult]:
         """Return one answer to each request, in order: its state is "value", its generation that of the value."""
@@ -100,37 +103,40 @@ class Fetcher:
                 place = self.targets.locate(urls[number])
             except StoreError as error:
                 raise error.within(self._place(asks, int(members[0]))) from error
-            self._plan(place.key, asks, members, wanted.setdefault(place.root, _Requests()))
+            asked = wanted.setdefault(place.root, _Requests())
+            self._plan(place.key, self.sizes.get(urls[number]), asks, members, asked)
         found = await execution.gather(self._read_root(root, asked, asks) for root, asked in wanted.items())
         return _answer_columns(asks, list(wanted.values()), found)
 
     async def _fetch_one(self, asks: Asks, urls: Sequence[str]) -> ReadResult:
         """Answer a single request without the fixed cost of columns."""
         start, stop = int(asks.start[0]), int(asks.stop[0])
+        url = urls[int(asks.url[0])]
         try:
-            place = self.targets.locate(urls[int(asks.url[0])])
+            place = self.targets.locate(url)
         except StoreError as error:
             raise error.within(self._place(asks, 0)) from error
         asked = _Requests()
-        asked.add(_ZERO, [Read(place.key, start, None if stop == REST else stop)], _ZERO, _ZERO)
+        read = Read(place.key, start, None if stop == REST else stop)
+        asked.add(_ZERO, [read], _ZERO, _ZERO, self.sizes.get(url))
         answer = (await self._read_root(place.root, asked, asks))[0]
         size = answer.size if asks.whole[0] else int(asks.length[0])
         return answer._replace(generation=asks.generation(0, answer.generation), size=size)
 
-    def _plan(self, key: str, asks: Asks, members: Ints, out: _Requests) -> None:
+    def _plan(self, key: str, size: int | None, asks: Asks, members: Ints, out: _Requests) -> None:
         """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
         ranged = asks.stop[members] != REST
         rest, members = members[~ranged], members[ranged]
         if len(rest):
             numbers = np.arange(len(rest))
             reads = [Read(key, start, None) for start in asks.start[rest].tolist()]
-            out.add(rest, reads, numbers, np.zeros_like(numbers))
+            out.add(rest, reads, numbers, np.zeros_like(numbers), size)
         if len(members):
             limits = self.limits
             spans = coalesce(asks.start[members], asks.stop[members], limits.max_gap, limits.max_size)
             pairs = zip(spans.starts.tolist(), spans.stops.tolist(), strict=True)
             reads = [Read(key, start, stop) for start, stop in pairs]
-            out.add(members, reads, spans.where, spans.offset)
+            out.add(members, reads, spans.where, spans.offset, size)
 
     async def _read_root(self, root: str, asked: _Requests, asks: Asks) -> Sequence[ReadResult]:
         store = None
@@ -139,9 +145,11 @@ class Fetcher:
             answers = await store.read_many(asked.reads)
         except StoreError as error:
             raise await self._explain(store, asked, asks, error) from error
-        for number, (read, answer) in enumerate(zip(asked.reads, answers, strict=True)):
+        for number, (read, answer, size) in enumerate(zip(asked.reads, answers, asked.sizes, strict=True)):
             if answer.state != "value":
                 why = "the target does not exist"
+            elif size is not None and answer.size not in (None, size):
+                why = f"it had {size} bytes when it was scanned, and has {answer.size}; scan it again"
             elif read.stop is not None and len(answer.value) != read.stop - read.start:
                 why = f"{len(answer.value)} bytes came for {read.stop - read.start}"
             else:
