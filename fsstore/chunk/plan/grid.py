@@ -262,8 +262,10 @@ class SliceSegments(Sequence[Segment]):
     def whole(self) -> tuple[int, int] | None:
         """Where the first goes and how long each is, if all are whole chunks of one size, side by side; else None."""
         axis, chunks = self._axis, self.chunks
+        if self._step != 1 or not chunks or not isinstance(axis, RegularAxis | ClippedAxis):
+            return None
         first, last, count = chunks[0], chunks[-1], len(chunks)
-        if self._step != 1 or last - first != count - 1 or not isinstance(axis, RegularAxis | ClippedAxis):
+        if last - first != count - 1:
             return None
         begin, size = axis.start(first) - self._low, axis.size(last)
         within = begin >= 0 and begin + count * size <= self._count
