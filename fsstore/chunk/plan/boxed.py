@@ -66,8 +66,8 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
     known, period, apart = range(0), 1, 0
     places: Sequence[int] = range(len(segments))
     if isinstance(segments, SliceSegments) and (whole := segments.whole) is not None:
-        (begin, size), times = whole, len(segments)
-        return [_Repeated(slice(0, times), slice(0, size), begin, times, size, size)]
+        times, (goes_to, size) = len(segments), whole
+        return [_Repeated(slice(0, times), slice(0, size), goes_to, times, size, size)]
     if isinstance(segments, SliceSegments) and segments.inner:
         known, (period, apart) = segments.inner, segments.period
         places = sorted({0, *known[:period], *known[-period:], known.stop})
