@@ -5,5 +5,6 @@
 * `place`: the array of a cell as it is stored, and the libraries that open it there
 * `bucket`: a bucket of moto, for cells on S3
 * `report`: ratios by kind of access, format and store, and the worst cells with their seeds
+* `watched`: cells measured in a process of their own, which is ended when one hangs
 * `run`: the command
 """

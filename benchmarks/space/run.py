@@ -7,20 +7,19 @@ python -m benchmarks.space.run --access outer points only some kinds of access
 python -m benchmarks.space.run --clock cpu           by processor time, and so without reading ahead
 
 Reading ahead spends processor time to save waiting, which only the clock on the wall sees.
+A cell in which a library hangs is ended and told among the problems.
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Iterator
 from itertools import chain, count, islice
 
-from benchmarks.harness import Workload, measure
 from benchmarks.space.cell import ACCESSES, STORES, Cell, draw
-from benchmarks.space.place import contenders
 from benchmarks.space.report import Measured, report
+from benchmarks.space.watched import Terms, watched_run
 
 __all__ = ["main"]
 
@@ -57,15 +56,16 @@ def main() -> int:
     parser.add_argument("--store", nargs="*", choices=sorted(set(chain.from_iterable(STORES.values()))))
     parser.add_argument("--shards", action="store_true", help="only arrays with shards")
     parser.add_argument("--clock", choices=("wall", "cpu"), default="wall", help="the time that is compared")
+    parser.add_argument("--limit", type=float, default=300, help="seconds after which a cell is ended")
     options = parser.parse_args()
-    clock = time.process_time if options.clock == "cpu" else time.perf_counter
+    terms = Terms(options.rounds, options.seconds, options.clock, options.limit)
     measured: list[Measured] = []
-    for cell in _cells(options):
-        work = Workload(str(cell), lambda folder, cell=cell: contenders(cell, folder), cell.nbytes)
-        found = Measured(cell, measure(work, rounds=options.rounds, seconds=options.seconds, clock=clock))
-        shown = "no peer" if found.ratio is None else f"{found.ratio:.2f}"
-        print(f"{shown:>7}  {cell}", file=sys.stderr, flush=True)
-        measured.append(found)
+    with watched_run(terms) as run:
+        for cell in _cells(options):
+            found = run.measure(cell)
+            shown = "no peer" if found.ratio is None else f"{found.ratio:.2f}"
+            print(f"{shown:>7}  {cell}", file=sys.stderr, flush=True)
+            measured.append(found)
     print(report(measured))
     return int(any(each.outcome.problems for each in measured))
 

@@ -7,6 +7,8 @@ CACHE_LINE_BYTES = 64
 ALIGNED_FROM_BYTES = 1 << 20
 # decoded together, that are copied as boxes; to find the boxes of fewer takes as long as copying them
 BOXED_CELLS = 8
+# planned as boxes, each with a view of where it goes; of more, the placement of a run of cells is sooner made
+FEW_BOXES = 8
 FEW_CELLS = 32  # columns for fewer cells cost more than the cells
 # cells of batches of few; more at once are quicker, but between large chunks, which fill the caches, they take longer
 CELLS_MADE_TOGETHER = 128
@@ -35,6 +37,12 @@ BOX_COLUMNS_FROM = 8  # boxes; fewer are planned one by one, which takes as long
 LARGE_CHUNK_BYTES = 256 * 1024
 # of a shard that is read at once over a store that waits: fewer requests against memory
 FAR_SHARD_BYTES = 32 * 1024 * 1024
+# of a chunk whose bytes are its elements, that are spared if a part of it is read: the read of each part costs as much
+NEAR_PART_BYTES = 8 * 1024
+# the same where the store waits: a request for each part instead of one for many chunks
+FAR_PART_BYTES = 256 * 1024
+# that a request spares so: planning it in parts takes as long as to copy these
+PARTS_FROM_BYTES = 128 * 1024
 # of a shard that is read at once over a store that never waits, where parts cost little
 NEAR_SHARD_BYTES = 4 * 1024 * 1024
 NEAR_SHARDS_BYTES = 16 * 1024 * 1024  # of the shards that all threads read at once over such a store

@@ -93,7 +93,6 @@ def delete(arguments: Namespace) -> int:
         raise UsageError(f"This deletes {arguments.place} with everything in it; say --yes if that is meant")
     from fsstore.job.delete import delete as deleted
 
-    source_of(arguments)  # what is no array and no group is not deleted
     with executor_of(arguments) as executor:
         _ = deleted(
             place_of(arguments), executor=executor, progress=told(arguments), context=context_of(arguments)

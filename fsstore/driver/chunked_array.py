@@ -277,10 +277,10 @@ def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
 def _begin_reading(
     queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
-    if out is None and may_wait(transform, chunks):
-        return queue.add(BoxView(chunks, transform, order))
     try:
         shape, maps = located(transform, chunks.bounds)
+        if out is None and may_wait(shape, maps, chunks):
+            return queue.add(BoxView(chunks, shape, maps, order))
         memory = new_array(shape, chunks.model.dtype, order) if out is None else out
     except StoreError as error:
         return futures.failed(error)

@@ -18,7 +18,7 @@ from fsstore.dataset.new_array import NewArray
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.node_words import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
-from fsstore.job.passes import Pass, box_pass, key_pass, keys_in_piece, remove_strangers
+from fsstore.job.passes import Pass, box_pass, key_pass, keys_in_piece, remove_chunks, remove_strangers
 from fsstore.job.plan import (
     ChunkSides,
     CopyPlan,
@@ -207,13 +207,16 @@ class ArrayCopy:
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
         target = (await self.described()).spec().to_json()
+        target["kvstore"] = (
+            self.place.describe()
+        )  # the options of a database are known only once there is one
         return job_name({"source": self.source.spec().to_json(), "target": target, "untouched": untouched})
 
     async def _clear_for(self, name: str) -> None:
         """Remove what another job, which was killed and not continued, has left at the target."""
         if self.existing is None and self.stage is None and await self.scratch.holds_others(name):
+            await remove_chunks(self.place)
             await self.scratch.clear()
-            await KvStore.of(self.store.at(self.place.path)).delete_range(KvStore.KeyRange())
 
     async def _untouched(self, order: Order, store: OpenKv, *, counted: bool) -> tuple[Order, list[Pass]]:
         opened = self.source._driver.kvstore

@@ -14,7 +14,6 @@ from fsstore.context.context import Context, context_of
 from fsstore.dataset.consolidated import consolidate, consolidated, is_consolidated, root_document
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
-from fsstore.dataset.removal import delete_tree
 from fsstore.dataset.source import store_spec
 from fsstore.errors import (
     AlreadyExistsError,
@@ -229,6 +228,8 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     await job.scratch.begin()
     found = await look(job.place, job.words)
     if found.kind is None:
+        if await job.scratch.deletes_old():
+            await job.scratch.delete_old(job.place)
         return job
     if options.if_exists == "skip" and found.kind == "array":
         await _clear_behind(job)
@@ -242,7 +243,7 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
         )
     if not options.atomic:
         await job.scratch.clear()  # of a job that is done, since the array is there
-        await delete_tree(job.place)
+        await job.scratch.delete_old(job.place)
     return job
 
 

@@ -1,13 +1,13 @@
 """`delete`: arrays and hierarchies of any size, many keys at once, with progress.
 
-The documents of the node go first, so that a reader finds nothing there rather than an array whose chunks are missing;
-a delete that was killed is finished by calling it again.
+All documents go first, so that a reader finds nothing there rather than an array whose chunks are missing; a note says
+that the rest is to follow, so that a delete that was killed is finished by calling it again.
 """
 
 from __future__ import annotations
 
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 from uuid import uuid4
 
@@ -16,8 +16,11 @@ from fsstore.dataset.place import look
 from fsstore.dataset.removal import remove_tree
 from fsstore.dataset.source import store_spec
 from fsstore.errors import NotFoundError
+from fsstore.format.node_words import is_document
+from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass
+from fsstore.job.scratch import BESIDE, Scratch
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
@@ -41,7 +44,7 @@ def delete(
 ) -> Future[int]:
     """Begin to delete an array, or a group with everything in it; the result is how many keys there were.
 
-    Raises `NotFoundError` where there is nothing.  In an OCDBT database it is one commit.
+    Raises an error where there is neither an array nor a group.  In an OCDBT database it is one commit.
 
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
@@ -53,39 +56,62 @@ def delete(
 
     async def run() -> int:
         store = (await open_kv(spec, chosen)).as_directory()
-        found = await look(store.prefix)
-        documents = found.kind is not None
-        count = await _counted(store.prefix)
-        if not count and not documents:
+        stored = await _listed(store.prefix)
+        if not stored.count:
             if able(store.driver, KeepsDirectories) is not None:  # of a delete that was killed at its end
                 await remove_tree(store.prefix)
             raise NotFoundError(f"There is no array or group at {store.prefix.describe()}")
+        scratch = Scratch.of(store)
+        if not await scratch.deletes_old():
+            await _check_node(place, store, chosen)
         if store.driver.features.atomic_transactions:
             await store.prefix.delete_range(KeyRange())
         else:
-            await _delete_all(store, count, executor, progress)
-        return count
+            await _delete_all(store, stored, executor, progress)
+        return stored.count
 
     return execution.start(run())
 
 
-async def _counted(place: KvPrefix) -> int:
-    return sum([len(batch) async for batch in place.scan()])
+@dataclass(slots=True)
+class _Listed:
+    """How many keys there are below a place, and which of them are documents."""
+
+    count: int = 0
+    documents: list[str] = field(default_factory=list)
 
 
-async def _delete_all(store: OpenKv, count: int, executor: Executor | None, progress: Any) -> None:
-    found = await look(store.prefix)
-    await store.prefix.write_many([Write(name, None) for name in found.words.documents])
+async def _listed(place: KvPrefix) -> _Listed:
+    found = _Listed()
+    async for batch in place.scan():
+        keys = [each.key for each in batch if not each.key.startswith(f"{BESIDE}/")]
+        found.count += len(keys)
+        found.documents += filter(is_document, keys)
+    return found
+
+
+async def _check_node(place: Any, store: OpenKv, context: Context) -> None:
+    """Raise an error where no array or group stands: other files are not ours to delete."""
+    if (await look(store.prefix)).kind is None:
+        await opened_source(place, context)
+
+
+async def _delete_all(store: OpenKv, stored: _Listed, executor: Executor | None, progress: Any) -> None:
+    scratch = Scratch.of(store)
+    await scratch.note_deletion()
+    documents = sorted(stored.documents, key=lambda key: key.count("/"))
+    await store.prefix.write_many([Write(name, None) for name in documents])
     quick = await unsynced(store)
     order = Order(f"delete-{uuid4().hex}", target=KvStore.of(quick or store))
     if quick is not None:
         order = replace(order, durable=KvStore.of(root_of(store)))
-    keys = await key_pass("delete", store.prefix, 1, chunks=count, counted=progress is not None)
+    keys = await key_pass("delete", store.prefix, 1, chunks=stored.count, counted=progress is not None)
     reporter = reporter_of(progress, "delete", keys.pieces, 0)
 
     def forget(_task: Task, _answers: Any) -> None:
         """Note nothing: what is deleted is not listed again."""
 
     await work_on(order, keys, executor, reporter, forget)
-    await remove_tree(store.prefix)  # directories, and what came meanwhile
+    await scratch.delete_old(store.prefix)  # what came meanwhile
+    await remove_tree(store.prefix)  # lock files of killed writers, and directories
     reporter.ended()

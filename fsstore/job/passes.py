@@ -8,20 +8,27 @@ them take no memory; a batch is known again by its keys.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.format.node_words import DOCUMENTS
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job
 from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.task.pace import Pace
 from fsstore.task.runner import Task
 
-__all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove_strangers"]
+__all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove_chunks", "remove_strangers"]
 
+_LIKE_CHUNKS = re.compile(r"c|(?:c[/.])?[0-9]+(?:[/.][0-9]+)*", re.ASCII)
+"""Keys of chunks in every version of zarr, and in N5."""
+_LAST_OF_CHUNKS = r"(?:c|(?:c\.)?[0-9]+(?:\.[0-9]+)*)"
+"""The part of such a key behind its last slash."""
 _Made: TypeAlias = Callable[[Pace, frozenset[int]], AsyncIterator[Task]]
 _Batch: TypeAlias = list[tuple[str, int]]
 
@@ -129,6 +136,23 @@ def _task(kind: str, run: dict[int, _Batch]) -> Task:
         (packed_keys([key for key, _ in batch]), sum(size for _, size in batch)) for batch in run.values()
     ]
     return Task(tuple(run), kind, (listed,))
+
+
+async def remove_chunks(place: KvPrefix) -> None:
+    """Delete what a killed copy left at a place in whatever format: keys like those of chunks, and documents.
+
+    The place need not be a directory of its own, and other files in it are not ours to delete.
+    """
+    await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
+    folders = {""}
+    async for batch in chunks_at(place):
+        keys = [key for key, _ in batch if _LIKE_CHUNKS.fullmatch(key)]
+        await place.write_many([Write(key, None) for key in keys])
+        folders |= {key[: key.rfind("/") + 1] for key in keys}
+    sweeper = able(place.driver, SweepsUnfinished)
+    if sweeper is not None:
+        for folder in folders:
+            await sweeper.sweep_unfinished(place.path + folder, _LAST_OF_CHUNKS)
 
 
 async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:

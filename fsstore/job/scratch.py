@@ -10,21 +10,24 @@ import hashlib
 from dataclasses import dataclass
 
 from fsstore.dataset.removal import remove_directory
-from fsstore.format.node_words import is_document
+from fsstore.format.node_words import DOCUMENTS, is_document
+from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 
-__all__ = ["Scratch", "around", "is_of_job"]
+__all__ = ["BESIDE", "Scratch", "around", "is_of_job"]
 
-_BESIDE = ".fsstore-job"
+BESIDE = ".fsstore-job"
+"""The name of the directory."""
 _ABOVE = "fsstore-job"
+_OLD = "~old"
 _OVER = "~over"  # behind all others
 
 
 def is_of_job(key: str) -> bool:
     """Whether a key below an array is a document, or belongs to a job: everything else is a chunk."""
-    return is_document(key) or key.startswith(f"{_BESIDE}/")
+    return is_document(key) or key.startswith(f"{BESIDE}/")
 
 
 def around(store: OpenKv) -> OpenKv | None:
@@ -50,7 +53,7 @@ class Scratch:
         """Return the directory for jobs whose target is a place in a store."""
         place, outside = as_directory(store.path), around(store)
         if outside is None:
-            return cls(store.at(f"{place}{_BESIDE}/"))
+            return cls(store.at(f"{place}{BESIDE}/"))
         named = f"{store.base.path if store.base else ''}|{place}"
         digest = hashlib.sha256(named.encode("utf-8", "surrogateescape")).hexdigest()[:12]
         return cls(outside.at(f"{outside.path}{_ABOVE}-{digest}/"))
@@ -77,6 +80,25 @@ class Scratch:
         """Return the stage of a run that was killed when its job was done, empty if it had none; None of all others."""
         answer = await self.store.read(_OVER)
         return bytes(answer.value).decode() if answer.state == "value" else None
+
+    async def note_deletion(self) -> None:
+        """Note that everything at the target is to be deleted, until that is done."""
+        await self.store.write(_OLD, b"")
+
+    async def delete_old(self, place: KvPrefix) -> None:
+        """Delete everything at the target but this directory, and then that; a run that is killed leaves a note.
+
+        Chunks without their documents are no array, and would belong to the next one that is made there.
+        """
+        await self.note_deletion()
+        await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
+        await place.delete_range(KeyRange("", f"{BESIDE}/"))
+        await place.delete_range(KeyRange(KeyRange.prefix(f"{BESIDE}/").exclusive_max))
+        await self.clear()
+
+    async def deletes_old(self) -> bool:
+        """Whether a run was killed while it deleted what stood at the target."""
+        return (await self.store.read(_OLD)).state == "value"
 
     async def begin(self) -> None:
         """Finish removing what a run left that was killed while it did so.

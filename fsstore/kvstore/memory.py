@@ -44,6 +44,10 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 __all__ = ["KIND", "MemoryDriver", "MemoryKind"]
 
 
+_WHOLE = (0, None, UNKNOWN)
+"""Start, stop and generation of a read of all there is."""
+
+
 class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
     """The keys of a `MemoryStorage`.
 
@@ -100,7 +104,11 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
             found = [storage.values.get(read.key) for read in reads]
         missing = ReadResult("missing", b"", NO_VALUE, time)
         answers = [
-            missing if item is None else _answer(read, item[0], item[1], time)
+            missing
+            if item is None
+            else _answer(read, *item, time)
+            if read[1:4] != _WHOLE
+            else tuple.__new__(ReadResult, ("value", *item, time, len(item[0])))
             for read, item in zip(reads, found, strict=True)
         ]
         if self.meter is not None:

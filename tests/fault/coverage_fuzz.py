@@ -102,6 +102,11 @@ def mutated(draw: random.Random, data: bytes) -> bytes:
     return head + mutated_bytes(draw, content)
 
 
+def tell_line(facts: dict[str, Any]) -> None:
+    """Print facts on a line of their own: C-Blosc tells there without one that it has no memory."""
+    print(f"\n{json.dumps(facts)}", flush=True)
+
+
 class Judge:
     """Runs the inputs of a target and tells what should not have come of them."""
 
@@ -156,11 +161,12 @@ class Judge:
         if what not in self.known:
             self.known.add(what)
             finding = {"target": self.name, "finding": what, "why": why, "input": data.hex()}
-            print(json.dumps(finding), flush=True)
+            tell_line(finding)
 
     def finish(self) -> None:
         """Print what was done."""
-        print(json.dumps({"done": sum(self.outcomes.values()), **self.outcomes, "slowest_s": round(self.slowest, 2)}), flush=True)  # fmt: skip
+        done = sum(self.outcomes.values())
+        tell_line({"done": done, **self.outcomes, "slowest_s": round(self.slowest, 2)})
 
 
 def memory(name: str) -> int:

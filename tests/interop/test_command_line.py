@@ -109,7 +109,7 @@ def test_what_is_printed(place, capsys, arguments, printed):
         (["attrs", "get", "d.zarr", "none"], 1, ""),
         (["attrs", "set", "d.zarr", "oops"], 2, "no change of an attribute"),
         (["delete", "d.zarr"], 2, "say --yes if that is meant"),
-        (["delete", "none.zarr", "--yes"], 3, "Failed to detect format"),
+        (["delete", "none.zarr", "--yes"], 3, "There is no array or group"),
         (["copy", "d.zarr/sea/t", "e", "--chunks", "1,a"], 2, "--chunks is integers"),
         (["copy", "d.zarr/sea/t", "e", "--max-memory", "lots"], 3, "no number of bytes"),
         (["copy", "d.zarr/sea/t", "e", "--executor", "magic"], 2, "threads, processes, or the address"),

@@ -7,9 +7,10 @@ import random
 import numpy as np
 import pytest
 
+from fsstore.chunk.plan.chunk_box import ChunkBox, ChunkBoxes
 from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
-from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import Affine, ChunkBox, Constant, Indexed, plan, plan_cells
+from fsstore.chunk.plan.place import BoxPlacement, Placement, placement_of
+from fsstore.chunk.plan.planner import Affine, CellPlan, Constant, Indexed, plan, plan_cells, plan_few
 from fsstore.chunk.plan.request import maps_within, plan_maps
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity
@@ -107,6 +108,66 @@ def test_every_such_box_is_recognised(seed):
             and min(steps, default=1) > 0
         )
         assert isinstance(plan(maps, np.empty(view.shape), axes), ChunkBox) == one
+
+
+def chunk_of(array, axes, numbers):
+    """Return a chunk of an array, zero where it reaches beyond the array."""
+    spans = [(axis.start(number), axis.size(number)) for axis, number in zip(axes, numbers, strict=True)]
+    part = array[tuple(slice(start, start + size) for start, size in spans)]
+    chunk = np.zeros([size for _, size in spans], array.dtype)
+    chunk[tuple(map(slice, part.shape))] = part
+    return chunk
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_few_boxes_agree_with_the_cells_of_a_plan(seed):
+    """A request over a few chunks has the same cells as boxes, in the same order, and they read and write the same."""
+    rng = random.Random(400 + seed)
+    found = together = 0
+    for _ in range(100):
+        array, axes, view, shown = random_view(rng)
+        within = maps_within(view, array.shape)
+        if within is None:
+            continue
+        shape, maps = within
+        out, other = np.zeros(shape, array.dtype), np.zeros(shape, array.dtype)
+        boxes, cells = plan_few(maps, out, axes, 8), plan_cells(maps, shape, axes)
+        if isinstance(boxes, CellPlan):
+            in_order = cells.axes == tuple(range(len(shape))) and not cells.unused
+            steps = [output.step for output in maps if isinstance(output, Affine)]
+            assert cells.cell_count > 8 or not (cells.basic and in_order and min(steps, default=1) > 0)
+            continue
+        found += isinstance(boxes, ChunkBoxes)
+        assert boxes.cell_count == cells.cell_count == len(boxes.cells())
+        assert boxes.chunks(None) == cells.chunks(None)
+        place, usual = BoxPlacement(), Placement(cells, other)
+        written = boxes.onto(-shown).cells()
+        for box, sent, cell in zip(boxes.cells(), written, cells.cells(), strict=True):
+            assert list(box.numbers) == list(cells.chunk_numbers(cell))
+            chunk = chunk_of(array, axes, box.numbers)
+            assert place.has_target(box) >= usual.has_target(cell)
+            assert place.span(box, chunk.shape, range(chunk.ndim)) == usual.span(
+                cell, chunk.shape, range(chunk.ndim)
+            )
+            if place.has_target(box):
+                place.target(box)[...] = chunk
+            else:
+                place.copy_out(box, chunk)
+            changed = chunk.copy()
+            place.copy_in(sent, changed)
+            np.testing.assert_array_equal(changed, np.where(np.isin(chunk, shown), -chunk, chunk))
+        np.testing.assert_array_equal(out, shown)
+        covered = [box for box in written if box.covers]
+        alike = [cell for cell in cells.cells() if usual.has_target(cell)]
+        if len(covered) == len(alike) > 1:
+            sizes = chunk.shape
+            np.testing.assert_array_equal(
+                placement_of(boxes.onto(-shown), -shown).blocks(covered, sizes),
+                Placement(cells, -shown).blocks(alike, sizes),
+            )
+            together += 1
+    assert found > 5
+    assert together
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from benchmarks import cost_fit, harness
+from benchmarks.space import watched
+from benchmarks.space.cell import draw
 from benchmarks.workloads_read import BYTES, ZSTD
 
 
@@ -117,3 +119,23 @@ def test_calls_in_a_row_are_one_turn():
     outcome = harness.measure(work, rounds=3, seconds=0, clock=lambda: next(ticks))
     assert "".join(calls[2:14]) == "aaabbbbbbaaa"
     assert set(outcome.times["fsstore"]) == {2.0}
+
+
+def test_a_cell_that_hangs_is_told():
+    """It is ended after the limit, and another process measures the next one."""
+    with watched.watched_run(watched.Terms(rounds=3, seconds=0.01, clock="cpu", limit=0.01)) as run:
+        for _ in range(2):
+            found = run.measure(draw(950_000))
+            assert found.ratio is None
+            assert found.outcome.problems == ["no result within 0.01 seconds"]
+
+
+def test_a_cell_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch):
+    """Times come back, and no file of it stays."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    terms = watched.Terms(rounds=3, seconds=0.01, clock="cpu", limit=60)
+    with watched.watched_run(terms) as run:
+        found = run.measure(draw(950_000))
+    assert {"fsstore", "tensorstore"} <= set(found.outcome.times)
+    assert not found.outcome.problems
+    assert not list(tmp_path.iterdir())

@@ -548,7 +548,6 @@ AMOUNTS = {
 LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
 # module -> why its amounts are no choice of ours, or change what comes out
 GIVEN: dict[str, str] = {
-    "chunk.read.box_columns": "which strides a dense box has",
     "codec.extension.zfp": "the format of zfp",
     "codec.extension.zfp_expert": "the format of zfp",
     "codec.image_header": "the formats of images",

@@ -6,6 +6,7 @@ Plans are values; nothing here writes.
 * `box_parts`: many boxes of one array, cut into the parts that lie within one chunk, as columns of integers
 * `boxed`: copying what a request selects of many chunks as few boxes
 * `cell_run`: cells that follow each other in a plan, made when they are asked for
+* `chunk_box`: boxes of elements, each within one chunk, that know by themselves where they go
 * `grid`: how one dimension of an array is cut into chunks, and how a request along it falls into them
 * `listed`: listed positions by chunk, as columns of integers
 * `keys`: chunk keys: the numbers of a chunk along each dimension as one string

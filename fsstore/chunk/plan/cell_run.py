@@ -16,20 +16,23 @@ import numpy as np
 from fsstore.chunk.plan.grid import Axis, IntArray, Segment
 from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Cell, CellPlan, chunks_along, even
+from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along, even
 from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]
 
 
 def batches(
-    plan: CellPlan, model: ChunkModel, size: int, lanes: int = 1
-) -> Iterator[tuple[Sequence[Cell], list[str]]]:
-    """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of as many `lanes` in turn.
+    plan: FewPlan, model: ChunkModel, size: int, lanes: int = 1
+) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
+    """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of `lanes` in turn.
 
     Lanes are parts of the plan far from each other.  Where two threads write to neighbouring parts of new memory at
     once, both clear the same large page, and one of them in vain.
     """
+    if not isinstance(plan, CellPlan):
+        yield from _cut(plan.cells(), plan.keys(model), size)
+        return
     count = plan.cell_count
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
@@ -46,14 +49,16 @@ def batches(
 
 def _made(
     plan: CellPlan, model: ChunkModel, numbers: range, size: int
-) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
     step = size if size > FEW_CELLS else size * (CELLS_MADE_TOGETHER // size)
     for begin in numbers[::step]:
         run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
         yield from _cut(run if size > 1 else list(run), run.keys(model), size)
 
 
-def _cut(cells: Sequence[Cell], keys: list[str], size: int) -> Iterator[tuple[Sequence[Cell], list[str]]]:
+def _cut(
+    cells: Sequence[AnyCell], keys: list[str], size: int
+) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
     for begin in range(0, len(cells), size):
         yield cells[begin : begin + size], keys[begin : begin + size]
 

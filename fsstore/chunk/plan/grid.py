@@ -18,6 +18,7 @@ __all__ = [
     "Axis",
     "ClippedAxis",
     "IntArray",
+    "PartAxis",
     "RegularAxis",
     "Segment",
     "SliceSegments",
@@ -205,6 +206,43 @@ class VariableAxis:
         """Return the number of the chunk of one position, its first position and its size."""
         chunk = self.chunk_of(position)
         return chunk, self.start(chunk), self.size(chunk)
+
+
+class PartAxis:
+    """A part of one chunk, `size` positions from `first` on, which goes by the number of that chunk."""
+
+    __slots__ = ("chunk", "extent", "first")
+    together = 1
+
+    def __init__(self, chunk: int, first: int, extent: int) -> None:
+        self.chunk, self.first, self.extent = chunk, first, extent
+
+    def locate(self, positions: IntArray) -> IntArray:
+        """Return the number of the chunk for each position."""
+        return np.full_like(positions, self.chunk)
+
+    def start(self, chunk: int) -> int:
+        """Return the first position of the part."""
+        return self.first
+
+    def starts(self, chunks: IntArray) -> IntArray:
+        """Return the first position of the part for each chunk."""
+        return np.full_like(chunks, self.first)
+
+    def size(self, chunk: int) -> int:
+        """Return how many positions the part holds."""
+        return self.extent
+
+    def sizes_of(self, chunks: IntArray) -> None:
+        """Return None: there is one part."""
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk."""
+        return self.chunk
+
+    def chunk_around(self, position: int) -> tuple[int, int, int]:
+        """Return the number of the chunk, the first position of the part and its size."""
+        return self.chunk, self.first, self.extent
 
 
 def point_segment(axis: Axis, position: int) -> Segment:

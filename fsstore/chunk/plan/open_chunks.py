@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis
+from fsstore.chunk.plan.grid import Axis, ClippedAxis, RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.source import KvSource
-from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, READ_WINDOW_CELLS, WINDOW_BYTES
+from fsstore.chunk.plan.source import ChunkSource, KvSource
+from fsstore.chunk.tuning import (
+    FAR_PART_BYTES,
+    INLINE_READ_BYTES,
+    JOINT_BYTES,
+    NEAR_PART_BYTES,
+    READ_WINDOW_CELLS,
+    WINDOW_BYTES,
+)
+from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain.part import is_raw, part_of
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
@@ -25,6 +34,7 @@ class OpenChunks:
     `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
     `steps` are the sides of chunks, or sub-chunks of shards, if small boxes may wait, unplanned, for others to be read
     with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.  Reads ask `source`.
+    `part_bytes` are how many bytes of a chunk have to be spared for a part of it to be read, None if that cannot be.
     """
 
     bounds: IndexTransform
@@ -37,7 +47,9 @@ class OpenChunks:
     steps: tuple[int, ...] | None = field(init=False, compare=False)
     most_chunks: int = field(init=False, compare=False)
     most_elements: int = field(init=False, compare=False)
-    source: KvSource = field(init=False, compare=False)
+    part_bytes: int | None = field(init=False, compare=False)
+    source: ChunkSource = field(init=False, compare=False)
+    _part: list[BoundChain] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
         """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
@@ -51,7 +63,23 @@ class OpenChunks:
         object.__setattr__(self, "steps", steps or None)
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, READ_WINDOW_CELLS))
         object.__setattr__(self, "source", KvSource(self.store))
+        features = self.store.driver.features
+        parts = features.reads_parts and is_raw(chain) and model.bind is None and self.cache is None
+        least = FAR_PART_BYTES if features.waits else NEAR_PART_BYTES
+        object.__setattr__(self, "part_bytes", least if parts else None)
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
+
+    def in_parts(self, axes: tuple[Axis, ...], shape: tuple[int, ...], source: ChunkSource) -> OpenChunks:
+        """Return the same chunks as their parts of a shape, which a grid of `axes` has, and which `source` finds."""
+        chain = self._part[0] if self._part else None
+        if chain is None or chain.chunk.shape != shape:  # as nearly always those of the request before
+            chain = part_of(self.model.chain, shape)
+            self._part[:] = [chain]
+        model = replace(self.model, axes=axes, chain=chain)
+        found = replace(self, model=model)
+        object.__setattr__(found, "part_bytes", None)
+        object.__setattr__(found, "source", source)
+        return found
 
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.

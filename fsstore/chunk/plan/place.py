@@ -15,8 +15,9 @@ import numpy as np
 
 from fsstore.chunk.plan.boxed import copy_boxes
 from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.chunk_box import ChunkBox, ChunkBoxes
 from fsstore.chunk.plan.listed import Points
-from fsstore.chunk.plan.planner import Cell, CellPlan, ChunkBox, Plan
+from fsstore.chunk.plan.planner import Cell, CellPlan, FewPlan
 from fsstore.chunk.tuning import BOXED_CELLS
 from fsstore.codec.chain.shard_layout import blocks_of
 from fsstore.codec.element_copy import copy_elements
@@ -118,10 +119,7 @@ class Placement:
             slice(first.outside.start, last.outside.stop)
             for first, last in zip(low.segments, high.segments, strict=True)
         ]
-        part = self._view[tuple(spans)]
-        if part.size != len(cells) * math.prod(shape):  # the box around the cells has others in it
-            return None
-        return blocks_of(part, shape)
+        return _blocks(self._view[tuple(spans)], len(cells), shape)
 
     def numbers(self, cell: Cell) -> Sequence[int]:
         """Return the numbers of a cell's chunk."""
@@ -253,8 +251,9 @@ class BoxPlacement:
         """Return whether the box is its chunk."""
         return box.covers
 
-    def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> None:
+    def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> Array | None:
         """Return None: boxes go to arrays of their own."""
+        return None
 
     def numbers(self, box: ChunkBox) -> Sequence[int]:
         """Return the numbers of the chunk."""
@@ -270,8 +269,8 @@ class BoxPlacement:
 
     def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> None:
         """Copy the selected elements of chunks, rows of an array, to where they go."""
-        for box, chunk in zip(boxes, chunks, strict=True):
-            self.copy_out(box, chunk)
+        for (_, inside, _, target), chunk in zip(boxes, chunks, strict=True):
+            copy_elements(target, chunk[inside])
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
         """Copy what the box holds to its place in the chunk."""
@@ -289,9 +288,36 @@ class BoxPlacement:
 _BOXES = BoxPlacement()
 
 
-def placement_of(plan: Plan, array: Array) -> Sending:
+class _FewPlacement(BoxPlacement):
+    """A `BoxPlacement` of the boxes of one plan, which go to one array."""
+
+    __slots__ = ("_plan",)
+
+    def __init__(self, plan: ChunkBoxes) -> None:
+        self._plan = plan
+
+    def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> Array | None:
+        """Return the part of the array that chunks of one shape fill, as `Placement.blocks` does."""
+        low, high = boxes[0], boxes[-1]
+        if not (low.covers and high.covers):
+            return None
+        spans: list[slice] = []
+        for sides, first, last in zip(self._plan.sides, low.numbers, high.numbers, strict=True):
+            places = {number: place for number, _, place, _ in sides if place is not None}
+            spans.append(slice(places[first].start, places[last].stop))
+        return _blocks(self._plan.array[tuple(spans)], len(boxes), shape)
+
+
+def _blocks(part: Array, count: int, shape: tuple[int, ...]) -> Array | None:
+    """Return a part of an array cut into so many chunks of a shape; None if it has others in it."""
+    return blocks_of(part, shape) if part.size == count * math.prod(shape) else None
+
+
+def placement_of(plan: FewPlan, array: Array) -> Sending:
     """Return what places the cells of a request in its array, or takes them from there."""
-    return _BOXES if isinstance(plan, ChunkBox) else Placement(plan, array)
+    if isinstance(plan, CellPlan):
+        return Placement(plan, array)
+    return _FewPlacement(plan) if isinstance(plan, ChunkBoxes) else _BOXES
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:

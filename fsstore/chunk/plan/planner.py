@@ -1,9 +1,10 @@
 """From a request to cells: which chunks are touched, and which elements of each go where.
 
 A request maps the positions of a result (input dimensions) to positions of the array (output dimensions).  `plan` cuts
-it along the grid of chunks, for reads and writes alike, into one of two shapes:
+it along the grid of chunks, for reads and writes alike, into one of three shapes:
 
 * `ChunkBox`: a box within one chunk, which small requests are nearly always; a few integers, made at once
+* `ChunkBoxes`: a box, also with steps, over a few chunks
 * `CellPlan`: everything else.  Output dimensions that share no input dimension with others are cut into chunks
   independently, and the cells are the product of their segments: so millions of elements cost a few numbers each
   dimension.  Output dimensions that share input dimensions (diagonals, point lists) are cut together, by sorting the
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fsstore.chunk.plan.chunk_box import BoxSide, ChunkBox, ChunkBoxes
 from fsstore.chunk.plan.grid import Axis, IntArray, Segment, SliceSegments, point_segment, slice_segments
 from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
 
@@ -30,8 +32,8 @@ __all__ = [
     "AnyCell",
     "Cell",
     "CellPlan",
-    "ChunkBox",
     "Constant",
+    "FewPlan",
     "Indexed",
     "OutputMap",
     "Plan",
@@ -41,6 +43,7 @@ __all__ = [
     "even",
     "plan",
     "plan_cells",
+    "plan_few",
 ]
 
 
@@ -110,44 +113,6 @@ class Cell(NamedTuple):
     def of(cls, segments: tuple[Any, ...]) -> Cell:
         """Return the cell of some segments."""
         return cls(segments, all(map(_covers, segments)))
-
-
-class ChunkBox(NamedTuple):
-    """A cell that knows by itself where it goes: the numbers of its chunk, the index of the elements there, the target.
-
-    `covers`: they are the whole chunk, in its shape.  It is also the plan of a request that touches nothing else.
-    """
-
-    numbers: Sequence[int]
-    inside: tuple[Any, ...]
-    covers: bool
-    target: np.ndarray[Any, np.dtype[Any]]
-
-    @property
-    def cell_count(self) -> int:
-        """The number of cells: it is a plan of one."""
-        return 1
-
-    @property
-    def covers_some(self) -> bool:
-        """Whether all of some chunk is wanted."""
-        return self.covers
-
-    def cells(self) -> Iterator[ChunkBox]:
-        """Yield the cell."""
-        yield self
-
-    def chunk_numbers(self, cell: Any) -> Sequence[int]:
-        """Return the numbers of the chunk along each output dimension."""
-        return self.numbers
-
-    def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
-        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
-        return [tuple(self.numbers[:rank])]
-
-    def onto(self, array: np.ndarray[Any, np.dtype[Any]]) -> ChunkBox:
-        """Return the plan of the same request with another array for its elements."""
-        return self._replace(target=array)
 
 
 AnyCell: TypeAlias = Cell | ChunkBox
@@ -237,6 +202,7 @@ def even(counts: Sequence[int], size: int) -> int:
 
 
 Plan: TypeAlias = ChunkBox | CellPlan
+FewPlan: TypeAlias = Plan | ChunkBoxes
 
 
 def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]) -> Plan:
@@ -244,42 +210,64 @@ def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes:
 
     `maps` has one entry an output dimension, `axes` are the chunk boundaries.
     """
-    return _box_in_chunk(maps, array, axes) or plan_cells(maps, array.shape, axes)
+    found = _boxes(maps, array, axes, 1)
+    return found if isinstance(found, ChunkBox) else plan_cells(maps, array.shape, axes)
 
 
-def _box_in_chunk(
-    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
-) -> ChunkBox | None:
-    """Return the plan of a request that is a box within one chunk with its dimensions in order, else None.
+def plan_few(
+    maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
+) -> FewPlan:
+    """Return what `plan` does; of a box over up to `most` chunks, which a `CellPlan` takes longer for, its boxes."""
+    return _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
+
+
+def _boxes(
+    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
+) -> ChunkBox | ChunkBoxes | None:
+    """Return the plan of a request that is a box in few chunks with its dimensions in order, else None.
 
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
-    numbers: list[int] = []
-    inside: list[Any] = []
     shape = out.shape
     if 0 in shape:  # where nothing begins there need be no chunk
         return None
-    covers, rank = True, 0
+    rows: list[list[BoxSide]] = []
+    count, rank = 1, 0
     for output_map, axis in zip(maps, axes, strict=True):
-        if isinstance(output_map, Indexed):
-            return None
-        first = output_map[0]
-        number, start, size = axis.chunk_around(first)
-        numbers.append(number)
         if isinstance(output_map, Constant):
-            inside.append(first - start)
-            covers = False
+            number, start, _ = axis.chunk_around(output_map[0])
+            rows.append([(number, output_map[0] - start, None, False)])
             continue
-        _, step, source = output_map
-        if source != rank or step < 1:
+        if isinstance(output_map, Indexed) or output_map.axis != rank or output_map.step < 1:
             return None
-        last = first + step * (shape[rank] - 1)
-        if not first <= last < start + size:
+        sides = _sides(axis, output_map[0], output_map[1], shape[rank], most // count)
+        if sides is None:
             return None
-        inside.append(slice(first - start, last - start + 1, step))
-        covers = covers and last - first == size - 1 and (step == 1 or size == 1)
+        rows.append(sides)
+        count *= len(sides)
         rank += 1
-    return ChunkBox(tuple(numbers), (*inside, ...), covers, out) if rank == len(shape) else None
+    if rank < len(shape):
+        return None
+    return ChunkBox.of([sides[0] for sides in rows], out) if count == 1 else ChunkBoxes(rows, out)
+
+
+def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[BoxSide] | None:
+    """Return what some positions select of each chunk along a dimension; None if that are more than `most` chunks."""
+    sides: list[BoxSide] = []
+    done = 0
+    while done < count:
+        if len(sides) == most:
+            return None
+        number, start, size = axis.chunk_around(position)
+        low = position - start
+        taken = min(count - done, (size - low - 1) // step + 1)
+        covers = taken == size and (step == 1 or size == 1)
+        sides.append(
+            (number, slice(low, low + (taken - 1) * step + 1, step), slice(done, done + taken), covers)
+        )
+        done += taken
+        position += taken * step
+    return sides
 
 
 def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> CellPlan:

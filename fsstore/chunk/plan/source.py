@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from fsstore.kvstore.contract.ability import ReadsWhole, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 
-__all__ = ["ByteRange", "KvSource", "Source"]
+__all__ = ["ByteRange", "ChunkSource", "KvSource", "Source"]
 
 
 class ByteRange(NamedTuple):
@@ -46,6 +46,14 @@ class Source(Protocol):
         ...
 
 
+class ChunkSource(Source, Protocol):
+    """Bytes by the keys of chunks."""
+
+    def identities(self, keys: Sequence[str]) -> Sequence[Any]:
+        """Return the identities that stand for the chunks of keys."""
+        ...
+
+
 class KvSource:
     """Values of a key-value store; identities are keys below the prefix."""
 
@@ -54,6 +62,10 @@ class KvSource:
     def __init__(self, store: KvPrefix) -> None:
         self._store = store
         self._whole = able(store.driver, ReadsWhole)
+
+    def identities(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return the keys."""
+        return keys
 
     async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""

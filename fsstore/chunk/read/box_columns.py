@@ -16,45 +16,44 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.box_parts import BoxParts, chunk_ends, cut_boxes, rows_by_chunk
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import ChunkBox
+from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array
-from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["BoxPlans", "BoxRun", "BoxView", "may_wait", "plan_boxes"]
 
-_DENSE = (0, 1)  # strides of what is constant, or without gaps
-
 
 class BoxView(NamedTuple):
-    """A read of a box that is not planned yet."""
+    """A read of a box that is not planned yet: its shape, and where in the array it lies."""
 
     chunks: OpenChunks
-    transform: IndexTransform
+    shape: tuple[int, ...]
+    maps: Sequence[OutputMap]
     order: str
 
 
-def may_wait(transform: IndexTransform, chunks: OpenChunks) -> bool:
-    """Return whether a view is a box of the array, wherever that may be, so small that it may wait for others."""
-    steps, shape = chunks.steps, transform.domain.shape
-    if steps is None:
+def may_wait(shape: tuple[int, ...], maps: Sequence[OutputMap], chunks: OpenChunks) -> bool:
+    """Return whether a request is a box of the array so small that it may wait for others."""
+    if chunks.steps is None:
         return False
     touched = 1
-    for (_, _, stride, source, index_array, _), step in zip(transform.maps, steps, strict=True):
-        if stride not in _DENSE or index_array is not None:
+    for output_map, step in zip(maps, chunks.steps, strict=True):
+        if isinstance(output_map, Constant):
+            continue
+        if isinstance(output_map, Indexed) or output_map[1] != 1:
             return False
-        if source >= 0:
-            touched *= (shape[source] + step - 2) // step + 1
-    return touched <= chunks.most_chunks and math.prod(shape) <= chunks.most_elements
+        touched *= (shape[output_map[2]] + step - 2) // step + 1
+    return touched <= chunks.most_chunks and 0 < math.prod(shape) <= chunks.most_elements
 
 
 class _Wanted(NamedTuple):
@@ -124,51 +123,47 @@ class BoxPlans(NamedTuple):
 def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
     """Return the plans of views, which are boxes, known by the numbers of their reads.
 
-    A view that is in none of them has to be planned by itself: it reaches beyond the array, or its bounds are implicit.
+    A view that is in none of them has to be planned by itself: it turns or repeats dimensions.
     """
     groups: dict[Any, _Alike] = {}
-    for number, (chunks, transform, order) in views.items():
-        domain = transform.domain
-        if True in domain.implicit_lower_bounds or True in domain.implicit_upper_bounds:
-            continue
-        _, offsets, _, sources, _, _ = zip(*transform.maps, strict=True)
-        group = groups.get(key := (id(chunks), sources, domain.rank, order))
+    for number, (chunks, shape, maps, order) in views.items():
+        sources = tuple([output_map[2] if isinstance(output_map, Affine) else -1 for output_map in maps])
+        group = groups.get(key := (id(chunks), sources, len(shape), order))
         if group is None:
             group = groups[key] = _Alike(chunks, sources, order, [], [])
         group.numbers.append(number)
-        group.corners.append((offsets, domain.inclusive_min, domain.exclusive_max))
+        group.corners.append(([output_map[0] for output_map in maps], shape))
     return [_planned(group) for group in groups.values() if group.in_order]
 
 
 class _Alike(NamedTuple):
     """Boxes of one array: for each of its dimensions the one of the box, or -1; read in one memory order.
 
-    `corners`: of each box the offsets by dimension of the array, and its bounds.
+    `corners`: of each box where it begins by dimension of the array, and its shape.
     """
 
     chunks: OpenChunks
     sources: tuple[int, ...]
     order: str
     numbers: list[int]
-    corners: list[tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    corners: list[tuple[Sequence[Any], tuple[int, ...]]]
 
     @property
     def in_order(self) -> bool:
         """Whether the dimensions are those of the array, in their order, but for some that are left out."""
         kept = [source for source in self.sources if source >= 0]
-        _, low, _ = self.corners[0]
-        return kept == list(range(len(low)))
+        _, shape = self.corners[0]
+        return kept == list(range(len(shape)))
 
     def bounds(self) -> tuple[IntArray, IntArray]:
         """Return where in the array the boxes begin, and their sizes, one where a dimension is left out."""
         kept = [axis for axis, source in enumerate(self.sources) if source >= 0]
         rank, count = len(self.sources), len(self.corners)
         flat = chain.from_iterable(chain.from_iterable(self.corners))
-        columns = np.fromiter(flat, np.int64).reshape(count, rank + 2 * len(kept))
-        first, low, high = np.split(columns, [rank, rank + len(kept)], axis=1)
+        columns = np.fromiter(flat, np.int64).reshape(count, rank + len(kept))
+        first, shapes = np.split(columns, [rank], axis=1)
         sizes = np.ones_like(first)
-        sizes[:, kept] = high - low
-        first[:, kept] += low
+        sizes[:, kept] = shapes
         return first, sizes
 
 
@@ -176,19 +171,16 @@ def _planned(alike: _Alike) -> BoxPlans:
     chunks, sources, order, numbers, _ = alike
     first, sizes = alike.bounds()
     extent = np.array(chunks.bounds.domain.exclusive_max)
-    within = ((first >= 0) & (sizes > 0) & (first + sizes <= extent)).all(1)
-    if not within.all():
-        first, sizes, numbers = first[within], sizes[within], np.array(numbers)[within].tolist()
     dtype, kept = chunks.model.dtype, [source >= 0 for source in sources]
     outs = [new_array(tuple(shape), dtype, order) for shape in sizes[:, kept].tolist()]
     spread = tuple([slice(None) if each else None for each in kept])
     targets = outs if all(kept) else [out[spread] for out in outs]
     part = _reader(chunks)
     pieces = cut_boxes(first, sizes, np.array(chunks.steps), chunk_ends(chunks.model.axes, extent))
-    edges = rows_by_chunk(pieces) if numbers else np.zeros(1, np.int64)
+    edges = rows_by_chunk(pieces)
     codecs, shape, _ = part.layout
     size = math.prod(shape)
-    wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1]) if numbers else edges[:0]
+    wanted = np.add.reduceat(_elements_decoded(part, pieces), edges[:-1])
     apart = 2 * wanted <= size
     spans = map(slice, edges[:-1].tolist(), edges[1:].tolist())
     first_rows, wanted_of = pieces.chunk[edges[:-1]], _Wanted(part, numbers, targets, pieces)

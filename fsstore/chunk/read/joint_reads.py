@@ -12,7 +12,6 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.request import located
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import plan_alone
@@ -125,9 +124,10 @@ class JointReads:
         parts: dict[Any, ChunkReader] = {}
         for number, planned in self._planned.items():
             for window in planned.windows:
+                kind = type(window.identities[0])
+                parts[kind] = max(parts.get(kind, window.part), window.part, key=_decoded_size)
                 for cell, identity in zip(window.cells, window.identities, strict=True):
                     listed.setdefault(identity, []).append((number, window.part, cell))
-                    parts.setdefault(type(identity), window.part)
         users: dict[Any, Users] = {**listed}
         for boxes in self._boxes:
             for key, run in boxes.runs.items():
@@ -147,6 +147,10 @@ class JointReads:
                 continue
             for batch in batches:
                 await job.make(batch)
+
+
+def _decoded_size(part: ChunkReader) -> int:
+    return part.usual_chain.decoded_size
 
 
 def _batch_size(part: ChunkReader) -> int:
@@ -348,6 +352,5 @@ def _want_little(users: Sequence[User]) -> bool:
 
 def planned_alone(view: BoxView) -> Planned:
     """Return the plan of a box by itself."""
-    chunks, transform, order = view
-    shape, maps = located(transform, chunks.bounds)
+    chunks, shape, maps, order = view
     return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))

@@ -19,8 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import CellPlan, ChunkBox, Plan
+from fsstore.chunk.plan.planner import CellPlan, FewPlan
 from fsstore.chunk.read.gather import Gather, boxes, split
+from fsstore.chunk.read.parts import in_parts
 from fsstore.chunk.read.shard_window import entries_of, entry_windows
 from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
 from fsstore.chunk.tuning import (
@@ -104,17 +105,14 @@ def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
 
 def plan_alone(request: ReadRequest) -> Planned:
     """Return the plan of a read that touches few chunks, or few sub-chunks of shards."""
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if 0 in out.shape:
         return Planned([], out, 0)
     if model.shard is None:
         outline = request.outline()
-        if isinstance(outline, ChunkBox):
-            touched, windows = model.chain.decoded_size, [_window_of_box(request, outline)]
-        else:
-            touched = outline.cell_count * model.chain.decoded_size
-            windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
+        touched = outline.cell_count * model.chain.decoded_size
+        windows = list(_chunk_windows(request, outline, at_once=touched <= INLINE_READ_BYTES))
     else:
         grid, found = entries_of(request)
         touched = found.cell_count * grid.layout.inner.decoded_size
@@ -136,27 +134,28 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
 
     Small reads over stores that never wait go to `later`, which makes them with others.
     """
-    chunks, _, out = request
+    chunks, _, out = request = in_parts(request)
     model = chunks.model
     if not chunks.fill_missing and model.shard is not model.chain.shard:
         return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    grid, found = (None, request.outline()) if model.shard is None else entries_of(request)
-    chain = model.chain if grid is None else grid.layout.inner
+    entries = None if model.shard is None else entries_of(request)
+    found = request.outline() if entries is None else entries[1]
+    chain = model.chain if entries is None else entries[0].layout.inner
     cells = found.cell_count
     if not cells:
         return futures.ready(out)
     touched = cells * chain.decoded_size
-    small = touched <= INLINE_READ_BYTES or (cells == 1 and grid is None)
+    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     waits = chunks.store.driver.features.waits
-    if waits and grid is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
         queued = False  # its parts have to be of one generation
     way = _way(chunks, later, small=small, queued=queued)
-    if grid is None:  # where nothing is decoded, nothing is to be done while more is fetched
+    if entries is None:  # where nothing is decoded, nothing is to be done while more is fetched
         at_once = small or (waits and model.chain.flat_dtype is not None)
         windows = _chunk_windows(request, found, at_once=at_once)
     else:
-        windows = entry_windows(request, grid, found, small=small, near=not waits and not queued)
+        windows = entry_windows(request, *entries, small=small, near=not waits and not queued)
     return _CutRead(windows, chain, touched).begin(way, request, later)
 
 
@@ -191,11 +190,14 @@ class _CutRead(NamedTuple):
         return futures.mapped(done, request.out)
 
 
-def _chunk_windows(request: ReadRequest, outline: Plan, *, at_once: bool) -> Iterable[Window]:
+def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> Iterable[Window]:
     """Return windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
-    if isinstance(outline, ChunkBox):
-        return [_window_of_box(request, outline)]
-    chunks, cells = request.chunks, outline.cell_count
+    chunks = request.chunks
+    if not isinstance(outline, CellPlan):
+        part = ChunkReader(chunks, placement_of(outline, request.out), chunks.source)
+        keys = outline.keys(chunks.model)
+        return [Window(part, outline.cells(), chunks.source.identities(keys))]
+    cells = outline.cell_count
     chain = chunks.model.chain
     threads = chunks.workers(chain.working_size)
     share = cells if at_once else math.ceil(cells / (4 * threads))
@@ -224,13 +226,6 @@ def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
     if chunks.model.chain.effort > size:
         return max(NEAR_WINDOW_BYTES, min(touched // SLOW_WINDOWS, SLOW_WINDOW_BYTES)) // size
     return NEAR_WINDOW_BYTES // size if listed or size <= TOGETHER_BYTES else 1
-
-
-def _window_of_box(request: ReadRequest, box: ChunkBox) -> Window:
-    """Return what reads a box within one chunk."""
-    chunks = request.chunks
-    part = ChunkReader(chunks, placement_of(box, request.out), chunks.source)
-    return Window(part, [box], [chunks.model.key(box.numbers)])
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -379,8 +374,8 @@ def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 
     if outline.listed:
         part = ChunkReader(chunks, Gather(outline, request.out), source)
         for box in boxes(outline, size, lanes):
-            yield Window(part, box, box.keys(chunks.model))
+            yield Window(part, box, source.identities(box.keys(chunks.model)))
         return
     part = ChunkReader(chunks, Placement(outline, request.out), source)
     for cells, keys in batches(outline, chunks.model, size, lanes):
-        yield Window(part, cells, keys)
+        yield Window(part, cells, source.identities(keys))

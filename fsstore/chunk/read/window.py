@@ -20,12 +20,21 @@ from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import Affine, AnyCell, ChunkBox, OutputMap, Plan, as_lists, plan, plan_cells
+from fsstore.chunk.plan.planner import (
+    Affine,
+    AnyCell,
+    CellPlan,
+    FewPlan,
+    OutputMap,
+    as_lists,
+    plan_cells,
+    plan_few,
+)
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
-from fsstore.chunk.tuning import GATHERED_ELEMENTS, SPAN_SHARE
+from fsstore.chunk.tuning import FEW_BOXES, GATHERED_ELEMENTS, INLINE_READ_BYTES, SPAN_SHARE
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
@@ -302,13 +311,14 @@ class ReadRequest(NamedTuple):
     maps: Sequence[OutputMap]
     out: Array
 
-    def outline(self) -> Plan:
+    def outline(self) -> FewPlan:
         """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
         chunks, maps, out = self
         model, chain = chunks.model, chunks.model.chain
-        found, shape = plan(maps, out, model.axes), chain.chunk.shape
+        few = min(FEW_BOXES, INLINE_READ_BYTES // chain.decoded_size)
+        found, shape = plan_few(maps, out, model.axes, few), chain.chunk.shape
         if (
-            isinstance(found, ChunkBox)
+            not isinstance(found, CellPlan)
             or chain.run_length < 2
             or len(maps) != len(shape)
             or model.bind is not None

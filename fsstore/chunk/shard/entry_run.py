@@ -132,8 +132,9 @@ class RunAnswers:
         """Return the answers."""
         sources, where = self._sources, self._where
 
-        def stamp(number: int) -> tuple[bytes, int | None]:
-            return sources[number].generation, sources[number].size
+        def generation(number: int) -> bytes:
+            return sources[number].generation
 
+        sizes = np.full(len(where), -1)
         time = sources[0].time if sources else now()
-        return AnswerColumns(sources, where, self._starts, self._stops, where, stamp, time)
+        return AnswerColumns(sources, where, self._starts, self._stops, sizes, where, generation, time)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.cell_run import CellRun
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.grid import Axis, Segment, SliceSegments
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
@@ -27,7 +28,6 @@ from fsstore.chunk.plan.planner import (
     AnyCell,
     Cell,
     CellPlan,
-    ChunkBox,
     OutputMap,
     Plan,
     PlanComponent,

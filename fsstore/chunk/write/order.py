@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import Plan
+from fsstore.chunk.plan.planner import FewPlan
 from fsstore.chunk.tuning import LISTED_CHUNKS
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -75,7 +75,7 @@ class _Place:
 _places: OfProcess[dict[KvPrefix, _Place]] = OfProcess(dict)
 
 
-def touched(plan: Plan, model: ChunkModel) -> _Chunks:
+def touched(plan: FewPlan, model: ChunkModel) -> _Chunks:
     """Return the numbers of the chunks that a request touches, None for very many."""
     if plan.cell_count > LISTED_CHUNKS:
         return None

@@ -14,11 +14,12 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import Plan, plan
+from fsstore.chunk.plan.planner import FewPlan, plan, plan_few
 from fsstore.chunk.tuning import (
     COPIED_PER_DECODED,
     DISK_WORKERS,
     FAR_WRITE_BYTES,
+    FEW_BOXES,
     INLINE_EFFORT_BYTES,
     INLINE_WRITE_BYTES,
     JOINT_BYTES,
@@ -56,7 +57,7 @@ def write(request: WriteRequest) -> Future[Any]:
     begun = _begun_together(request)
     if begun is not None:
         return begun
-    cut = plan(request.maps, request.values, model.axes)
+    cut = plan_few(request.maps, request.values, model.axes, FEW_BOXES)
     cells = cut.cell_count
     if not cells:
         return ready(None)
@@ -99,7 +100,7 @@ async def finish(store: KvPrefix) -> None:
     await over(store)
 
 
-def _write_here(request: WriteRequest, cut: Plan) -> Future[Any]:
+def _write_here(request: WriteRequest, cut: FewPlan) -> Future[Any]:
     """Write on this thread."""
     store = request.chunks.store
     settle(store)
@@ -114,7 +115,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
-def _write_apart(request: WriteRequest, cut: Plan, ended: WorkEnd) -> Future[Any]:
+def _write_apart(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
     """Write on threads, or on the event loop; in which way is decided here."""
     chunks, driver = request.chunks, request.chunks.store.driver
     chain, cells = chunks.model.chain, cut.cell_count

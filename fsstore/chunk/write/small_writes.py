@@ -27,7 +27,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from fsstore.chunk.plan.box_parts import PlainBox
-from fsstore.chunk.plan.planner import Plan, plan
+from fsstore.chunk.plan.planner import FewPlan, plan
 from fsstore.chunk.tuning import (
     SMALL_BATCH_BYTES,
     SMALL_BATCH_CHUNKS,
@@ -106,7 +106,7 @@ class _Begun(NamedTuple):
     number: int
     future: Future[None]
     request: WriteRequest
-    cut: Plan | PlainBox
+    cut: FewPlan | PlainBox
     cells: int
 
     @property
@@ -128,7 +128,7 @@ class _StoreQueue:
         self._paths: dict[int, str] = {}  # of writes that are not finished
         self._maker: int | None = None  # the thread that makes a batch
 
-    def add(self, future: Future[None], request: WriteRequest, cut: Plan | PlainBox, cells: int) -> None:
+    def add(self, future: Future[None], request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -> None:
         """Have a write wait for its turn."""
         self._begun += 1
         write = _Begun(self._begun, future, request, cut, cells)
@@ -303,7 +303,7 @@ def are_begun_together() -> bool:
     return own.future is not None or own.is_busy
 
 
-def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> Future[None]:
+def write_small(request: WriteRequest, cut: FewPlan, *, late: bool, here: bool) -> Future[None]:
     """Begin to write few chunks: `here` and at once, perhaps `late`, or on a pool thread with a copy of the values."""
     if not here or are_begun_together():
         return write_together(request, cut, cut.cell_count)
@@ -316,7 +316,7 @@ def write_small(request: WriteRequest, cut: Plan, *, late: bool, here: bool) -> 
     return future
 
 
-def write_together(request: WriteRequest, cut: Plan | PlainBox, cells: int) -> Future[None]:
+def write_together(request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -> Future[None]:
     """Begin to write a box or what has a plan, of few chunks, on a pool thread, with a copy of the values."""
     future, driver = _remembered(), request.chunks.store.driver
     request = request._replace(values=request.values.copy())

@@ -17,7 +17,7 @@ from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.place import Sending, placement_of
-from fsstore.chunk.plan.planner import ChunkBox, Plan
+from fsstore.chunk.plan.planner import FewPlan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.changed_chunk import Portions, joined
 from fsstore.chunk.write.changed_shard import Stored
@@ -76,24 +76,18 @@ class RequestChanges(Changes):
 
     __slots__ = ("_cut", "_placement")
 
-    def __init__(self, request: WriteRequest, cut: Plan) -> None:
+    def __init__(self, request: WriteRequest, cut: FewPlan) -> None:
         self._cut = cut.onto(request.values)  # which may be a copy of those it was planned for
         self._placement = placement_of(self._cut, request.values)
         super().__init__(request, self._placement)
 
     def window(self) -> list[Changed]:
         """Return all changes, which are few."""
-        if isinstance(self._cut, ChunkBox):
-            return next(self.windows(1))
         return [pair for window in self.windows(self._cut.cell_count) for pair in window]
 
     def windows(self, size: int) -> Iterator[list[Changed]]:
         """Yield the changes with the keys of their chunks, in the order of these, about `size` at a time."""
         (_, path), model, cut = self.request.chunks.store, self.request.chunks.model, self._cut
-        if isinstance(cut, ChunkBox):
-            whole = cut.covers and not model.is_partial
-            yield [(path + model.key(cut.numbers), (Change(self, cut, whole),))]
-            return
         has_target = self._placement.has_target
         for cells, keys in batches(cut, model, cut.even(size)):
             yield [
@@ -106,8 +100,7 @@ class RequestChanges(Changes):
         if any(len(changes) > 1 or changes[0].of is not self for _, changes in window):
             yield from super().runs(window)
             return
-        most = rows_together(self.request.chunks.model.chain)
-        most = 1 if isinstance(self._cut, ChunkBox) or most < 2 else self._cut.even(most)
+        most = self._cut.even(max(1, rows_together(self.request.chunks.model.chain)))
         for _, alike in itertools.groupby(window, lambda changed: changed[1][0].is_whole):
             run = [*alike]
             yield from (run[at : at + most] for at in range(0, len(run), most))

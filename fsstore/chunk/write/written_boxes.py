@@ -13,10 +13,10 @@ from itertools import islice
 import numpy as np
 
 from fsstore.chunk.plan.box_parts import BoxParts, PlainBox, chunk_ends, cut_boxes, plain_box, rows_by_chunk
+from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import ChunkBox
 from fsstore.chunk.shard.shard_grid import shard_grid
 from fsstore.chunk.write.changed_shard import ShardParts
 from fsstore.chunk.write.encode import WriteRequest

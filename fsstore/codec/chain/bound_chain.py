@@ -82,11 +82,11 @@ class BoundChain:
 
     __slots__ = (
         "_arrays", "_decode_array", "_decode_into", "_decode_joined", "_decode_run", "_decode_span",
-        "_from_array", "_in_pieces", "_is_plain", "_names", "_size", "_steps",
+        "_from_array", "_in_pieces", "_is_plain", "_size", "_steps",
         "_stored", "_undo_arrays", "_undo_bytes", "_undo_bytes_to_scratch", "_verify", "_view",
         "after_packing", "chunk",
         "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
-        "order", "packed", "run_length",
+        "names", "order", "packed", "run_length",
         "shard", "spans_from_start", "working_size",
     )  # fmt: skip
 
@@ -98,7 +98,7 @@ class BoundChain:
         stages: Sequence[BoundCodec],
         names: Sequence[str] = (),
     ) -> None:
-        self.chunk, self._names = chunk, tuple(names)
+        self.chunk, self.names = chunk, tuple(names)
         self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
@@ -189,8 +189,8 @@ class BoundChain:
         if error.culprit:
             return
         traceback.clear_frames(error.__traceback__)
-        name = next(iter(self._names), None)
-        for stage, undo in zip(self._names[:0:-1], self._undo_bytes, strict=False):
+        name = next(iter(self.names), None)
+        for stage, undo in zip(self.names[:0:-1], self._undo_bytes, strict=False):
             try:
                 data = undo(data)
             except StoreError:

@@ -15,7 +15,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of
 
-__all__ = ["Order", "TransposeCodec", "permutation"]
+__all__ = ["BoundTranspose", "Order", "TransposeCodec", "permutation"]
 
 Order = tuple[int, ...] | str
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, ReadResult
 
-__all__ = ["AnswerColumns", "answers_at", "values_of"]
+__all__ = ["AnswerColumns", "answers_at", "are_of_size", "values_of"]
 
 Ints = npt.NDArray[np.int64]
 
@@ -26,16 +26,17 @@ Ints = npt.NDArray[np.int64]
 class AnswerColumns(Sequence[ReadResult]):
     """Answer `i` is the bytes `[starts[i], stops[i])` of `sources[where[i]]`; where that is -1, the key is missing.
 
-    `stamp(number)` is the generation of an answer and the size of its whole value, if that is known, by its number in
-    the batch it was asked in.  `time` is when keys were found missing.
+    `generation(number)` is that of an answer, by its number in the batch it was asked in.  `sizes` are those of the
+    whole values, -1 where they are not known.  `time` is when keys were found missing.
     """
 
     sources: Sequence[ReadResult]
     where: Ints
     starts: Ints
     stops: Ints
+    sizes: Ints
     numbers: Ints
-    stamp: Callable[[int], tuple[bytes, int | None]]
+    generation: Callable[[int], bytes]
     time: float
 
     def __len__(self) -> int:
@@ -53,30 +54,31 @@ class AnswerColumns(Sequence[ReadResult]):
         if isinstance(place, int):
             at = range(len(self))[place]
             return next(iter(self[at : at + 1]))
-        columns = (self.where[place], self.starts[place], self.stops[place], self.numbers[place])
-        return AnswerColumns(self.sources, *columns, self.stamp, self.time)
+        spans = (self.where[place], self.starts[place], self.stops[place])
+        own = (*spans, self.sizes[place], self.numbers[place])
+        return AnswerColumns(self.sources, *own, self.generation, self.time)
 
     def __iter__(self) -> Iterator[ReadResult]:
         """Yield the answers."""
-        columns = [column.tolist() for column in (self.where, self.starts, self.stops, self.numbers)]
-        for where, start, stop, number in zip(*columns, strict=True):
+        own = (self.where, self.starts, self.stops, self.sizes, self.numbers)
+        for where, start, stop, size, number in zip(*[column.tolist() for column in own], strict=True):
             if where < 0:
                 yield ReadResult("missing", b"", NO_VALUE, self.time)
             else:
                 source = self.sources[where]
-                generation, size = self.stamp(number)
                 value = memoryview(source.value)[start:stop]
-                yield ReadResult("value", value, generation, source.time, size)
+                known = None if size < 0 else size
+                yield ReadResult("value", value, self.generation(number), source.time, known)
 
     def among(self, places: Ints, count: int) -> AnswerColumns:
         """Return the answers at their places among `count`; the other keys are missing."""
         if len(places) == count:
             return self
         where = np.full(count, -1)
-        starts, stops, numbers = np.zeros((3, count), np.int64)
+        starts, stops, sizes, numbers = np.zeros((4, count), np.int64)
         where[places], starts[places], stops[places] = self.where, self.starts, self.stops
-        numbers[places] = self.numbers
-        return AnswerColumns(self.sources, where, starts, stops, numbers, self.stamp, self.time)
+        sizes[places], numbers[places] = self.sizes, self.numbers
+        return AnswerColumns(self.sources, where, starts, stops, sizes, numbers, self.generation, self.time)
 
     def _values(self, present: Ints) -> Sequence[Buffer] | npt.NDArray[np.uint8]:
         """Return the values at some places: the rows of an array, or a view each."""
@@ -88,6 +90,13 @@ class AnswerColumns(Sequence[ReadResult]):
         views = [memoryview(source.value) for source in self.sources]
         columns = zip(where.tolist(), starts.tolist(), stops.tolist(), strict=True)
         return [views[number][start:stop] for number, start, stop in columns]
+
+
+def are_of_size(answers: Sequence[ReadResult], size: int) -> bool:
+    """Return whether every value that there is is known to be `size` bytes as a whole."""
+    if isinstance(answers, AnswerColumns):
+        return bool(((answers.sizes == size) | (answers.where < 0)).all())
+    return all(answer.size == size or answer.state != "value" for answer in answers)
 
 
 def answers_at(answers: Sequence[ReadResult], places: list[int]) -> Sequence[ReadResult]:

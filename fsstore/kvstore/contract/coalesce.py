@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.kvstore.contract.driver import Read, ReadResult, ReadUpTo
+from fsstore.kvstore.tuning import LOCAL_GAP_BYTES
 
 __all__ = ["REMOTE", "Ints", "Limits", "Spans", "coalesce", "limits_from", "read_merged"]
 
@@ -36,6 +37,11 @@ class Limits:
 
     max_gap: int = 64 * 1024
     max_size: int = 16 * 1024 * 1024
+
+    @property
+    def near(self) -> Limits:
+        """The limits of stores that never wait, where copying a large gap takes longer than another read."""
+        return Limits(min(self.max_gap, LOCAL_GAP_BYTES), self.max_size)
 
 
 REMOTE = Limits()

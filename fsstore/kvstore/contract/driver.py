@@ -100,6 +100,8 @@ class Features:
     """Whether two writes may leave the same generation, because its clock ticks more slowly than writers write."""
     written_as_one: bool = False
     """Whether each batch of writes rewrites everything, so that many changes belong into one transaction."""
+    reads_parts: bool = False
+    """Whether a part of a value is read in less time than all of it, and the answer says how large the value is."""
     slow_writes: bool = False
     """Whether writes block for long although the driver never suspends (a sync to disk), so that a pool thread pays."""
 

@@ -65,7 +65,7 @@ class LocalDriver(
 
     id: ClassVar[str] = "file"
     features: ClassVar[Features] = Features(
-        waits=False, create_only=True, conditional_write=True, slow_writes=True
+        waits=False, create_only=True, conditional_write=True, reads_parts=True, slow_writes=True
     )
 
     def __init__(

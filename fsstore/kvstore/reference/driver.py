@@ -50,6 +50,7 @@ from fsstore.kvstore.reference.taking import TakesFiles
 from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
+from fsstore.kvstore.tuning import FEW_KEYS
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 
@@ -72,6 +73,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
             listable=True,
             create_only=overlay.conditional,
             conditional_write=overlay.conditional,
+            reads_parts=True,
         )
 
     def __eq__(self, other: object) -> bool:
@@ -285,6 +287,9 @@ def _asks(keys: Sequence[str], resolved: Resolved, wanted: Ints) -> Asks:
 def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str]) -> Asks:
     """Return what to ask for the parts of values that `reads` want."""
     start, stop = asks.start.copy(), asks.stop
+    inside = _inside(asks, reads)
+    if inside is not None:
+        return asks._replace(start=start + inside[0], stop=start + inside[1])
     for number, read in enumerate(reads):
         if not read.start and read.stop is None:
             continue
@@ -294,6 +299,16 @@ def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str])
             first, last = _range(read, int(stop[number] - start[number]), describe)
             start[number], stop[number] = start[number] + first, start[number] + last
     return asks._replace(start=start)
+
+
+def _inside(asks: Asks, reads: Sequence[Read]) -> tuple[Ints, Ints] | None:
+    """Return which bytes of values `reads` want, if they are given by both ends and lie within known lengths."""
+    firsts, stops = [read.start for read in reads], [read.stop for read in reads]
+    if len(reads) < FEW_KEYS or None in stops:
+        return None
+    low, high = np.array(firsts, np.int64), np.array(stops, np.int64)
+    lengths = np.where(asks.stop == REST, -1, asks.stop - asks.start)
+    return (low, high) if ((low >= 0) & (low <= high) & (high <= lengths)).all() else None
 
 
 def driver_in_memory(state: State, members: Mapping[str, Any], base: KvPrefix | None = None) -> KvDriver:
@@ -319,8 +334,9 @@ def reference_driver(
         check_prefixes(members.get("targets") or {}),
         reveal(members.get("rewrite")) or {},
     )
-    fetcher = Fetcher(targets, limits or Limits(), described)
-    return ReferenceDriver(overlay, fetcher, waits=_waits(overlay, targets), members=members)
+    waits, limits = _waits(overlay, targets), limits or Limits()
+    fetcher = Fetcher(targets, limits if waits else limits.near, described)
+    return ReferenceDriver(overlay, fetcher, waits=waits, members=members)
 
 
 def _waits(overlay: Overlay, targets: Targets) -> bool:

@@ -100,7 +100,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
         self._first: FirstTouch[str, Scan] = FirstTouch()
         self._index: SavedIndex | None = None
         waits = base.driver.features.waits or leads_elsewhere(members)
-        self.features = Features(waits=waits, writable=False, listable=True)
+        self.features = Features(waits=waits, writable=False, listable=True, reads_parts=True)
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` shows the same file in the same way."""
@@ -220,9 +220,9 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
         )
 
     def _store(self, state: State, targets: ScanTargets) -> ReferenceDriver:
-        fetcher = Fetcher(targets, self._means.limits, self._described)
-        overlay = Overlay(state, None, writable=False)
-        return ReferenceDriver(overlay, fetcher, waits=self.features.waits, members={})
+        waits, limits = self.features.waits, self._means.limits
+        fetcher = Fetcher(targets, limits if waits else limits.near, self._described)
+        return ReferenceDriver(Overlay(state, None, writable=False), fetcher, waits=waits, members={})
 
     @property
     def _described(self) -> str:

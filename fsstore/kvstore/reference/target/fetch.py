@@ -50,10 +50,6 @@ class Asks(NamedTuple):
         url, start, stop, whole = self.url[places], self.start[places], self.stop[places], self.whole[places]
         return Asks(keys, url, start, stop, whole, self.offset[places], self.length[places])
 
-    def size(self, number: int, of_target: int | None) -> int | None:
-        """Return how large a value is, whatever range of it is read, from the size of the target."""
-        return of_target if self.whole[number] else int(self.length[number])
-
     def generation(self, number: int, base: bytes) -> bytes:
         """Return the generation of a value, whatever range of it is read, from that of the target."""
         where = (int(self.offset[number]), int(self.length[number]))
@@ -118,8 +114,8 @@ class Fetcher:
         asked = _Requests()
         asked.add(_ZERO, [Read(place.key, start, None if stop == REST else stop)], _ZERO, _ZERO)
         answer = (await self._read_root(place.root, asked, asks))[0]
-        generation, size = asks.generation(0, answer.generation), asks.size(0, answer.size)
-        return answer._replace(generation=generation, size=size)
+        size = answer.size if asks.whole[0] else int(asks.length[0])
+        return answer._replace(generation=asks.generation(0, answer.generation), size=size)
 
     def _plan(self, key: str, asks: Asks, members: Ints, out: _Requests) -> None:
         """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
@@ -210,8 +206,12 @@ def _answer_columns(
     for member in np.flatnonzero(asks.stop == REST).tolist():
         stops[member] = len(sources[where[member]].value)
 
-    def stamp(number: int) -> tuple[bytes, int | None]:
-        source = sources[where[number]]
-        return asks.generation(number, source.generation), asks.size(number, source.size)
+    sizes = np.where(asks.whole, -1, asks.length)
+    for member in np.flatnonzero(asks.whole).tolist():
+        known = sources[where[member]].size
+        sizes[member] = -1 if known is None else known
 
-    return AnswerColumns(sources, where, starts, stops, np.arange(len(where)), stamp, now())
+    def generation(number: int) -> bytes:
+        return asks.generation(number, sources[where[number]].generation)
+
+    return AnswerColumns(sources, where, starts, stops, sizes, np.arange(len(where)), generation, now())
