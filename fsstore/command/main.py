@@ -95,18 +95,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_streams()
     try:
-        parsed = parser().parse_args(given)
+        return _run(parser().parse_args(given))
     except SystemExit as stop:
         return int(stop.code or 0)
-    try:
-        code = _run(parsed)
     except BrokenPipeError:  # the reader has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         sys.stderr.write("fsstore: interrupted\n")
         return _CANCELLED
-    return code
 
 
 def _prepare_streams() -> None:

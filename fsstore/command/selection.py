@@ -37,7 +37,7 @@ def _index(node: ast.expr | None, text: str) -> Any:
         case ast.List(elts=parts):
             return [_index(part, text) for part in parts]
         case ast.Slice(lower=lower, upper=upper, step=step):
-            return slice(_index(lower, text), _index(upper, text), _index(step, text))
+            return _slice(node, [_index(each, text) for each in (lower, upper, step)])
         case ast.Constant(value=value) if value is Ellipsis or (
             isinstance(value, int) and not isinstance(value, bool)
         ):
@@ -49,3 +49,12 @@ def _index(node: ast.expr | None, text: str) -> Any:
     raise UsageError(
         f"{ast.unparse(node)!r} in {text!r} is no part of a selection; there are integers, slices, lists and ..."
     )
+
+
+def _slice(node: ast.expr, parts: list[Any]) -> slice:
+    begin, end, step = parts
+    if step == 0 or (isinstance(begin, int) and isinstance(end, int) and (end - begin) * (step or 1) < 0):
+        raise UsageError(
+            f"{ast.unparse(node)!r} is no slice; a step is not 0, and leads from the beginning to the end"
+        )
+    return slice(begin, end, step)

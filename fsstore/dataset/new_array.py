@@ -48,6 +48,7 @@ class NewArray:
             raise ValueError(
                 "Shards exist in zarr version 3 only; leave `shards` out, or create the group with zarr_format=3"
             )
+        self._check_sides()
         if words.zarr_format == 3:
             return self._zarr3()
         if words.zarr_format == 2:
@@ -70,6 +71,19 @@ class NewArray:
             **named,
             "compression": compression,
         }
+
+    def _check_sides(self) -> None:
+        for name, sides in (("chunks", self.chunks), ("shards", self.shards)):
+            if sides is not None and (len(sides) != len(self.shape) or min(sides, default=1) < 1):
+                raise ValueError(
+                    f"{name} are positive integers, one for each dimension of an array of shape"
+                    f" {list(self.shape)}, not {list(sides)}"
+                )
+        if self.shards and self.chunks and any(map(int.__mod__, self.shards, self.chunks)):
+            raise ValueError(
+                f"Shards of shape {list(self.shards)} do not consist of whole chunks of shape {list(self.chunks)};"
+                " make each side a multiple of that of a chunk"
+            )
 
     def stored_attributes(self, words: NodeWords) -> dict[str, Any]:
         """Return the attributes that are stored in a document of their own, where the format has one."""

@@ -65,7 +65,7 @@ class ChunkedDriver(ArrayDriver):
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
-        self._queue = ReadQueue(waits=entry.store.driver.features.waits)
+        self._queue = ReadQueue(entry.store.driver)
         self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array

@@ -71,6 +71,11 @@ REQUESTS = 32  # under way at once, as in TensorStore: speed far away against th
 # under way at once where a server is far and answers are small: connections and threads against rounds of waiting
 FAR_REQUESTS = 256
 FAR_S = 0.004  # that the quickest answer of a far server takes: requests to a near one gain nothing
+# that the last answer took, below which the thread that waits for the next asks for it itself: a step between
+# threads less, where that counts
+SOON_S = 0.025
+# that it gives that answer, since Ctrl-C is heard only then: asking twice where it comes later
+MOMENT_S = 0.1
 FEWEST_REQUESTS = 4  # under way at once to a server that wants fewer: speed against being refused again
 # of the answers that are under way beside more than the usual requests: memory against rounds of waiting
 REQUESTS_FLIGHT_BYTES = 32 * 2**20

@@ -158,6 +158,9 @@ class Future(Awaited, Generic[T]):
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"
             )
         try:
+            if (hooks := self._hooks) is not None and hooks.here is not None and timeout is deadline is None:
+                hooks.start = None  # this makes it, or begins it
+                hooks.here()
             self.force()  # of one that is done nothing is left to start
             if self._state == PENDING:
                 self._block(timeout, deadline)
@@ -191,16 +194,11 @@ def make(kind: type[F], state: int, value: Any = None) -> F:
     return future
 
 
-def pending(
-    *, start: Callable[[], None] | None = None, cancel: Callable[[], Any] | None = None
-) -> Future[Any]:
-    """Return a future to be resolved with `resolve` or `fail`.
-
-    `start` begins the operation when somebody forces or waits; `cancel` is called on cancellation.
-    """
+def pending(**hooks: Callable[[], Any]) -> Future[Any]:
+    """Return a future to be resolved with `resolve` or `fail`, with the hooks that `Hooks` takes."""
     future: Future[Any] = make(Future, PENDING)
-    if start is not None or cancel is not None:
-        future._hooks = Hooks(start, cancel)
+    if hooks:
+        future._hooks = Hooks(**hooks)
     return future
 
 

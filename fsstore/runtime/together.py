@@ -9,15 +9,20 @@ wait for a moment in the same way whether they may suspend or not.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from time import monotonic
 from typing import Any, TypeAlias, TypeVar
 
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.state import OfThread
+from fsstore.runtime.tuning import ASKED_SOON_S
 from fsstore.runtime.wake import Flag
 
-__all__ = ["Moment", "Outcome", "each_outcome", "outcomes", "tell"]
+__all__ = [
+    "Moment", "Outcome", "asks_at_once", "each_outcome", "has_asked", "outcomes", "start_or_drive", "tell",
+]  # fmt: skip
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -100,3 +105,60 @@ class Moment:
 def _finish(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+class _Habit:
+    """The habit of a thread: when it began something last, and whether it asked for that result at once."""
+
+    begun_s = 0.0
+    at_once = False
+
+
+_habit = OfThread(_Habit)
+
+
+def asks_at_once() -> bool:
+    """Return whether this thread, which begins something, asked at once for the result of what it began before."""
+    now = _habit.now
+    at_once, now.at_once, now.begun_s = now.at_once, False, monotonic()
+    return at_once
+
+
+def has_asked() -> None:
+    """Hear that this thread asks for a result."""
+    now = _habit.now
+    now.at_once = monotonic() - now.begun_s < ASKED_SOON_S
+
+
+def start_or_drive(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
+    """Begin a coroutine that may be driven without an event loop, or raises `MayWait` there before it changes anything.
+
+    A thread that has asked at once for its results so far will drive it itself when it asks for this one: to wake the
+    event loop, and be woken by it, costs more than a near server.  For all others it is begun on the loop.
+    """
+    makes = [make]  # taken by who begins it
+    future: Future[T] = futures.pending(
+        start=lambda: _begin(makes, future), here=lambda: _drive(makes, future)
+    )
+    if not asks_at_once():
+        future.force()
+    return future
+
+
+def _begin(makes: list[Callable[[], Coroutine[Any, Any, T]]], future: Future[T]) -> None:
+    """Begin on the event loop what nobody has begun."""
+    while makes and not future.done():
+        futures.follow(future, execution.start(makes.pop()()))
+
+
+def _drive(makes: list[Callable[[], Coroutine[Any, Any, T]]], future: Future[T]) -> None:
+    """Make here what nobody has begun, unless that would wait."""
+    has_asked()
+    while makes and not future.done():
+        make = makes.pop()
+        try:
+            futures.resolve(future, execution.drive(make()))
+        except execution.MayWait:
+            futures.follow(future, execution.start(make()))
+        except Exception as error:  # noqa: BLE001  # the future carries it
+            futures.fail(future, error)

@@ -7,3 +7,6 @@ FORK_PATIENCE_S = 0.1
 FORK_TURN_S = 0.002  # for one lock, before the others that are held are tried again
 KEPT_JOBS = 16  # that a worker serves by turns: their memory against making it again
 LOOK_AGAIN_S = 0.25  # that a thread waits at a time: how late Ctrl-C may be, against waking for nothing
+# between the beginning of a read and the question for its result, of a caller that will not do anything between them:
+# steps between threads against reads that begin only when they are asked for
+ASKED_SOON_S = 0.001

@@ -86,13 +86,19 @@ class Flag:
 
 
 class Hooks:
-    """The state of a future while it is pending: the bell is made when a thread waits."""
+    """The state of a future while it is pending: the bell is made when a thread waits.
 
-    __slots__ = ("bell", "callbacks", "cancel", "start")
+    `start` begins the operation; `here` may make it on a thread that waits for its end without a time limit.
+    """
+
+    __slots__ = ("bell", "callbacks", "cancel", "here", "start")
 
     def __init__(
-        self, start: Callable[[], Any] | None = None, cancel: Callable[[], Any] | None = None
+        self,
+        start: Callable[[], Any] | None = None,
+        cancel: Callable[[], Any] | None = None,
+        here: Callable[[], Any] | None = None,
     ) -> None:
         self.callbacks: list[Callable[[Any], Any]] = []
         self.bell: Bell | None = None
-        self.start, self.cancel = start, cancel
+        self.start, self.cancel, self.here = start, cancel, here

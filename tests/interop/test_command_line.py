@@ -109,6 +109,11 @@ def test_what_is_printed(place, capsys, arguments, printed):
         (["attrs", "get", "d.zarr", "none"], 1, ""),
         (["attrs", "set", "d.zarr", "oops"], 2, "no change of an attribute"),
         (["delete", "d.zarr"], 2, "say --yes if that is meant"),
+        (["cat", "d.zarr/sea/t", "2:1"], 2, "'2:1' is no slice"),
+        (["copy", "d.zarr/sea/t", "e.zarr", "--region", "2:1"], 2, "'2:1' is no slice"),
+        (["copy", "d.zarr/sea/t", "e.zarr", "--chunks", "0,1,1"], 3, "chunks are positive integers"),
+        (["copy", "d.zarr/sea/t", "e.zarr", "--chunks", "1,1"], 3, "chunks are positive integers"),
+        (["copy", "d.zarr/sea/t", "e.zarr", "--chunks", "1,1,2", "--shards", "1,1,3"], 3, "whole chunks"),
         (["delete", "none.zarr", "--yes"], 3, "There is no array or group"),
         (["copy", "d.zarr/sea/t", "e", "--chunks", "1,a"], 2, "--chunks is integers"),
         (["copy", "d.zarr/sea/t", "e", "--max-memory", "lots"], 3, "no number of bytes"),
@@ -363,6 +368,16 @@ def test_an_interrupt_ends_it(place):
     _, err = process.communicate(timeout=30)
     assert (process.returncode, err) == (130, "fsstore: interrupted\n")
     assert time.monotonic() - began < 10
+
+
+def test_an_interrupt_of_the_parser_ends_it(place, capsys, monkeypatch):
+    """Ctrl-C while the arguments are read says the same."""
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("argparse.ArgumentParser.parse_args", interrupted)
+    assert run(capsys, "ls", ".") == (130, "", "fsstore: interrupted\n")
 
 
 def test_debug_shows_where(place, capsys):

@@ -18,16 +18,18 @@ from fsstore.chunk.read.reader import (
     read_spread,
     read_waiting,
 )
-from fsstore.chunk.read.window import Planned
+from fsstore.chunk.read.window import Planned, Window
 from fsstore.chunk.tuning import (
     INLINE_READ_BYTES,
     QUEUE_LIMIT,
 )
 from fsstore.codec.contract import Array
+from fsstore.kvstore.contract.ability import AnswersSoon, able
+from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.runtime.together import tell
+from fsstore.runtime.together import asks_at_once, has_asked, tell
 
 __all__ = ["ReadQueue"]
 
@@ -38,26 +40,30 @@ Waiting: TypeAlias = "tuple[Future[Any], Planned | BoxView]"
 class ReadQueue:
     """Reads of one array that have begun and not started.
 
-    Over a store that never waits they start when somebody waits for one of them.  Over one that `waits`, the event loop
-    starts them as soon as it gets to it, with those that were begun until then.
+    Over a store that never waits they start when somebody waits for one of them.  Over one that waits, the event loop
+    starts them as soon as it gets to it, with those that were begun until then; one alone is made by a thread that asks
+    for each result at once, while the store answers soon.
     """
 
-    __slots__ = ("_job", "_lock", "_process", "_waiting", "_waits")
+    __slots__ = ("_job", "_lock", "_process", "_soon", "_waiting", "_waits")
 
-    def __init__(self, *, waits: bool) -> None:
+    def __init__(self, driver: KvDriver) -> None:
         self._lock = fork.lock()
         self._waiting: list[Waiting] = []
-        self._waits = waits
+        self._waits = driver.features.waits
+        self._soon = able(driver, AnswersSoon)
         self._job: Future[None] = futures.ready(None)
         self._process = -1  # that has asked its event loop to start what waits
 
     def add(self, wanted: Planned | BoxView) -> Future[Any]:
         """Return the future of a read that is made when this or another future of the queue is waited for."""
-        future: Future[Any] = futures.pending(start=self.flush)
+        soon = self._soon is not None and self._soon.answers_soon
+        hooks = {"here": lambda: self._make_here(future)} if soon else {}
+        future: Future[Any] = futures.pending(start=self.flush, **hooks)
         with self._lock:
             self._waiting.append((future, wanted))
             full = len(self._waiting) >= QUEUE_LIMIT
-        if full or self._waits:
+        if full or (self._waits and not (soon and asks_at_once())):
             self.flush()
         return future
 
@@ -77,6 +83,18 @@ class ReadQueue:
             for future, _ in waiting:
                 futures.fail(future, error)
             raise
+
+    def _make_here(self, future: Future[Any]) -> None:
+        """Make a read that waits alone on the thread that asks for it, unless that may take long."""
+        has_asked()
+        taken: Waiting | None = None
+        with self._lock:
+            if [each[0] for each in self._waiting] == [future] and self._process != fork.process.forks:
+                taken = self._waiting.pop()
+        if taken is not None and not _made_soon(*taken):
+            with self._lock:
+                self._waiting.append(taken)
+        self.flush()
 
     def _ask_loop(self) -> None:
         """See that the event loop of this process starts what waits."""
@@ -137,6 +155,27 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     except BaseException as error:  # noqa: BLE001  # the future carries it
         futures.fail(future, error)
     return True
+
+
+def _made_soon(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read of a store that answers soon, on this thread; return False if that may take long."""
+    try:
+        windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if not all(map(_is_soon_made, windows)) or len(windows) > 1:
+            return False
+        execution.drive(read_here(windows))
+        futures.resolve(future, out)
+    except execution.MayWait:
+        return False
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+    return True
+
+
+def _is_soon_made(window: Window) -> bool:
+    """Return whether a window is of one chunk, of a store that may answer soon."""
+    single = len(window.cells) == 1 and window.guard is None
+    return single and able(window.part.chunks.store.driver, AnswersSoon) is not None
 
 
 async def _made_waiting(wanted: Planned | BoxView) -> Array:

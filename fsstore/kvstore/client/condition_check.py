@@ -19,7 +19,7 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from fsstore.errors import UnimplementedError
-from fsstore.kvstore.contract.ability import PassesOn, TakesValues, TellsModified
+from fsstore.kvstore.contract.ability import AnswersSoon, PassesOn, TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
@@ -67,7 +67,7 @@ class EngineWrapper(PassesOn):
     """An engine over another."""
 
     inner: Engine
-    passes_on: ClassVar[frozenset[type]] = frozenset({TakesValues, TellsModified})
+    passes_on: ClassVar[frozenset[type]] = frozenset({AnswersSoon, TakesValues, TellsModified})
 
     def __init__(self, inner: Engine) -> None:
         self.inner = inner

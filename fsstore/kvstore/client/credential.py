@@ -21,6 +21,7 @@ from typing import Any, Protocol, TypeVar
 
 from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.kvstore.client.condition_check import EngineWrapper
+from fsstore.kvstore.contract.ability import AnswersSoon
 from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import key_bytes
 from fsstore.kvstore.engine.contract import Engine
@@ -206,7 +207,9 @@ def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
 
 
 class RenewedEngine(EngineWrapper):
-    """An engine whose credentials come from a source."""
+    """An engine whose credentials come from a source, which may take long: no caller waits for it by itself."""
+
+    passes_on = EngineWrapper.passes_on - {AnswersSoon}
 
     def __init__(self, inner: Engine, source: CredentialSource) -> None:
         super().__init__(inner)

@@ -10,8 +10,10 @@ Generations hold the entity tag and, where the storage has one, the version.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any
 
 from fsstore.errors import UnavailableError, UrlError
@@ -19,7 +21,7 @@ from fsstore.kvstore.client.object_copy import CopiesObjects
 from fsstore.kvstore.client.object_option import get_options, retry_config
 from fsstore.kvstore.client.object_write import WritesObjects, generation_of
 from fsstore.kvstore.client.range_answer import RangeAnswer, fit, received
-from fsstore.kvstore.contract.ability import TellsModified
+from fsstore.kvstore.contract.ability import AnswersSoon, TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     Entry,
@@ -34,7 +36,7 @@ from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
 from fsstore.kvstore.engine.turns import Turns, each_by_threads, read_bytes
-from fsstore.kvstore.tuning import SLOWEST_LINE
+from fsstore.kvstore.tuning import MOMENT_S, SLOWEST_LINE, SOON_S
 from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -45,7 +47,7 @@ _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 _LIST_PAGE = 1000  # S3's page
 
 
-class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
+class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
     """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
 
     Large values are written through stores of their own, whose requests may take as long as a slow line needs.
@@ -63,10 +65,11 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         self.retry, self.shown, self.turns = retry or Retry(), shown, Turns(concurrency)
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
-        self._make, self._patient = make, dict[int, Any]()
+        self._make, self._patient = make, dict[int | None, Any]()
         self._patience = (
             0  # of readers: how often the time limit was doubled, because a value came too slowly
         )
+        self._took_s = math.inf  # the last answer
         failure = None
         try:
             self._stores(0)
@@ -75,12 +78,13 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
         if failure is not None:
             raise failure
 
-    def _stores(self, patience: int) -> Any:
-        """Return the store whose requests may take twice as long, so many times."""
+    def _stores(self, patience: int | None) -> Any:
+        """Return the store whose requests may take twice as long, so many times; for None a moment."""
         found = self._patient.get(patience)
         if found is None:
             once = {**retry_config(self.retry), "max_retries": 0}
-            found = self._patient[patience] = self._make(once, self._idle_s * 2**patience)
+            limit_s = MOMENT_S if patience is None else self._idle_s * 2**patience
+            found = self._patient[patience] = self._make(once, limit_s)
         return found
 
     def _writer(self, size: int) -> Any:
@@ -89,27 +93,56 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
+        if execution.must_not_wait():
+            if len(reads) > 1:
+                raise execution.MayWait
+            return [self.turns.drive(partial(self._read_soon, reads[0]))]
         asked = [(read, limit_of(read)) for read in reads]
         return await each_by_threads(self._read, asked, self.turns, weigh=read_bytes)
 
+    @property
+    def answers_soon(self) -> bool:
+        """Whether the last answer came so soon that a moment is enough for the next."""
+        return self._took_s < SOON_S
+
+    def _read_soon(self, read: Read) -> ReadResult:
+        """Return the answer if it comes within a moment; a failure that may pass is left to the event loop."""
+        began = time.monotonic()
+        try:
+            found = self._read_once(read, limit_of(read), None)
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            self._took_s = math.inf
+            known = located(error, "reading", self.shown + read.key)
+        else:
+            self._took_s = time.monotonic() - began
+            return found
+        is_late = time.monotonic() - began >= MOMENT_S
+        if not isinstance(known, UnavailableError) or not (is_late or self.retry.max_retries):
+            raise known
+        self.turns.failed(known)
+        raise execution.MayWait from known
+
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
         read, limit = asked
-        attempts = Attempts(self.retry, self.turns.failed_apart)
+        attempts = Attempts(self.retry, self.turns.failed)
         while True:
-            patience = self._patience
+            patience, began = self._patience, time.monotonic()
             try:
-                return self._read_once(read, limit)
+                found = self._read_once(read, limit, patience)
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
                 known = located(error, "reading", self.shown + read.key)
+            else:
+                self._took_s = time.monotonic() - began
+                return found
             if not isinstance(known, UnavailableError):
                 raise known
             if self._patience == patience:  # else it came too slowly, and gets the time that it needs
                 time.sleep(attempts.pause_after(known))
 
-    def _read_once(self, read: Read, limit: int | None) -> ReadResult:
+    def _read_once(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
         options = get_options(read)
         try:
-            return self._answer(read, options, limit)
+            return self._answer(read, options, limit, patience)
         except Exception as error:  # judged here, or passed on
             name = type(error).__name__
             if name == "NotModifiedError" and "if_none_match" in options:
@@ -117,23 +150,22 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
             if is_missing(error):
                 return ReadResult("missing", b"", NO_VALUE, now())
             if name == "NotSupportedError" and read.start < 0:
-                return self._end(read, limit)
+                return self._end(read, limit, patience)
             if name == "NotSupportedError" or "non-partial response" in str(error):
                 options.pop("range", None)
-                return self._answer(read, options, limit)
+                return self._answer(read, options, limit, patience)
             # the last is what azurite answers for a range of nothing
             if status_of(error) == 416 or any(text in str(error) for text in _BEYOND):
-                return self._beyond(read)
+                return self._beyond(read, patience)
             raise
 
-    def _answer(self, read: Read, options: dict[str, Any], limit: int | None) -> ReadResult:
+    def _answer(
+        self, read: Read, options: dict[str, Any], limit: int | None, patience: int | None
+    ) -> ReadResult:
         import obstore
 
-        result = (
-            obstore.get(self._stores(self._patience), read.key, options=options)
-            if options
-            else obstore.get(self._stores(self._patience), read.key)
-        )
+        store = self._stores(patience)
+        result = obstore.get(store, read.key, options=options) if options else obstore.get(store, read.key)
         meta, start = result.meta, result.range[0]
         check_announced(meta["size"], limit)
         # a server that knows no ranges would send everything to somebody who wants nothing of it
@@ -159,23 +191,23 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
                 self._patience = max(self._patience, _patience(size, self._idle_s))
             raise
 
-    def _end(self, read: Read, limit: int | None) -> ReadResult:
+    def _end(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
         """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
-        head = self._head(read.key)
+        head = self._head_within(read.key, patience)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         size, generation = head.meta["size"], generation_of(head.meta)
         start = max(size + read.start, 0) if isinstance(read, ReadUpTo) else size + read.start
         if not 0 <= start < size:
             return fit(RangeAnswer(b"", 0, size, generation), read)
-        found = self._read_once(read._replace(start=start, stop=size), limit)
+        found = self._read_once(read._replace(start=start, stop=size), limit, patience)
         if found.state == "value" and found.generation != generation:
             raise UnavailableError("the object changed while its end was being read")
         return found
 
-    def _beyond(self, read: Read) -> ReadResult:
+    def _beyond(self, read: Read, patience: int | None) -> ReadResult:
         """Return the answer to a range at or behind the end, which the server refused."""
-        head = self._head(read.key)
+        head = self._head_within(read.key, patience)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         return fit(RangeAnswer(b"", 0, head.meta["size"], generation_of(head.meta)), read)
@@ -195,10 +227,14 @@ class ObstoreEngine(WritesObjects, CopiesObjects, TellsModified):
 
     def _head(self, path: str) -> Any:
         """Return what is known of an object without its value, or None if it is missing."""
+        return self._head_within(path, self._patience)
+
+    def _head_within(self, path: str, patience: int | None) -> Any:
+        """Do what `_head` does in the time that there is."""
         import obstore
 
         try:
-            return obstore.get(self._stores(self._patience), path, options={"head": True})
+            return obstore.get(self._stores(patience), path, options={"head": True})
         except Exception as error:  # judged here, or passed on
             if is_missing(error):
                 return None

@@ -76,7 +76,7 @@ class WritesObjects:
             return self._persistently(write, tracked, place)
 
     def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        attempts, conditional = Attempts(self.retry, self.turns.failed_apart), write.if_equal != UNKNOWN
+        attempts, conditional = Attempts(self.retry, self.turns.failed), write.if_equal != UNKNOWN
         verb = "deleting" if write.value is None else "writing"
         while True:
             try:

@@ -15,6 +15,7 @@ from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, Rea
 from fsstore.runtime.observer import Meter
 
 __all__ = [
+    "AnswersSoon",
     "Borrows",
     "CopiesRanges",
     "IsMetered",
@@ -52,6 +53,21 @@ class ReadsNow:
 
     def read_now(self, read: Read) -> ReadResult:
         """Return what `read_many([read])` answers."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class AnswersSoon:
+    """A driver of a store that waits, whose reads the thread that waits for them may drive while answers come soon.
+
+    Without an event loop, `read_many` then answers within a moment, so that Ctrl-C is heard, or raises `MayWait`: for
+    more than one request, or when the answer does not come so soon.
+    """
+
+    __slots__ = ()
+
+    @property
+    def answers_soon(self) -> bool:
+        """Whether that is so now."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -15,7 +15,7 @@ from time import perf_counter_ns
 from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import IsMetered, TakesValues, TellsModified, able
+from fsstore.kvstore.contract.ability import AnswersSoon, IsMetered, TakesValues, TellsModified, able
 from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
@@ -23,7 +23,7 @@ from fsstore.kvstore.contract.late_count import value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
-from fsstore.runtime import observer
+from fsstore.runtime import execution, observer
 from fsstore.runtime.state import OfProcess
 from fsstore.values.json_value import Json, quote
 
@@ -41,7 +41,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver(IsMetered, TakesValues, TellsModified):
+class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -73,6 +73,12 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         """The abilities of the engine's storage."""
         return self.engine.features
 
+    @property
+    def answers_soon(self) -> bool:
+        """Whether the engine does."""
+        engine = able(self.engine, AnswersSoon)
+        return engine is not None and self._process == os.getpid() and engine.answers_soon
+
     def _stay(self) -> None:
         """See that the engine belongs to this process."""
         if self._process != os.getpid():
@@ -88,6 +94,8 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; ranges of one key are merged within the limits."""
         self._stay()
+        if execution.must_not_wait() and self.features.waits and not self.answers_soon:
+            raise execution.MayWait
         return await read_merged(self._absolute(reads), self.limits, self._fetch)
 
     def _absolute(self, reads: Sequence[Read]) -> list[Read]:
@@ -109,6 +117,8 @@ class EngineDriver(IsMetered, TakesValues, TellsModified):
         with observer.acting(self.meter):
             try:
                 found = await self.engine.read_many(reads)
+            except execution.MayWait:
+                raise
             except Exception as error:
                 self.meter.failed(error, begin_ns)
                 raise

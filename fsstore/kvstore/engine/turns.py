@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
@@ -86,46 +87,111 @@ class RequestWindow:
 
 
 class Turns:
-    """The turns of one engine, whatever the number of batches that they go to; `window` says how many there are."""
+    """The turns of one engine, whatever the number of batches that they go to; `window` says how many there are.
+
+    Event loops wait for a turn; a thread that must not wait takes one that is free.
+    """
 
     def __init__(self, limit: int | None) -> None:
         self.window = RequestWindow(limit)
+        self._lock = fork.brief_lock()
+        self._begin()
+
+    def _begin(self) -> None:
         self._forks = fork.process.forks
-        self._free = asyncio.Semaphore(self.window.limit)
-        self._owed = 0  # turns that end with what has them
+        self._free = self.window.limit  # fewer than none while some are owed: they end with what has them
+        self._waiting: deque[asyncio.Future[None]] = deque()
+        self._driving: set[int] = set()  # threads, each of which makes a request by itself
 
-    def take(self) -> Awaitable[object]:
-        """Return what waits for a turn; in a process that was forked off all are free."""
+    def _stay(self) -> None:
+        """In a process that was forked off all turns are free."""
         if self._forks != fork.process.forks:
-            self._forks, self._free, self._owed = fork.process.forks, asyncio.Semaphore(self.window.limit), 0
-        return self._free.acquire()
+            self._lock = fork.brief_lock()
+            self._begin()
 
-    def give(self) -> None:
-        """Give a turn back."""
-        if self._owed:
-            self._owed -= 1
-        else:
-            self._free.release()
+    async def take(self) -> None:
+        """Wait for a turn."""
+        self._stay()
+        with self._lock:
+            if self._is_free():
+                self._free -= 1
+                return
+            waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(waiter)
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            self._leave(waiter)
+            raise
+
+    def _is_free(self) -> bool:
+        return self._free > len(self._driving) and not self._waiting
+
+    def drive(self, call: Callable[[], T]) -> T:
+        """Return `call()`, made by this thread in a turn; raise `MayWait` unless one is free at once.
+
+        A thread that Ctrl-C interrupts at any moment keeps none.
+        """
+        self._stay()
+        mine = threading.get_ident()
+        try:
+            free = self._has_room(mine)
+            if not free:
+                raise execution.MayWait
+            return call()
+        finally:
+            self._driving.discard(mine)
+            if self._waiting:
+                self.give(0)
+
+    def _has_room(self, mine: int) -> bool:
+        with self._lock:
+            free = self._is_free()
+            self._driving.add(mine)
+            return free
+
+    def _leave(self, waiter: asyncio.Future[None]) -> None:
+        """Wait no longer; a turn that has come meanwhile goes back."""
+        with self._lock:
+            if waiter in self._waiting:
+                self._waiting.remove(waiter)
+            else:
+                self._change(1)
+
+    def give(self, count: int = 1) -> None:
+        """Give turns back, from any thread."""
+        with self._lock:
+            self._change(count)
 
     def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> None:
         """Have the window hear of an answer."""
-        self._change(self.window.answered(elapsed_s, nbytes, waiting))
+        with self._lock:
+            self._change(self.window.answered(elapsed_s, nbytes, waiting))
 
     def failed(self, error: UnavailableError) -> None:
-        """Have the window hear of a failure: the server may want fewer requests."""
+        """Have the window hear of a failure, on any thread: the server may want fewer requests."""
         if error.busy:
-            self._change(self.window.refused(time.monotonic()))
-
-    def failed_apart(self, error: UnavailableError) -> None:
-        """Do what `failed` does, from another thread than the one whose event loop the turns belong to."""
-        if error.busy:
-            execution.loop().call_soon_threadsafe(self.failed, error)
+            with self._lock:
+                self._change(self.window.refused(time.monotonic()))
 
     def _change(self, more: int) -> None:
-        self._owed -= more
-        while self._owed < 0:
-            self._owed += 1
-            self._free.release()
+        """Have more turns, or fewer, and pass those that are free on; the caller holds the lock."""
+        self._free += more
+        while self._free > len(self._driving) and self._waiting:
+            waiter = self._waiting.popleft()
+            loop = waiter.get_loop()
+            if loop.is_closed():
+                continue
+            self._free -= 1
+            if asyncio._get_running_loop() is loop:
+                _begin_turn(waiter)
+            else:
+                loop.call_soon_threadsafe(_begin_turn, waiter)
+
+
+def _begin_turn(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
 
 
 async def each(

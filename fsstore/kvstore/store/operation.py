@@ -11,7 +11,7 @@ import operator
 from typing import Any
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.ability import ReadsNow, WritesNow, able
+from fsstore.kvstore.contract.ability import AnswersSoon, ReadsNow, WritesNow, able
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.key_range import key_bytes
@@ -21,6 +21,7 @@ from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import start_or_drive
 from fsstore.values.argument import as_seconds, require_kind
 
 __all__ = [
@@ -78,6 +79,9 @@ def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> F
         if isinstance(driver, ReadsNow):  # most often, and told soonest
             return futures.make(ReadFuture, futures.RESULT, driver.read_now(request))
         if driver.features.waits:
+            soon = able(driver, AnswersSoon)
+            if soon is not None and soon.answers_soon:
+                return start_or_drive(lambda: _read_one(driver, request))
             return execution.start(_read_one(driver, request))
         return futures.make(ReadFuture, futures.RESULT, answer(driver, request))
     except Exception as error:  # noqa: BLE001  # the future carries it
