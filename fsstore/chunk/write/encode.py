@@ -33,7 +33,7 @@ from fsstore.kvstore.contract.driver import ReadResult
 __all__ = ["ChunkEncoder", "WriteRequest", "WrittenCell"]
 
 WrittenCell: TypeAlias = AnyCell | ShardParts
-"""What is written of a chunk: a cell of a request, or of a shard some parts by themselves."""
+"""A part of a chunk that is written: a cell of a request, or parts of a shard by themselves."""
 
 
 class WriteRequest(NamedTuple):
