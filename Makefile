@@ -106,7 +106,7 @@ $(NEWEST_VENV)/.test: pyproject.toml
 	touch $@
 
 test-long: $(VENV)/.development
-	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) -m long --timeout 3600
+	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m long --timeout 3600
 	$(MAKE) test-newest NEWEST_TESTS="$(NEWEST_TESTS_LONG)" NEWEST_DESELECT=
 	$(MAKE) test-training
 

@@ -38,9 +38,9 @@ class _SamePart(NamedTuple):
 def in_parts(request: ReadRequest) -> ReadRequest:
     """Return the request over parts of chunks, if that is worth it."""
     chunks, maps, out = request
-    if chunks.part_bytes is None or 0 in out.shape:
-        return request
     model = chunks.model
+    if chunks.part_bytes is None or model.chain.decoded_size * out.size < PARTS_FROM_BYTES:
+        return request  # also where nothing is wanted
     part = _same_part(maps, out, model.axes, model.chain)
     itemsize = model.chain.chunk.dtype.itemsize
     size = itemsize * math.prod(part.shape)

@@ -53,10 +53,13 @@ def _byte_bounds(given: slice) -> tuple[int, int | None]:
 
 def partial_read(key: str, known: bytes, byte_range: slice | None, staleness_bound: float | None) -> Read:
     """Return the request for some bytes of a value, or for one that may be as old as the bound says."""
-    require_kind("byte_range", byte_range, slice)
-    as_seconds("staleness_bound", staleness_bound)
+    if type(byte_range) is not slice:  # asked here: thousands join a batch
+        require_kind("byte_range", byte_range, slice)
+    bound = FRESH
+    if staleness_bound is not None:
+        as_seconds("staleness_bound", staleness_bound)
+        bound = float(staleness_bound)
     start, stop = (0, None) if byte_range is None else _byte_bounds(byte_range)
-    bound = FRESH if staleness_bound is None else float(staleness_bound)
     return tuple.__new__(Read, (key, start, stop, known, bound))
 
 
