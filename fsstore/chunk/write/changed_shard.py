@@ -29,7 +29,7 @@ _Parts: TypeAlias = StoredParts | StoredShard
 
 
 class ShardParts(NamedTuple):
-    """Cells of sub-chunks of a shard that are written, and their numbers in its index: one a level, if there are more."""
+    """Cells of sub-chunks of a shard that are written, and their numbers in its index, perhaps one a level."""
 
     cells: Sequence[AnyCell]
     numbers: Sequence[Any] | Ints
