@@ -11,7 +11,22 @@ import fsstore
 from fsstore.errors import StoreError
 
 GZIP = {"id": "gzip", "level": 1}
+BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
+TRANSPOSE = {"name": "transpose", "configuration": {"order": [2, 0, 1]}}
+
+
+def shards(sub, *codecs, before=()):
+    """Return zarr v3 with shards of 6 by 5 by 4."""
+    configuration = {"chunk_shape": sub, "codecs": list(codecs), "index_codecs": [BYTES]}
+    codecs = [*before, {"name": "sharding_indexed", "configuration": configuration}]
+    grid = {"name": "regular", "configuration": {"chunk_shape": [6, 5, 4]}}
+    return {"driver": "zarr3", "metadata": {"codecs": codecs, "chunk_grid": grid}}
+
+
 KINDS = {
+    "shards": shards([3, 5, 2], BYTES),
+    "compressed shards": shards([2, 1, 4], TRANSPOSE, BYTES, {"name": "zstd", "configuration": {"level": 1}}),
+    "transposed shards": shards([2, 3, 1], BYTES, before=[TRANSPOSE]),
     "zarr3": {
         "driver": "zarr3",
         "metadata": {"codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]},
@@ -24,7 +39,7 @@ SHAPE = (10, 17, 5)
 
 def created(kind, url):
     """Return a new array of three dimensions, whose last chunks are cut off or not."""
-    layout = {"write_chunk": {"shape": [3, 5, 2]}}
+    layout = {} if "shards" in kind else {"write_chunk": {"shape": [3, 5, 2]}}
     spec = {**KINDS[kind], "kvstore": url, "dtype": "int16"}
     return fsstore.open(
         spec,
@@ -52,7 +67,7 @@ def test_programs_of_boxes_are_those_of_numpy(kind, seed):
     """Arrays of one store by turns, one inside the folder of another, values that broadcast, and views turned round."""
     chance = random.Random(seed)
     places = ["", "a/", "b/"] if seed % 2 else ["a/", "b/"]
-    stores = [created(kind, f"memory://boxes-{kind}-{seed}/{place}") for place in places]
+    stores = [created(kind, f"memory://boxes-{kind.replace(' ', '-')}-{seed}/{place}") for place in places]
     models = [np.zeros(SHAPE, np.int16) for _ in places]
     futures = []
     for step in range(1, 60):
@@ -96,6 +111,52 @@ def test_each_chunk_is_stored_once_for_all_boxes(monkeypatch):
     assert store[3:6, 5:10, 0:2].read().result().ravel().tolist() == [
         8 if at == 13 else 7 for at in range(30)
     ]
+
+
+def test_each_shard_is_read_and_stored_once_for_all_boxes(monkeypatch):
+    """Boxes that meet in shards; one that is covered is not read, whatever is written to it before and after."""
+    from fsstore.kvstore.memory import MemoryDriver
+
+    store = created("shards", "memory://once-shards/")
+    store.write(5).result()
+    store[0, 0, 0].write(1)
+    read, written, read_many, write_many = [], [], MemoryDriver.read_many, MemoryDriver.write_many
+
+    async def reading(self, reads):
+        read.extend(one.key for one in reads if one.key.startswith("once-shards/c"))
+        return await read_many(self, reads)
+
+    async def write(self, writes):
+        written.extend(one.key for one in writes)
+        return await write_many(self, writes)
+
+    monkeypatch.setattr(MemoryDriver, "read_many", reading)
+    monkeypatch.setattr(MemoryDriver, "write_many", write)
+    futures = [store[low : low + 4, 3:9].write(low) for low in range(6)]
+    futures += [store[0:6, 5:10, 0:4].write(7), store[4, 6, 1].write(8), store[6:10].write(0)]
+    futures[0].result(10)
+    assert len(written) == len(set(written)) == 2 * 2 + 4 * 2
+    assert sorted(read) == sorted(
+        f"once-shards/c/{place}"
+        for place in (
+            "0/0/0",
+            "0/0/1",
+            "0/1/1",
+            *[f"1/{row}/{side}" for row in range(4) for side in range(2)],
+        )
+    )
+    values = store.read().result()
+    assert values[:6, 5:10, :4].ravel().tolist() == [8 if at == 4 * 20 + 5 else 7 for at in range(120)]
+    assert not values[6:].any()
+
+
+def test_a_shard_that_becomes_all_fill_values_is_deleted():
+    """Boxes that meet in a shard, none of which covers it."""
+    store = created("shards", "memory://gone/")
+    store[:6, :5, :4].write(5).result()
+    futures = [store[:6, :5, low : low + 1].write(0) for low in range(4)]
+    [future.result(10) for future in futures]
+    assert [key for key in store.kvstore.list().result() if key.startswith(b"c")] == []
 
 
 @pytest.mark.parametrize("together", [True, False])

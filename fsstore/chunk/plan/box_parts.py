@@ -68,6 +68,19 @@ class BoxParts(NamedTuple):
     end: IntArray
     covers: Any
 
+    def rows(self, chosen: IntArray) -> BoxParts:
+        """Return some rows."""
+        return BoxParts(*[column[chosen] for column in self])
+
+    def cut(self, chosen: IntArray, steps: IntArray, inner: IntArray) -> tuple[IntArray, BoxParts]:
+        """Return some rows of chunks with sides of `steps` cut into parts of these, and which row each is of."""
+        first = self.chunk[chosen] * steps + self.low[chosen]
+        ends = np.full(len(steps), np.iinfo(np.int64).max)
+        found = cut_boxes(first, (self.high - self.low)[chosen], inner, ends)
+        row = chosen[found.box]
+        origin = self.begin[row]
+        return row, found._replace(box=self.box[row], begin=found.begin + origin, end=found.end + origin)
+
 
 def chunk_ends(axes: Sequence[Axis], extent: IntArray) -> IntArray:
     """Return where the last chunk along each dimension ends, at the latest."""

@@ -65,6 +65,9 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
     """Return the segments along a dimension, those together that select the same and go as far apart as they stand."""
     known, period, apart = range(0), 1, 0
     places: Sequence[int] = range(len(segments))
+    if isinstance(segments, SliceSegments) and (whole := segments.whole) is not None:
+        times, (goes_to, size) = len(segments), whole
+        return [_Repeated(slice(0, times), slice(0, size), goes_to, times, size, size)]
     if isinstance(segments, SliceSegments) and segments.inner:
         known, (period, apart) = segments.inner, segments.period
         places = sorted({0, *known[:period], *known[-period:], known.stop})

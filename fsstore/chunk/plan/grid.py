@@ -297,6 +297,19 @@ class SliceSegments(Sequence[Segment]):
         return abs(self._step) // common, size // common
 
     @property
+    def whole(self) -> tuple[int, int] | None:
+        """Where the first goes and how long each is, if all are whole chunks of one size, side by side; else None."""
+        axis, chunks = self._axis, self.chunks
+        if self._step != 1 or not chunks or not isinstance(axis, RegularAxis | ClippedAxis):
+            return None
+        first, last, count = chunks[0], chunks[-1], len(chunks)
+        if last - first != count - 1:
+            return None
+        begin, size = axis.start(first) - self._low, axis.size(last)
+        within = begin >= 0 and begin + count * size <= self._count
+        return (begin, size) if within and axis.size(first) == size else None
+
+    @property
     def covers_some(self) -> bool:
         """Whether all of some chunk is selected, in order."""
         return self._step == 1 and any(each.covers for each in self)

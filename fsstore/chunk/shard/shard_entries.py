@@ -31,6 +31,7 @@ from fsstore.chunk.plan.planner import (
     OutputMap,
     Plan,
     PlanComponent,
+    chunks_along,
     plan_cells,
 )
 from fsstore.chunk.shard.entry_run import EntryRun
@@ -85,14 +86,13 @@ class ShardEntries:
 
     def all_of_few(self, model: ChunkModel) -> tuple[Sequence[Cell], list[Any]]:
         """Return all cells, and their identities made one by one."""
-        segments = [list(component.segments) for component in self.plan.components]
-        cells = CellRun(self.plan, range(self.plan.cell_count), segments)
+        cells = CellRun(self.plan, range(self.plan.cell_count))
         if not (self.plan.separable and len(self._levels) == 1):
             return cells, [entry_at(self.plan.chunk_numbers(cell), self.grid, model) for cell in cells]
         [level] = self._levels
         shards, added = [], []
-        for each, size, stride in zip(segments, level.shard, level.stride, strict=True):
-            numbers = [segment.chunk for segment in each]
+        for component, size, stride in zip(self.plan.components, level.shard, level.stride, strict=True):
+            numbers = chunks_along(component.segments)
             shards.append([number // size for number in numbers])
             added.append([number % size * stride for number in numbers])
         keys = {shard: model.key(shard) for shard in set(product(*shards))}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import AnyCell, Cell
-from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.plan.place import Sending
+from fsstore.chunk.plan.planner import AnyCell
+from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
 from fsstore.codec.chain.bound_chain import BoundChain
@@ -19,36 +19,44 @@ from fsstore.codec.chain.shard_layout import ShardLayout
 from fsstore.codec.chain.shard_runs import Run, StoredParts, in_portions, portions_of_runs
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill
+from fsstore.kvstore.contract.coalesce import Ints
 from fsstore.kvstore.contract.driver import ReadResult
 
-__all__ = ["ShardChange", "Stored", "changed_shard"]
+__all__ = ["ShardChange", "ShardParts", "Stored", "changed_shard"]
 
 Stored: TypeAlias = ReadResult | StoredShard
 _Parts: TypeAlias = StoredParts | StoredShard
 
 
-class ShardChange(NamedTuple):
-    """The change of one shard by one request, of which `entries` are the sub-chunks, and their placement."""
+class ShardParts(NamedTuple):
+    """Cells of sub-chunks of a shard that are written, and their numbers in its index, perhaps one a level."""
 
-    entries: ShardEntries
-    placement: Placement
+    cells: Sequence[AnyCell]
+    numbers: Sequence[Any] | Ints
+
+
+class ShardChange(NamedTuple):
+    """The change of some parts of one shard, and their placement."""
+
+    grid: ShardGrid
+    placement: Sending
     model: ChunkModel
     elide: bool
-    shard: AnyCell
+    parts: ShardParts
 
-    def is_whole(self, cell: Cell) -> bool:
+    def is_whole(self, cell: AnyCell) -> bool:
         """Return whether nothing of what is stored of a sub-chunk is left."""
         return not self.model.is_partial and self.placement.has_target(cell)
 
-    def covering(self, cell: Cell) -> Array:
+    def covering(self, cell: AnyCell) -> Array:
         """Return a sub-chunk that is covered: the values themselves."""
         chunk = self.placement.target(cell)
         assert chunk is not None, "a covered cell has a target"
-        return np.ascontiguousarray(self.entries.grid.in_stored_order(chunk))
+        return np.ascontiguousarray(self.grid.in_stored_order(chunk))
 
-    def copy_in(self, cell: Cell, chunk: Array) -> None:
+    def copy_in(self, cell: AnyCell, chunk: Array) -> None:
         """Change a part of a sub-chunk."""
-        self.placement.copy_in(cell, self.model.view(self.entries.grid.in_array_order(chunk)))
+        self.placement.copy_in(cell, self.model.view(self.grid.in_array_order(chunk)))
 
     def encoded(self, chunk: Array, chain: BoundChain, *, is_own: bool) -> Buffer | None:
         """Return the encoding of a sub-chunk after its last change; if it `is_own` nobody changes it any more."""
@@ -60,16 +68,16 @@ class ShardChange(NamedTuple):
         return encoded(chunk, chain) if is_own else chain.encode(chunk)
 
 
-_Touched: TypeAlias = list[tuple[ShardChange, Cell, tuple[int, ...]]]
+_Touched: TypeAlias = list[tuple[ShardChange, AnyCell, tuple[int, ...]]]
 
 
 def changed_shard(changes: Sequence[ShardChange], old: Stored | None, *, may_vanish: bool) -> Portions | None:
     """Return the encoding of a shard after changes in their order; None if nothing is left of one that `may_vanish`."""
     touched: _Touched = []
     for change in changes:
-        for cell, number in zip(*change.entries.of(change.shard), strict=True):
+        for cell, number in zip(*change.parts, strict=True):
             touched.append((change, cell, number if isinstance(number, tuple) else (number,)))
-    layouts = changes[0].entries.grid.layouts
+    layouts = changes[0].grid.layouts
     before: _Parts
     if isinstance(old, StoredShard):
         before = old

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,8 +20,9 @@ from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Sending
 from fsstore.chunk.plan.planner import AnyCell, OutputMap
 from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.shard.shard_grid import shard_grid
 from fsstore.chunk.write.changed_chunk import Portions, decoded, decoded_run, encoded, joined, portions_of
-from fsstore.chunk.write.changed_shard import ShardChange, Stored, changed_shard
+from fsstore.chunk.write.changed_shard import ShardChange, ShardParts, Stored, changed_shard
 from fsstore.chunk.write.recent_chunks import is_kept
 from fsstore.codec.chain.bound_chain import BoundChain
 from fsstore.codec.chain.rows import encode_rows, in_rows
@@ -29,7 +30,10 @@ from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.kvstore.contract.driver import ReadResult
 
-__all__ = ["ChunkEncoder", "WriteRequest"]
+__all__ = ["ChunkEncoder", "WriteRequest", "WrittenCell"]
+
+WrittenCell: TypeAlias = AnyCell | ShardParts
+"""A part of a chunk that is written: a cell of a request, or parts of a shard by themselves."""
 
 
 class WriteRequest(NamedTuple):
@@ -67,12 +71,15 @@ class ChunkEncoder:
     def _entry_placement(self) -> Placement:
         return Placement(self._entries.plan, self._request.values)
 
-    def shard_change(self, shard: AnyCell) -> ShardChange:
-        """Return the change of the parts of a shard."""
-        return ShardChange(self._entries, self._entry_placement, self._model, self._elide, shard)
+    def shard_change(self, shard: WrittenCell) -> ShardChange:
+        """Return the change of the parts of a shard, those given or those that the request touches."""
+        grid, placement = shard_grid(self._model.chain), self._placement
+        if not isinstance(shard, ShardParts):
+            shard, placement = ShardParts(*self._entries.of(shard)), self._entry_placement
+        return ShardChange(grid, placement, self._model, self._elide, shard)
 
     def changed_shard(
-        self, shard: AnyCell, changes: Sequence[ShardChange], old: ReadResult | None
+        self, shard: WrittenCell, changes: Sequence[ShardChange], old: ReadResult | None
     ) -> Buffer | None:
         """Return the encoding of a shard in one piece after several changes, of which this request makes the last."""
         was_stored = old is not None and old.state != "missing"
@@ -80,7 +87,7 @@ class ChunkEncoder:
         portions = changed_shard(changes, old, may_vanish=may_vanish)
         return None if portions is None else joined(portions, self._model.chain.decoded_size)
 
-    def portions(self, cell: AnyCell, old: Stored | None) -> Portions | None:
+    def portions(self, cell: WrittenCell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
         chain = self._chain(cell)
         if old is None:
@@ -96,7 +103,7 @@ class ChunkEncoder:
         chunk = self._changed(cell, old, chain)
         return None if self._elides(chunk, chain) else portions_of(chunk, chain, elide=self._elide)
 
-    def changed(self, cell: AnyCell, old: ReadResult | None) -> Array:
+    def changed(self, cell: WrittenCell, old: ReadResult | None) -> Array:
         """Return a chunk after its first change, which may be changed again."""
         if old is not None:
             return self._changed(cell, old, self._chain(cell))
@@ -104,11 +111,11 @@ class ChunkEncoder:
         assert chunk is not None, "a covered cell has a target"
         return chunk.copy()
 
-    def change(self, cell: AnyCell, chunk: Array) -> None:
+    def change(self, cell: WrittenCell, chunk: Array) -> None:
         """Change a part of a chunk again."""
         self._placement.copy_in(cell, self._model.view(chunk))
 
-    def encoded(self, cell: AnyCell, chunk: Array, *, was_stored: bool) -> Buffer | None:
+    def encoded(self, cell: WrittenCell, chunk: Array, *, was_stored: bool) -> Buffer | None:
         """Return the encoding of a chunk after its last change in one piece, None if it is not to be stored."""
         chain = self._chain(cell)
         if self._may_vanish(cell, chain, was_stored=was_stored) and self._elides(chunk, chain):
@@ -117,7 +124,7 @@ class ChunkEncoder:
             return encoded(chunk, chain)
         return joined(chain.portions(chunk, elide=self._elide), chain.decoded_size)
 
-    def run(self, cells: Sequence[AnyCell]) -> list[Buffer | None] | None:
+    def run(self, cells: Sequence[WrittenCell]) -> list[Buffer | None] | None:
         """Return the encodings of covered chunks that follow each other; None if they must be made one by one."""
         chain = self._model.chain
         blocks = self._placement.blocks(cells, chain.chunk.shape) if self._makes_runs else None
@@ -152,15 +159,19 @@ class ChunkEncoder:
         chain = self._model.chain
         return self._model.bind is None and chain.shard is None and not np.ndim(chain.chunk.fill_value)
 
-    def _may_vanish(self, cell: AnyCell, chain: BoundChain, *, was_stored: bool) -> bool:
-        """Return whether a chunk of which a part is written may be all fill values then, as what is written is."""
+    def _may_vanish(self, cell: WrittenCell, chain: BoundChain, *, was_stored: bool) -> bool:
+        """Return whether a chunk of which a part is written may be all fill values then, as what is written is.
+
+        Parts of shards are not looked at: they know themselves whether anything is left of them.
+        """
         fill = chain.chunk.fill_value
         if not self._elide or fill is None or (self._keeps and was_stored):
             return False
-        written = None if self._model.is_partial else self._placement.source(cell)
+        known = not self._model.is_partial and not isinstance(cell, ShardParts)
+        written = self._placement.source(cell) if known else None
         return written is None or equals_fill(written, fill)
 
-    def _chain(self, cell: AnyCell) -> BoundChain:
+    def _chain(self, cell: WrittenCell) -> BoundChain:
         if self._model.bind is None:
             return self._model.chain
         return self._model.chain_of(self._placement.numbers(cell))
@@ -169,12 +180,12 @@ class ChunkEncoder:
         fill = chain.chunk.fill_value
         return self._elide and fill is not None and equals_fill(chunk, fill)
 
-    def _portions_of_changed(self, cell: AnyCell, old: ReadResult, chain: BoundChain) -> Portions:
+    def _portions_of_changed(self, cell: WrittenCell, old: ReadResult, chain: BoundChain) -> Portions:
         portions = portions_of(self._changed(cell, old, chain), chain, elide=self._elide)
         del old  # which may be as large as the chunk
         yield from portions
 
-    def _changed(self, cell: AnyCell, old: ReadResult, chain: BoundChain) -> Array:
+    def _changed(self, cell: WrittenCell, old: ReadResult, chain: BoundChain) -> Array:
         """Return a chunk of which a part is written."""
         chunk = decoded(None if old.state == "missing" else old.value, chain)
         self._placement.copy_in(cell, self._model.view(chunk))

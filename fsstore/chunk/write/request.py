@@ -80,8 +80,8 @@ def _begun_together(request: WriteRequest) -> Future[None] | None:
     box = written_box(request) if are_begun_together() else None
     if box is None:
         return None
-    model, store, steps = request.chunks.model, request.chunks.store, request.chunks.steps or ()
-    cells = box.chunk_count(steps)
+    model, store = request.chunks.model, request.chunks.store
+    cells = box.chunk_count(model.chain.chunk.shape)
     if not _is_small(request, cells):
         return None
     if before(store, lambda: touched(plan(request.maps, request.values, model.axes), model)):

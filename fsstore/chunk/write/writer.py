@@ -17,11 +17,11 @@ from typing import NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.cell_run import batches
 from fsstore.chunk.plan.place import Sending, placement_of
-from fsstore.chunk.plan.planner import AnyCell, FewPlan
+from fsstore.chunk.plan.planner import FewPlan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.changed_chunk import Portions, joined
 from fsstore.chunk.write.changed_shard import Stored
-from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest
+from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest, WrittenCell
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.rows import rows_together
 from fsstore.codec.chain.shard_layout import shard_of
@@ -110,7 +110,7 @@ class Change(NamedTuple):
     """The change of one chunk by one request; `is_whole` if nothing of what is stored of the chunk is left."""
 
     of: Changes
-    cell: AnyCell
+    cell: WrittenCell
     is_whole: bool
 
 
