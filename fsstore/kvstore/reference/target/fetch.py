@@ -86,7 +86,7 @@ class _Requests:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Reads targets.  `sizes` says by URL how large those were that have been scanned: others are not these any more."""
+    """Reads targets.  `sizes` says by URL how large those were that have been scanned."""
 
     targets: Targets
     limits: Limits
