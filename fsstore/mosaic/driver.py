@@ -38,7 +38,7 @@ from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.taking import check_unchanged
-from fsstore.kvstore.reference.target.targets import OpenTarget, open_with_spec
+from fsstore.kvstore.reference.target.targets import OpenTarget
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
@@ -67,18 +67,11 @@ def mosaic_driver(
     document: KvPrefix | None = None,
 ) -> MosaicDriver:
     """Return the store of a dataset; `base` is the directory it lies in, and `document` where it is saved."""
-    limits, opener = means or (Limits(), open_with_spec)
     overlay = Overlay(State(mosaic.references), None, writable=False)
     reach = {name: value for name, value in members.items() if name != "check_targets"}
     sizes = {fact.url: fact.size for fact in mosaic.files if fact.size >= 0}
     references: Any = reference_driver(
-        overlay,
-        reach,
-        base=base,
-        described=described,
-        limits=limits,
-        open_target=opener,
-        sizes=sizes,
+        overlay, reach, base=base, described=described, means=means, sizes=sizes
     )
     return MosaicDriver(mosaic, references, members, described, document)
 

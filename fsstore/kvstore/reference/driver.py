@@ -323,14 +323,14 @@ def reference_driver(
     *,
     base: KvPrefix | None,
     described: str,
-    limits: Limits | None = None,
-    open_target: OpenTarget = open_with_spec,
+    means: tuple[Limits, OpenTarget] | None = None,
     sizes: Mapping[str, int] | None = None,
 ) -> KvDriver:
     """Return the key-value store over an opened set; `base` is the directory it lies in.
 
     `sizes` are those of targets that have been scanned, by URL.
     """
+    limits, open_target = means or (Limits(), open_with_spec)
     targets = Targets(
         open_target,
         policy_of(base, members),
@@ -338,7 +338,7 @@ def reference_driver(
         check_prefixes(members.get("targets") or {}),
         reveal(members.get("rewrite")) or {},
     )
-    waits, limits = _waits(overlay, targets), limits or Limits()
+    waits = _waits(overlay, targets)
     fetcher = Fetcher(targets, limits if waits else limits.near, described, sizes or {})
     return ReferenceDriver(overlay, fetcher, waits=waits, members=members)
 

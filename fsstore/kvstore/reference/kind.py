@@ -30,7 +30,6 @@ from fsstore.kvstore.reference.target.targets import (
     OpenTarget,
     check_prefixes,
     open_in,
-    open_with_spec,
 )
 from fsstore.values.json_value import Fields, Json, array_of, expected, obj, optional, string
 from fsstore.values.url import encode_path
@@ -111,8 +110,8 @@ class ReferenceKind(AdapterKind):
         base = opening.base
         if base is None:
             raise JsonError('The "reference" key-value store needs a base')
-        limits, opener = limits_from(opening.resources), open_in(opening.context)
-        return await open_reference(base, opening.members, limits=limits, open_target=opener)
+        means = limits_from(opening.resources), open_in(opening.context)
+        return await open_reference(base, opening.members, means)
 
 
 KIND = ReferenceKind()
@@ -121,9 +120,7 @@ KIND = ReferenceKind()
 async def open_reference(
     base: KvPrefix,
     members: Mapping[str, Any],
-    *,
-    limits: Limits | None = None,
-    open_target: OpenTarget = open_with_spec,
+    means: tuple[Limits, OpenTarget] | None = None,
 ) -> KvDriver:
     """Return the key-value store of the set at `base`."""
     features = base.driver.features
@@ -144,7 +141,6 @@ async def open_reference(
         overlay,
         members,
         base=parent,
-        limits=limits,
-        open_target=open_target,
         described=f"reference set {base.describe()}",
+        means=means,
     )
