@@ -147,18 +147,28 @@ def start_or_drive(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
 
 def _begin(makes: list[Callable[[], Coroutine[Any, Any, T]]], future: Future[T]) -> None:
     """Begin on the event loop what nobody has begun."""
-    while makes and not future.done():
-        futures.follow(future, execution.start(makes.pop()()))
+    make = _taken(makes)
+    if make is not None and not future.done():
+        futures.follow(future, execution.start(make()))
 
 
 def _drive(makes: list[Callable[[], Coroutine[Any, Any, T]]], future: Future[T]) -> None:
     """Make here what nobody has begun, unless that would wait."""
     has_asked()
-    while makes and not future.done():
-        make = makes.pop()
-        try:
-            futures.resolve(future, execution.drive(make()))
-        except execution.MayWait:
-            futures.follow(future, execution.start(make()))
-        except Exception as error:  # noqa: BLE001  # the future carries it
-            futures.fail(future, error)
+    make = _taken(makes)
+    if make is None or future.done():
+        return
+    try:
+        futures.resolve(future, execution.drive(make()))
+    except execution.MayWait:
+        futures.follow(future, execution.start(make()))
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+
+
+def _taken(makes: list[R]) -> R | None:
+    """Return what is to be made to the one thread that comes first, and None to all others."""
+    try:
+        return makes.pop()
+    except IndexError:
+        return None
