@@ -32,6 +32,7 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.reference.document.json_refs import from_mapping
 from fsstore.kvstore.reference.kind import KIND, open_reference
 from fsstore.kvstore.reference.state.set_state import State
+from fsstore.kvstore.reference.target.targets import open_with_spec
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
 
@@ -52,7 +53,8 @@ def stored(refs, contents, *, double=Recording, limits=None, **members):
     for name, value in contents.items():
         run(base.write(name, value))
     watched = double(inner)
-    opened = run(open_reference(KvPrefix(watched, "dir/refs.json"), members, limits=limits))
+    means = (limits or Limits(), open_with_spec)
+    opened = run(open_reference(KvPrefix(watched, "dir/refs.json"), members, means))
     if hasattr(watched, "reset"):
         watched.reset()
     return opened, watched
