@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -46,6 +48,20 @@ def opened(codecs, values, threads=2):
     store = ts.open(spec, create=True).result()
     store.write(values).result()
     return store
+
+
+def counted_reads(monkeypatch, then):
+    """Have `then(number)` awaited after each batch that a store in memory answers; return what counts them."""
+    plain, counted = MemoryDriver.read_many, SimpleNamespace(number=0)
+
+    async def read_many(self, reads):
+        answers = await plain(self, reads)
+        counted.number += 1
+        await then(counted.number)
+        return answers
+
+    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    return counted
 
 
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
@@ -146,22 +162,18 @@ def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatc
     store = opened(codecs, np.full((64, 32), 1, "i4"))
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
-    plain, changing, count = MemoryDriver.read_many, [], 0
+    changing = []
 
-    async def read_many(self, reads):
-        nonlocal count
-        answers = await plain(self, reads)
-        count += 1
-        if count in changing:
-            await store.kvstore.write("c/0/0", versions[count % 3])
-        return answers
+    async def change(number):
+        if number in changing:
+            await store.kvstore.write("c/0/0", versions[number % 3])
 
     tune("chunk", QUEUE_FETCH_BYTES=640)
-    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    counted = counted_reads(monkeypatch, change)
     mixed = 0
     for first in range(1, 14, 2):
         store.kvstore["c/0/0"] = versions[0]
-        changing[:], count = [first, first + 2], 0
+        changing[:], counted.number = [first, first + 2], 0
         reads = [store[number % 5 :, number:].read() for number in range(boxes)]
         changed_before = False
         for number, read in enumerate(reads):
@@ -187,18 +199,14 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
     sound, version = [bytes(each.kvstore["c/0/0"]) for each in (store, other)]
     outside = np.array((len(sound) + 99, 64), np.uint64)  # the last entry of the shard
     damaged = sound[:-16] + outside.tobytes()
-    plain, changing, count = MemoryDriver.read_many, [], 0
+    changing = []
 
-    async def read_many(self, reads):
-        nonlocal count
-        answers = await plain(self, reads)
-        count += 1
-        if count in changing:
-            await store.kvstore.write("c/0/0", version if count == changing[0] else sound)
-        return answers
+    async def change(number):
+        if number in changing:
+            await store.kvstore.write("c/0/0", version if number == changing[0] else sound)
 
     tune("chunk", QUEUE_FETCH_BYTES=fetched_bytes)
-    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    counted = counted_reads(monkeypatch, change)
     failed = seen = 0
     for first, then in (
         (2, 4),
@@ -212,7 +220,7 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
         (999, 999),
     ):
         store.kvstore["c/0/0"] = damaged
-        changing[:], count = [first, then], 0
+        changing[:], counted.number = [first, then], 0
         reads = [store[number % 5 : 32 - 16 * (number % 3 > 0), number:].read() for number in range(12)]
         for read in reads:
             try:
@@ -231,18 +239,16 @@ def test_joint_reads_beside_damage_of_a_shard_never_at_rest(monkeypatch):
     store = opened(CHAINS["plain"], np.full((64, 32), 1, "i4"))
     damaged = bytes(store.kvstore["c/0/0"])[:-16] + np.array((6000, 64), np.uint64).tobytes()
     store.kvstore["c/0/0"] = damaged
-    plain, busy = MemoryDriver.read_many, False
+    busy = False
 
-    async def read_many(self, reads):
+    async def change(_number):
         nonlocal busy
-        answers = await plain(self, reads)
         if not busy:
             busy = True
             await store.kvstore.write("c/0/0", damaged)
             busy = False
-        return answers
 
-    monkeypatch.setattr(MemoryDriver, "read_many", read_many)
+    counted_reads(monkeypatch, change)
     reads = [store[: 16 * (number + 1), 1:].read() for number in range(3)]
     for read in reads[:2]:
         with pytest.raises(
