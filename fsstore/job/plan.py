@@ -7,7 +7,7 @@ second gathers them.  Then each byte is read twice and written twice, whatever t
 
 A worker holds the values of a box, and beside them what is under way: first the chunks that it reads, encoded and
 decoded, and then those that it writes.  It never holds more than its memory, unless a single chunk does.
-Workers share three quarters of the memory of a job: threads keep some of what they have freed, to use it again.
+Workers share two thirds of the memory of a job: threads keep some of what they have freed, to use it again.
 
 Memory says how large a box may be, and nothing here says how long it takes: that is found while the job runs.  Boxes
 are cut into pieces, the thinnest slabs that read nothing twice, and a task is as many of them as take a few seconds.

@@ -6,9 +6,7 @@ PIECE_KEYS = 256
 PIECE_BYTES = 16 * 1024 * 1024  # of a piece that copies keys, for the same reason
 KEYS_ASKED = 1000  # whose size is asked together: a page of a listing
 COPIED_COPIES = 2  # of each chunk that is read or written, when memory is shared out: encoded and decoded
-MEMORY_OF_TASKS = (
-    0.75  # of what a job may take: the rest is what threads keep of memory that was freed, to use again
-)
+MEMORY_OF_TASKS = 0.65  # of what a job may take: threads keep the rest, memory that was freed, to use again
 VERIFIED_COPIES = 4  # of a box that are in memory: both arrays, and what comparing them takes
 READS_BEFORE_STAGING = 2.0  # times that a chunk may be read before copying by way of a staged file is cheaper
 MAPPED_FROM_BYTES = 1 << 20  # of a file that is mapped; a smaller one is read sooner than it is mapped

@@ -254,8 +254,6 @@ def test_truncated_archives(zip_builder):
 FUZZED = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_size=1, max_size=6)
 
 
-# Hypothesis collects garbage here, and finds a socket that a test of servers before this one has left
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @given(FUZZED, st.booleans())
 def test_flipped_bytes_never_crash(zip_builder, flips, wide):
     """Damage gives the right bytes or an error of ours, quickly."""

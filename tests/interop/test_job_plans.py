@@ -113,7 +113,7 @@ def test_chunks_that_do_not_fit_are_taken_one_at_a_time(tmp_path, monkeypatch):
     monkeypatch.setitem(work.WORK, "box", counted)
     ts.copy(array, tmp_path / "b", schema={"codec": "gzip"}, max_memory="100kB").result()
     assert most[0] == 1
-    ts.copy(array, tmp_path / "c", schema={"codec": "gzip"}, max_memory="3MB").result()
+    ts.copy(array, tmp_path / "c", schema={"codec": "gzip"}, max_memory="3500kB").result()
     assert most[0] == 2
 
 
