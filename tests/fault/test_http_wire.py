@@ -7,7 +7,8 @@ import zlib
 import pytest
 
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
-from fsstore.kvstore.web.wire import ANYTHING, Connection, Want
+from fsstore.kvstore.web.exchange import ANYTHING, Want
+from fsstore.kvstore.web.wire import Connection
 from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 2
