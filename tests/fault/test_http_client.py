@@ -55,6 +55,25 @@ def environment(monkeypatch):
         monkeypatch.delenv(name.upper(), raising=False)
 
 
+@pytest.fixture(autouse=True, params=["loop", "thread"])
+def side(request, monkeypatch):
+    """Who makes requests: the event loop, or a thread without one, which leaves to it what may take long."""
+    if request.param == "loop":
+        return
+    get = HttpClient.get
+
+    async def get_there(client, *asked):
+        try:
+            return await execution.offload(lambda: execution.drive(get(client, *asked)))
+        except execution.MayWait:
+            return await get(client, *asked)
+
+    monkeypatch.setattr(HttpClient, "get", get_there)
+
+
+ON_LOOP = pytest.mark.parametrize("side", ["loop"], indirect=True)
+
+
 def moved(place, status=302):
     """Return a redirect."""
     return f"HTTP/1.1 {status} Moved\r\nLocation: {place}\r\nContent-Length: 3\r\n\r\nbye".encode("latin-1")
@@ -150,6 +169,7 @@ def test_an_answer_that_more_came_with_may_be_that_to_the_request_before():
     assert script.connections == 3
 
 
+@ON_LOOP
 def test_a_connection_rests_after_a_long_answer():
     """What a server sends behind a long answer may be in its buffers yet: the connection is not used at once."""
     value = bytes(200_000)
@@ -197,6 +217,7 @@ def test_a_connection_closed_while_idle_is_replaced():
     assert asking(use).body == b"0123"
 
 
+@ON_LOOP
 def test_few_connections_are_kept():
     """Of many servers, the ones asked last: the others hear that nobody will ask again."""
 
@@ -217,6 +238,7 @@ def test_few_connections_are_kept():
     execution.call(run())
 
 
+@ON_LOOP
 def test_silence_is_noticed_on_a_connection_that_was_idle():
     """In the time that is allowed to an answer, however long connections are kept."""
     script = Script(PLAIN, b"")
@@ -235,6 +257,7 @@ def test_silence_is_noticed_on_a_connection_that_was_idle():
     assert script.connections == 1
 
 
+@ON_LOOP
 def test_connections_that_nobody_uses_are_closed():
     """A server is not held to connections for longer than they are worth."""
 
@@ -275,6 +298,7 @@ def test_garbage_is_asked_for_again():
     assert script.connections == 1 + FAST.max_retries
 
 
+@ON_LOOP
 def test_many_servers_are_asked_together():
     """Each has connections of its own, and none hears of another."""
 
@@ -300,6 +324,7 @@ def test_many_servers_are_asked_together():
     assert asking(use) == ([b"0123"] * 200, 200)
 
 
+@ON_LOOP
 def test_requests_to_a_far_server_are_under_way_together():
     """As many as the context says, and without threads: the server answers when it has heard of all."""
     script = Script(hold=100)
@@ -358,7 +383,7 @@ def test_redirects_end():
         with pytest.raises(FailedPreconditionError, match="leaves HTTP"):
             ask(Script(moved(place)))
     with pytest.raises(StoreError):
-        ask(Script(moved("http://h h/")))
+        ask(Script(*[moved("http://h h/")] * 2))
 
 
 def test_an_answer_that_leads_nowhere_is_an_answer():
@@ -597,6 +622,7 @@ def test_a_name_that_is_not_found(monkeypatch, errno, error):
         execution.call(KvPrefix(driver, "/").read("k"))
 
 
+@ON_LOOP
 def test_a_server_that_does_not_accept_is_given_up(monkeypatch):
     """The time to connect is bounded."""
 

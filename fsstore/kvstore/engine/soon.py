@@ -1,7 +1,7 @@
 """Single reads that the thread which waits for them makes itself, while a server answers soon.
 
-A step between threads costs about as much as a near server takes.  What does not come within a moment, or fails in a
-way that may pass, is left to the event loop, which asks again with all the time that there is.
+A step between threads costs about as much as a near server takes.  An answer that does not come within a moment, or
+a failure that may pass, is left to the event loop, which asks again with all the time that there is.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from urllib.parse import urldefrag, urljoin
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
 from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, ROUTES_KEPT
 from fsstore.kvstore.web.exchange import Exchange, Reply, Want
-from fsstore.kvstore.web.kept import Kept
+from fsstore.kvstore.web.kept import KeptConnections
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.kvstore.web.socket_wire import SocketDial
 from fsstore.redaction import redact_url
@@ -57,7 +57,7 @@ def check_able(url: str, headers: Mapping[str, str]) -> None:
 class HttpClient:
     """Requests over kept connections.  Used on one event loop at a time; another loop starts with none.
 
-    Threads may drive it without a loop once one has used it, and are told to leave to that what may take long.
+    Threads may drive it without a loop, and are told to leave to one what may take long.
     """
 
     drives = True
@@ -74,10 +74,8 @@ class HttpClient:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
         self._idle_s, self._follow, self._judge, self._most = idle_s, follow, judge, most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._forks = -1  # of the process whose loop that is
-        self.kept = Kept(most)
-        self._dial = Dial(idle_s, CONNECTION_KEPT_S, judge)
-        self._here: tuple[Kept, Dial] = self.kept, self._dial
+        self._forks = fork.process.forks
+        self.kept, self._dial, self._here = self._made()
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
         self._distrusted: set[str] = set()
@@ -132,7 +130,9 @@ class HttpClient:
             found._distrusted.clear()
         found._distrusted.add(origin)
 
-    async def _ask(self, kept: Kept, origin: str, connection: Exchange, request: bytes, want: Want) -> Reply:
+    async def _ask(
+        self, kept: KeptConnections, origin: str, connection: Exchange, request: bytes, want: Want
+    ) -> Reply:
         reply = await connection.ask(request, want)
         if origin in self._distrusted:
             connection.leave()
@@ -140,10 +140,10 @@ class HttpClient:
             kept.keep(connection, origin)
         return reply
 
-    def _side(self) -> tuple[Kept, Dial]:
+    def _side(self) -> tuple[KeptConnections, Dial]:
         """Return what keeps and what makes connections where this runs: on an event loop, or on a thread without one.
 
-        A thread has connections of its own beside those of the loop that was used last, whose process this must be.
+        Threads share connections of their own, and know what names the loop has looked up.
         """
         if execution.must_not_wait():
             if self._forks != fork.process.forks:
@@ -151,12 +151,16 @@ class HttpClient:
             return self._here
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self.kept = loop, Kept(self._most)
-            self._dial = Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
-            self._here = Kept(self._most, loop), SocketDial(self._dial, self._idle_s, self._judge)
-            self._forks = fork.process.forks
+            self._loop, self._forks = loop, fork.process.forks
+            self.kept, self._dial, self._here = self._made()
             weakref.finalize(self, _close_all, self.kept, loop).atexit = False
         return self.kept, self._dial
+
+    def _made(self) -> tuple[KeptConnections, Dial, tuple[KeptConnections, Dial]]:
+        """Return what keeps and makes connections on a loop, and what does on threads."""
+        dial = Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
+        here = SocketDial(dial, self._idle_s, self._judge)
+        return KeptConnections(self._most), dial, (KeptConnections(self._most, close_themselves=False), here)
 
     def _route(self, origin: str) -> Route:
         """Return the way to an origin."""
@@ -209,7 +213,7 @@ def _target(url: str, place: str) -> str:
     return target
 
 
-def _close_all(kept: Kept, loop: asyncio.AbstractEventLoop) -> None:
+def _close_all(kept: KeptConnections, loop: asyncio.AbstractEventLoop) -> None:
     def close() -> None:
         for connection in kept:
             connection.close()

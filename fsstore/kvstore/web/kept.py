@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import weakref
 from time import monotonic
 
 from fsstore.kvstore.tuning import CONNECTION_KEPT_S
 from fsstore.kvstore.web.exchange import Exchange
-from fsstore.runtime import fork
+from fsstore.runtime import execution, fork
 
-__all__ = ["Kept"]
+__all__ = ["KeptConnections"]
 
 
-class Kept(dict[Exchange, str]):
+class KeptConnections(dict[Exchange, str]):
     """Idle connections with their origins, at most `most`; the one used last is the last.
 
-    An event loop closes old ones of threads; those of its own close themselves.
+    Those of an event loop close themselves when nobody has used them for long; that of fsstore closes the others.
     """
 
-    def __init__(self, most: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
+    def __init__(self, most: int, *, close_themselves: bool = True) -> None:
         super().__init__()
-        self._most, self._loop, self._lock = most, loop, fork.brief_lock()
-        self._is_seen_to = False
+        self._most, self._lock = most, fork.brief_lock()
+        self._is_seen_to = close_themselves
 
     def take(self, origin: str, *, trusted: bool) -> Exchange | None:
         """Return the connection to a server that was used last of those that have rested, and keep it no longer."""
@@ -50,10 +49,10 @@ class Kept(dict[Exchange, str]):
                 first = next(iter(self))
                 del self[first]
                 first.close()
-        if self._loop is not None and not self._is_seen_to:
+        if not self._is_seen_to:
             self._is_seen_to = True
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                self._loop.call_soon_threadsafe(_see_to, weakref.ref(self), self._loop)
+            loop = execution.loop()
+            loop.call_soon_threadsafe(_see_to, weakref.ref(self), loop)
 
     def close_old(self) -> None:
         """Close what nobody has used for long."""
@@ -65,7 +64,7 @@ class Kept(dict[Exchange, str]):
             self._is_seen_to = bool(self)
 
 
-def _see_to(kept: weakref.ref[Kept], loop: asyncio.AbstractEventLoop) -> None:
+def _see_to(kept: weakref.ref[KeptConnections], loop: asyncio.AbstractEventLoop) -> None:
     """Close old connections from time to time, as long as there are any."""
 
     def look() -> None:

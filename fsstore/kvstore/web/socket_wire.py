@@ -11,6 +11,7 @@ import contextlib
 import select
 import socket
 import ssl
+import weakref
 from collections.abc import Sequence
 from time import monotonic
 
@@ -19,17 +20,22 @@ from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.kvstore.web.route import Dial, Judge, Route
 from fsstore.runtime import execution
 
-__all__ = ["SocketDial"]
+__all__ = ["SocketConnection", "SocketDial"]
 
 
 class SocketConnection(Exchange):
     """A connection of the thread that asks.  Its coroutines never wait: they block, or raise `MayWait`."""
 
     def __init__(self, made: socket.socket) -> None:
-        self._socket = made
+        self._hold(made)
         super().__init__()
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread.register(made.fileno(), select.POLLIN)
+
+    def _hold(self, made: socket.socket) -> None:
+        """Use a socket, which is closed also where Ctrl-C leaves this behind."""
+        self._socket, self._finish_socket = made, weakref.finalize(self, made.close)
+        self._finish_socket.atexit = False
 
     def connect(self, address: str, port: int, moment_s: float) -> None:
         """Connect the socket, which is as patient from then on."""
@@ -43,7 +49,12 @@ class SocketConnection(Exchange):
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on; an end of the connection that TLS does not tell is an error."""
-        self._socket = context.wrap_socket(self._socket, server_hostname=name, suppress_ragged_eofs=False)
+        secured = context.wrap_socket(
+            self._socket, server_hostname=name, do_handshake_on_connect=False, suppress_ragged_eofs=False
+        )
+        self._finish_socket.detach()
+        self._hold(secured)
+        secured.do_handshake()
 
     async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
         """Return the response to a request, or raise `MayWait` if it does not come within a moment."""
@@ -90,11 +101,7 @@ class SocketConnection(Exchange):
     def close(self) -> None:
         """Close the connection."""
         self.open = False
-        self._socket.close()
-
-    def __del__(self) -> None:
-        """Close what Ctrl-C left behind."""
-        self._socket.close()
+        self._finish_socket()
 
 
 class SocketDial(Dial):
