@@ -56,21 +56,24 @@ def environment(monkeypatch):
 
 
 @pytest.fixture(autouse=True, params=["loop", "thread"])
-def side(request, monkeypatch):
-    """Who makes requests: the event loop, or a thread without one, which leaves to it what may take long."""
+def side(request, monkeypatch, tune):
+    """Who makes requests: the event loop, or a thread without one, which may leave to it what may take long."""
     if request.param == "loop":
         return
+    tune("kvstore", MOMENT_S=5.0)
+    left = execution.MayWait if request.param == "thread, then loop" else ()
     get = HttpClient.get
 
     async def get_there(client, *asked):
         try:
             return await execution.offload(lambda: execution.drive(get(client, *asked)))
-        except execution.MayWait:
+        except left:
             return await get(client, *asked)
 
     monkeypatch.setattr(HttpClient, "get", get_there)
 
 
+LEFT_TO_LOOP = pytest.mark.parametrize("side", ["loop", "thread, then loop"], indirect=True)
 ON_LOOP = pytest.mark.parametrize("side", ["loop"], indirect=True)
 
 
@@ -274,6 +277,7 @@ def test_connections_that_nobody_uses_are_closed():
 
 
 @pytest.mark.parametrize("answer", [PLAIN[:-1], PLAIN[:20], b""])
+@LEFT_TO_LOOP
 def test_a_response_that_stops_is_an_error(answer):
     """A server that falls silent within a response is given up after the idle time, at each try."""
     with pytest.raises(UnavailableError, match="silent"):
@@ -375,6 +379,7 @@ def test_a_server_may_send_on_to_itself_without_the_user():
     assert told == [basic("me", "pw"), basic("me", "pw"), basic("other", "x")]
 
 
+@LEFT_TO_LOOP
 def test_redirects_end():
     """A circle is an error, and so is a way out of HTTP."""
     with pytest.raises(FailedPreconditionError, match="more than 10"):
@@ -425,6 +430,27 @@ def test_a_hop_may_be_refused():
 
 
 # what is sent
+
+
+@LEFT_TO_LOOP
+def test_addresses_are_judged_before_they_are_connected_to():
+    """Whoever connects; a server at one that is refused hears nothing."""
+    script, judged = Script(), []
+
+    def judge(origin, address):
+        judged.append((origin, address))
+        if len(judged) > 1:
+            raise PermissionDeniedError("not there")
+
+    async def use(get):
+        async with script.listening() as port, Script().listening() as other:
+            origins = [f"http://127.0.0.1:{each}" for each in (port, other)]
+            assert [(await get(origins[0] + "/k")).body for _ in range(2)] == [b"0123"] * 2
+            with pytest.raises(PermissionDeniedError, match="not there"):
+                await get(origins[1] + "/k")
+            assert set(judged) == {(origin, "127.0.0.1") for origin in origins}
+
+    asking(use, judge=judge)
 
 
 def test_users_in_urls_are_authorised():
@@ -552,6 +578,7 @@ def places(*addresses):
     return look_up
 
 
+@LEFT_TO_LOOP
 def test_a_name_with_several_addresses_is_looked_up_once(monkeypatch):
     """The server listens at one of them, and the requests of a crowd ask for the name once."""
     asked = []
@@ -610,6 +637,7 @@ def test_an_address_that_does_not_answer_holds_nobody_up():
 @pytest.mark.parametrize(
     ("errno", "error"), [(socket.EAI_NONAME, FailedPreconditionError), (socket.EAI_AGAIN, UnavailableError)]
 )
+@LEFT_TO_LOOP
 def test_a_name_that_is_not_found(monkeypatch, errno, error):
     """A name that does not exist is an error at once; a name server that fails may recover."""
 
@@ -709,6 +737,7 @@ def test_some_servers_are_reached_without_the_proxy(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "error"), [(407, PermissionDeniedError), (503, UnavailableError), (405, UnimplementedError)]
 )
+@LEFT_TO_LOOP
 def test_a_proxy_may_refuse_a_tunnel(monkeypatch, status, error):
     """What it answers is no answer of the server."""
     proxy = Proxy(refusal=b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
@@ -722,6 +751,7 @@ def test_a_proxy_may_refuse_a_tunnel(monkeypatch, status, error):
     assert b"Proxy-Authorization: Basic" in proxy.heads[0]
 
 
+@LEFT_TO_LOOP
 def test_what_follows_the_answer_of_a_proxy_is_not_the_server(monkeypatch):
     """Bytes that came before TLS began could be anybody's: the tunnel is not used."""
     proxy = Proxy(refusal=b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
@@ -815,6 +845,7 @@ def test_certificates_are_checked_as_the_environment_says(monkeypatch, authority
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "other.invalid"])
+@LEFT_TO_LOOP
 def test_a_certificate_that_is_not_good_is_refused_at_once(monkeypatch, authority, name):
     """One of nobody we trust, or of another server: no value, and no second try."""
     root, context = authority
@@ -855,6 +886,7 @@ def test_tls_through_a_proxy(monkeypatch, authority):
     assert len(proxies[0].heads) == script.connections == 1
 
 
+@LEFT_TO_LOOP
 def test_a_server_that_does_not_speak_tls_is_unavailable(authority):
     """And so is one that hangs up while it is greeted."""
     with pytest.raises(StoreError):

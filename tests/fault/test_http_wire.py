@@ -3,12 +3,14 @@
 import asyncio
 import gzip
 import socket
+import time
 import zlib
 
 import pytest
 
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
 from fsstore.kvstore.web.exchange import ANYTHING, Want
+from fsstore.kvstore.web.kept import KeptConnections
 from fsstore.kvstore.web.socket_wire import SocketConnection
 from fsstore.kvstore.web.wire import Connection
 from fsstore.runtime import execution
@@ -108,6 +110,15 @@ class Pieces:
         """Close."""
         for each in self._pair:
             each.close()
+
+
+class Slow(Pieces):
+    """A socket on which each piece takes some milliseconds."""
+
+    def recv_into(self, room):
+        """Receive a piece."""
+        time.sleep(0.004)
+        return super().recv_into(room)
 
 
 def told_by_thread(answer, *, want=ANYTHING, size=10**9, end=False):
@@ -340,3 +351,80 @@ def test_a_connection_that_ends_within_a_response_is_an_error(told, answer):
     """Half a value is not handed out."""
     with pytest.raises(ConnectionError):
         told(answer, end=True)
+
+
+def test_an_answer_that_trickles_is_left_to_the_loop(tune):
+    """A thread waits for a moment, and for what comes at the pace of a line, however large it is."""
+    tune("kvstore", MOMENT_S=0.02)
+    connection = SocketConnection(Slow(ANSWERS["length"], 1, end=False))
+    with pytest.raises(execution.MayWait):
+        execution.drive(connection.ask(b"GET /"))
+    assert not connection.open
+    value = bytes(2_000_000)
+    answer = OK + b"Content-Length: %d\r\n\r\n" % len(value) + value
+    connection = SocketConnection(Slow(answer, 100_000, end=False))
+    assert bytes(execution.drive(connection.ask(b"GET /")).body) == value
+    connection.close()
+
+
+def kept(*answers, most=3):
+    """Return connections of threads, and what keeps those that have answered."""
+    found, keeper = [], KeptConnections(most, close_themselves=False)
+    for answer in answers:
+        found.append(SocketConnection(Pieces(answer, 10**9, end=False)))
+        execution.drive(found[-1].ask(b"GET /"))
+        keeper.keep(found[-1], "http://h")
+    return found, keeper
+
+
+def test_few_connections_of_threads_are_kept():
+    """Those used last, each for one request at a time."""
+    made, keeper = kept(*[ANSWERS["length"]] * 5)
+    assert [each.open for each in made] == [False] * 2 + [True] * 3
+    assert keeper.take("http://other", trusted=True) is None
+    taken = [keeper.take("http://h", trusted=True) for _ in range(4)]
+    assert taken == [*made[:1:-1], None]
+    for each in made:
+        each.close()
+
+
+def test_a_connection_of_a_thread_rests_after_a_long_answer():
+    """What a server sends behind it may be on its way."""
+    value = bytes(200_000)
+    [connection], keeper = kept(OK + b"Content-Length: %d\r\n\r\n" % len(value) + value)
+    connection.last_active += 10
+    assert keeper.take("http://h", trusted=True) is None
+    connection.last_active -= 11
+    assert keeper.take("http://h", trusted=True) is connection
+    connection.close()
+
+
+def test_connections_that_no_thread_uses_are_closed(tune):
+    """The event loop does that, however little is asked."""
+    tune("kvstore", CONNECTION_KEPT_S=0.02)
+    made, keeper = kept(*[ANSWERS["length"]] * 2)
+    deadline = time.monotonic() + 20
+    while any(each.open for each in made) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not keeper
+    assert not any(each.open for each in made)
+
+
+def test_servers_that_send_more_than_they_were_asked_for_are_told_of():
+    """Whether bytes have come or the end of the connection is seen when it is not used again."""
+    heard = []
+    for sent, count in ((b"HTTP/1.1 200 OK", 1), (b"", 0)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pieces = Pieces(ANSWERS["length"], 10**9, end=False)
+            pieces.fileno, pieces.recv = ours.fileno, ours.recv
+            connection = SocketConnection(pieces)
+            execution.drive(connection.ask(b"GET /"))
+            connection.when_unasked = lambda: heard.append(1)
+            assert connection.clean
+            theirs.sendall(sent)
+            theirs.shutdown(socket.SHUT_WR)
+            assert not connection.clean
+            connection.leave()
+            assert len(heard) == count
+            heard.clear()

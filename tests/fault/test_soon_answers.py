@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -143,6 +144,17 @@ def test_answers_are_the_same(site):
     with pytest.raises(ts.errors.PermissionDeniedError, match="/a"):
         store.read("a").result()
     assert used(store)["a"] == b"alpha"
+
+
+def test_errors_show_no_secret(site):
+    """Headers and queries may be credentials, whichever thread they are sent by."""
+    store = used(opened(site, headers=["Authorization: s3cret"]), 6)
+    for status in (403, 400):
+        site.refusals = [status]
+        with pytest.raises(ts.errors.StoreError) as caught:
+            store.read("a").result()
+        assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+        used(store, 6)
 
 
 def test_what_is_begun_together_is_under_way_together(site):

@@ -49,6 +49,8 @@ class SocketConnection(Exchange):
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
         """Speak TLS from now on; an end of the connection that TLS does not tell is an error."""
+        if not self.open:
+            raise ConnectionResetError("the connection is closed")
         secured = context.wrap_socket(
             self._socket, server_hostname=name, do_handshake_on_connect=False, suppress_ragged_eofs=False
         )
