@@ -118,7 +118,7 @@ class Combined:
                 raise StoreError(f"Cannot rewrite {quote(url)} to {quote(made)}: that is no URL")
             return made
 
-        mosaic = _mosaic_with(self.mosaic, changed_url)
+        mosaic = replace(_mosaic_with(self.mosaic, changed_url), as_scanned=False)
         batch = None if self.batch is None else _batch_with(self.batch, changed_url)
         return Combined(mosaic, self.report, batch, self.place, self.wishes)
 
@@ -134,7 +134,7 @@ class Combined:
         problems = list(found.problems)
         for url, why in execution.call(changes_of(driver)).items():
             if url not in known:
-                problems.append(Problem(url, f"the file {why} since it was scanned"))
+                problems.append(Problem(url, why))
         if decode:
             store = _shown(driver)
             damaged = chain(undecodable(refs, store), undecodable_pieces(driver, store))
@@ -173,7 +173,10 @@ class Combined:
         move = moving(self.place, await beside(base), relative)
         as_json = how == "mosaic.json" or (how is None and name.endswith(".json"))
         batch = None if self.batch is None else moved_batch(self.batch, move)
-        data = document_bytes(moved_mosaic(self.mosaic, move), batch, self.wishes, as_json=as_json)
+        mosaic = moved_mosaic(self.mosaic, move)
+        if relative is not None:  # the files may be others there
+            mosaic = replace(mosaic, as_scanned=False)
+        data = document_bytes(mosaic, batch, self.wishes, as_json=as_json, place=base)
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
@@ -217,12 +220,12 @@ async def dataset_at(base: KvPrefix) -> Combined | None:
 
 
 def document_bytes(
-    mosaic: Mosaic, batch: FileBatch | None, wishes: Mapping[str, Any], *, as_json: bool
+    mosaic: Mosaic, batch: FileBatch | None, wishes: Mapping[str, Any], *, as_json: bool, place: KvPrefix
 ) -> bytes:
-    """Return the document of a dataset, with what is needed to add files, where that is known."""
+    """Return the document of a dataset for a place, with what is needed to add files, where that is known."""
     header, columns = ({}, {}) if batch is None else batch_columns(batch)
     kept = replace(mosaic, facts={**mosaic.facts, "options": dict(wishes), "scan": header})
-    stored: StoredColumns = stored_of(kept, columns)
+    stored: StoredColumns = stored_of(kept, columns, place)
     return to_bytes(stored, as_json=as_json)
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "AnswersSoon",
     "Borrows",
     "CopiesRanges",
+    "DatesValues",
     "IsMetered",
     "KeepsDirectories",
     "KnowsSizes",
@@ -317,6 +318,16 @@ class TellsModified:
 
     async def modified(self, key: str) -> float | None:
         """Return when the value was modified, in seconds since 1970; None if that is not known."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class DatesValues:
+    """A driver whose generations say when a value was written, and more: on which device, say."""
+
+    __slots__ = ()
+
+    def date_of(self, generation: bytes) -> bytes:
+        """Return the part of a generation that says when; it is the same on another machine that sees the value."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
