@@ -117,7 +117,7 @@ class Slow(Pieces):
 
     def recv_into(self, room):
         """Receive a piece."""
-        time.sleep(0.004)
+        time.sleep(0.002)
         return super().recv_into(room)
 
 
@@ -354,15 +354,16 @@ def test_a_connection_that_ends_within_a_response_is_an_error(told, answer):
 
 
 def test_an_answer_that_trickles_is_left_to_the_loop(tune):
-    """A thread waits for a moment, and for what comes at the pace of a line, however large it is."""
-    tune("kvstore", MOMENT_S=0.02)
-    connection = SocketConnection(Slow(ANSWERS["length"], 1, end=False))
-    with pytest.raises(execution.MayWait):
-        execution.drive(connection.ask(b"GET /"))
-    assert not connection.open
-    value = bytes(2_000_000)
+    """A thread waits for a moment, and for some more where the rest of a value will come in them."""
+    tune("kvstore", MOMENT_S=0.01, MOMENTS=1000)
+    for answer in (ANSWERS["length"], ANSWERS["chunks"], OK + b"Content-Length: 10000000\r\n\r\n" + VALUE):
+        connection = SocketConnection(Slow(answer, 3, end=False))
+        with pytest.raises(execution.MayWait):
+            execution.drive(connection.ask(b"GET /"))
+        assert not connection.open
+    value = bytes(1_000_000)
     answer = OK + b"Content-Length: %d\r\n\r\n" % len(value) + value
-    connection = SocketConnection(Slow(answer, 100_000, end=False))
+    connection = SocketConnection(Slow(answer, 200_000, end=False))
     assert bytes(execution.drive(connection.ask(b"GET /")).body) == value
     connection.close()
 

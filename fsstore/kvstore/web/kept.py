@@ -28,7 +28,8 @@ class KeptConnections(dict[Exchange, str]):
         """Return the connection to a server that was used last of those that have rested, and keep it no longer."""
         with self._lock:
             while (connection := self._last(origin, trusted=trusted)) is not None:
-                del self[connection]
+                if self.pop(connection, None) is None:
+                    continue  # a finalizer has asked meanwhile
                 if trusted and connection.clean and monotonic() - connection.last_active < CONNECTION_KEPT_S:
                     return connection
                 connection.leave()
@@ -36,7 +37,7 @@ class KeptConnections(dict[Exchange, str]):
 
     def _last(self, origin: str, *, trusted: bool) -> Exchange | None:
         """Return the connection to a server that was used last, but not one that has to rest."""
-        for connection, place in reversed(self.items()):
+        for connection, place in [*self.items()][::-1]:
             if place == origin and not (trusted and connection.open and not connection.rested):
                 return connection
         return None
@@ -47,7 +48,7 @@ class KeptConnections(dict[Exchange, str]):
             self[connection] = origin
             if len(self) > self._most:
                 first = next(iter(self))
-                del self[first]
+                self.pop(first, None)
                 first.close()
         if not self._is_seen_to:
             self._is_seen_to = True
@@ -59,7 +60,7 @@ class KeptConnections(dict[Exchange, str]):
         with self._lock:
             for connection in [*self]:
                 if monotonic() - connection.last_active >= CONNECTION_KEPT_S:
-                    del self[connection]
+                    self.pop(connection, None)
                     connection.close()
             self._is_seen_to = bool(self)
 

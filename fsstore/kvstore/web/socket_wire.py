@@ -1,8 +1,8 @@
 """A connection of the thread that waits for the answer: a socket, and no event loop.
 
 Handing a request to the event loop, and being woken by it, costs more than a near server takes to answer.  So a thread
-that waits anyway asks itself, for a moment.  A server that falls silent for longer is left to the event loop by
-`MayWait`, and so is whatever fails while connecting.  Ctrl-C interrupts a socket at once.
+that waits anyway asks itself, for a moment, or some of them while a large value arrives.  An answer that takes longer
+is left to the event loop by `MayWait`, and so is whatever fails while connecting.  Ctrl-C interrupts a socket at once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Sequence
 from time import monotonic
 
-from fsstore.kvstore.tuning import CONNECTION_KEPT_S, MOMENT_S, SLOWEST_LINE
+from fsstore.kvstore.tuning import CONNECTION_KEPT_S, MOMENT_S, MOMENTS
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.kvstore.web.route import Dial, Judge, Route
 from fsstore.runtime import execution
@@ -80,7 +80,7 @@ class SocketConnection(Exchange):
         return reply
 
     def _receive(self) -> None:
-        """Take what arrives within a moment.  A long answer may take more of them, but not one that trickles."""
+        """Take what arrives within a moment, until the answer is late."""
         nbytes = self._socket.recv_into(self.get_buffer(-1))
         if nbytes:
             self._take(nbytes)
@@ -88,8 +88,15 @@ class SocketConnection(Exchange):
             self._finish(self._rest)
         else:
             raise ConnectionResetError("the server closed the connection")
-        if self._reply is None and monotonic() - self._asked > MOMENT_S + self._arrived / SLOWEST_LINE:
+        if self._reply is None and self._is_late():
             raise TimeoutError
+
+    def _is_late(self) -> bool:
+        """Return whether a moment is over, and a few more will not do at the pace so far."""
+        elapsed = monotonic() - self._asked
+        if elapsed <= MOMENT_S or self._body is None:
+            return elapsed > MOMENT_S
+        return elapsed * len(self._body) > MOMENTS * MOMENT_S * self._filled
 
     def leave(self) -> None:
         """Close the connection, after a look at what it is that came unasked: bytes, or only the end."""
