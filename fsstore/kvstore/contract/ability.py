@@ -60,7 +60,7 @@ class ReadsNow:
 class AnswersSoon:
     """A driver of a store that waits, whose reads the thread that waits for them may drive while answers come soon.
 
-    Without an event loop, `read_many` then answers within a moment, so that Ctrl-C is heard, or raises `MayWait`: for
+    Without an event loop, `read_many` then answers within a moment, or hears Ctrl-C meanwhile, or raises `MayWait`: for
     more than one request, or when the answer does not come so soon.
     """
 
