@@ -14,14 +14,14 @@ from fsstore.combine.scan.facts import FileBatch
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import place_of
 from fsstore.combine.tuning import DOCUMENT_HEAD_BYTES
-from fsstore.errors import AlreadyExistsError, StoreError
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.value import is_url
-from fsstore.kvstore.reference.target.location import beside, name_of
+from fsstore.kvstore.reference.target.location import already_there, beside, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_as
 from fsstore.kvstore.reference.tools.report import Report
@@ -181,10 +181,10 @@ class Combined:
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
         elif not overwrite and (await base.read("", 0, 0)).state == "value":
-            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+            raise already_there(base)
         stamp = await base.write("", data, if_equal)
         if stamp.generation == UNKNOWN and if_equal == NO_VALUE:
-            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+            raise already_there(base)
 
     def __repr__(self) -> str:
         """Return what it is."""
