@@ -212,6 +212,30 @@ def test_ctrl_c_is_heard_within_a_moment(site):
     assert used(store)["b"] == b"beta", "nothing is left taken"
 
 
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers that send signals")
+def test_ctrl_c_at_any_moment(site):
+    """It leaves no turn taken, no connection open, and no answer behind that the next request would get."""
+    store = used(opened(site, http_request_concurrency={"limit": 1}), 6)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    heard, before = 0, signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for number in range(60):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 1e-4 + number * 2e-5)
+                assert store.read("ab"[number % 2]).result().value == (b"alpha", b"beta")[number % 2]
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                heard += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert heard
+    assert used(store)["b"] == b"beta"
+
+
 def test_failures_that_pass_are_tried_again(site):
     """As often as the policy says, and not at all without retries."""
     store = used(opened(site), 6)

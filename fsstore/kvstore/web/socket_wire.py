@@ -11,7 +11,6 @@ import contextlib
 import select
 import socket
 import ssl
-import weakref
 from collections.abc import Sequence
 from time import monotonic
 
@@ -23,19 +22,31 @@ from fsstore.runtime import execution
 __all__ = ["SocketConnection", "SocketDial"]
 
 
+class _Closing:
+    """A socket that is closed when Ctrl-C leaves it behind, without a word."""
+
+    def __del__(self) -> None:
+        """Close the socket, if it has got so far as to be one."""
+        with contextlib.suppress(AttributeError):
+            self.close()  # type: ignore[attr-defined]  # those of both classes below
+
+
+class _Socket(_Closing, socket.socket):
+    pass
+
+
+class _SecureSocket(_Closing, ssl.SSLSocket):
+    pass
+
+
 class SocketConnection(Exchange):
     """A connection of the thread that asks.  Its coroutines never wait: they block, or raise `MayWait`."""
 
     def __init__(self, made: socket.socket) -> None:
-        self._hold(made)
+        self._socket = made
         super().__init__()
         made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._unread.register(made.fileno(), select.POLLIN)
-
-    def _hold(self, made: socket.socket) -> None:
-        """Use a socket, which is closed also where Ctrl-C leaves this behind."""
-        self._socket, self._finish_socket = made, weakref.finalize(self, made.close)
-        self._finish_socket.atexit = False
 
     def connect(self, address: str, port: int, moment_s: float) -> None:
         """Connect the socket, which is as patient from then on."""
@@ -51,11 +62,10 @@ class SocketConnection(Exchange):
         """Speak TLS from now on; an end of the connection that TLS does not tell is an error."""
         if not self.open:
             raise ConnectionResetError("the connection is closed")
-        secured = context.wrap_socket(
+        context.sslsocket_class = _SecureSocket
+        self._socket = secured = context.wrap_socket(
             self._socket, server_hostname=name, do_handshake_on_connect=False, suppress_ragged_eofs=False
         )
-        self._finish_socket.detach()
-        self._hold(secured)
         secured.do_handshake()
 
     async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
@@ -110,7 +120,7 @@ class SocketConnection(Exchange):
     def close(self) -> None:
         """Close the connection."""
         self.open = False
-        self._finish_socket()
+        self._socket.close()
 
 
 class SocketDial(Dial):
@@ -145,7 +155,7 @@ class SocketDial(Dial):
         """Return a connection to the first of some addresses that does not refuse it."""
         for address in addresses:
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            connection = SocketConnection(socket.socket(family, socket.SOCK_STREAM))
+            connection = SocketConnection(_Socket(family, socket.SOCK_STREAM))
             with contextlib.suppress(ConnectionRefusedError):
                 connection.connect(address, port, self._moment_s)
                 return connection
