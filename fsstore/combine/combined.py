@@ -14,14 +14,14 @@ from fsstore.combine.scan.facts import FileBatch
 from fsstore.combine.scan.scan_columns import batch_columns, batch_of
 from fsstore.combine.scan.scanning import place_of
 from fsstore.combine.tuning import DOCUMENT_HEAD_BYTES
-from fsstore.errors import AlreadyExistsError, StoreError
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.reference.load import PARQUET_NAMES
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.state.set_state import State
 from fsstore.kvstore.reference.table.value import is_url
-from fsstore.kvstore.reference.target.location import beside, name_of
+from fsstore.kvstore.reference.target.location import already_there, beside, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_as
 from fsstore.kvstore.reference.tools.report import Report
@@ -118,7 +118,7 @@ class Combined:
                 raise StoreError(f"Cannot rewrite {quote(url)} to {quote(made)}: that is no URL")
             return made
 
-        mosaic = _mosaic_with(self.mosaic, changed_url)
+        mosaic = replace(_mosaic_with(self.mosaic, changed_url), as_scanned=False)
         batch = None if self.batch is None else _batch_with(self.batch, changed_url)
         return Combined(mosaic, self.report, batch, self.place, self.wishes)
 
@@ -134,7 +134,7 @@ class Combined:
         problems = list(found.problems)
         for url, why in execution.call(changes_of(driver)).items():
             if url not in known:
-                problems.append(Problem(url, f"the file {why} since it was scanned"))
+                problems.append(Problem(url, why))
         if decode:
             store = _shown(driver)
             damaged = chain(undecodable(refs, store), undecodable_pieces(driver, store))
@@ -173,15 +173,18 @@ class Combined:
         move = moving(self.place, await beside(base), relative)
         as_json = how == "mosaic.json" or (how is None and name.endswith(".json"))
         batch = None if self.batch is None else moved_batch(self.batch, move)
-        data = document_bytes(moved_mosaic(self.mosaic, move), batch, self.wishes, as_json=as_json)
+        mosaic = moved_mosaic(self.mosaic, move)
+        if relative is not None:  # the files may be others there
+            mosaic = replace(mosaic, as_scanned=False)
+        data = document_bytes(mosaic, batch, self.wishes, as_json=as_json, place=base)
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
         elif not overwrite and (await base.read("", 0, 0)).state == "value":
-            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+            raise already_there(base)
         stamp = await base.write("", data, if_equal)
         if stamp.generation == UNKNOWN and if_equal == NO_VALUE:
-            raise AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
+            raise already_there(base)
 
     def __repr__(self) -> str:
         """Return what it is."""
@@ -217,12 +220,12 @@ async def dataset_at(base: KvPrefix) -> Combined | None:
 
 
 def document_bytes(
-    mosaic: Mosaic, batch: FileBatch | None, wishes: Mapping[str, Any], *, as_json: bool
+    mosaic: Mosaic, batch: FileBatch | None, wishes: Mapping[str, Any], *, as_json: bool, place: KvPrefix
 ) -> bytes:
-    """Return the document of a dataset, with what is needed to add files, where that is known."""
+    """Return the document of a dataset for a place, with what is needed to add files, where that is known."""
     header, columns = ({}, {}) if batch is None else batch_columns(batch)
     kept = replace(mosaic, facts={**mosaic.facts, "options": dict(wishes), "scan": header})
-    stored: StoredColumns = stored_of(kept, columns)
+    stored: StoredColumns = stored_of(kept, columns, place)
     return to_bytes(stored, as_json=as_json)
 
 

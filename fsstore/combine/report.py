@@ -14,6 +14,10 @@ _SHOWN = 3
 _KEPT = 20  # names of files that a report keeps of each group
 
 
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count} files"
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """A difference between files: `groups` says which have which value, the first group that of the first file.
@@ -53,7 +57,7 @@ class ArrayReport:
     def __str__(self) -> str:
         """Return a line, and one for each difference."""
         many = f" from {self.sources} sources" if self.how == "layers" else ""
-        head = f"{self.path} {self.shape}: {self.how}{many}, {self.files} files"
+        head = f"{self.path} {self.shape}: {self.how}{many}, {_files(self.files)}"
         return "\n".join([head, *(f"    differs in {each}" for each in self.differences)])
 
 
@@ -80,7 +84,7 @@ class CombineReport:
     def __str__(self) -> str:
         """Return the report as text."""
         sizes = ", ".join(f"{dim}: {size}" for dim, size in self.dims.items())
-        lines = [f"{self.files} files along {sizes or 'no dimension'}"]
+        lines = [f"{_files(self.files)} along {sizes or 'no dimension'}"]
         lines += [str(each) for each in self.arrays.values()]
         lines += [f"problem: {each}" for each in self.problems]
         lines += [f"left out: {url}: {why}" for url, why in self.left_out.items()]

@@ -220,7 +220,9 @@ async def _change(
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")
         whole = await execution.offload(with_copied, whole, mosaic)
         as_json = bytes(answer.value[:4]) != b"PAR1"
-        data = await execution.offload(partial(document_bytes, whole, after, options, as_json=as_json))
+        data = await execution.offload(
+            partial(document_bytes, whole, after, options, as_json=as_json, place=base)
+        )
         stamp = await base.write("", data, answer.generation)
         if stamp.generation != UNKNOWN:
             return report

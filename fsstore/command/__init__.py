@@ -1,7 +1,7 @@
 """The command line: each command parses arguments, calls one door of the library, and prints what that says.
 
 * `change`: commands that move and change: copy, verify, delete, attrs
-* `combining`: commands for datasets of many files: refs combine, refs append
+* `combining`: commands for datasets of many files: refs combine, append, replace, drop
 * `completion`: completions for bash, zsh and fish, made from the table of commands
 * `look`: commands that show pages and times: view, bench
 * `main`: the command line: its commands as one table, and what becomes of errors

@@ -1,4 +1,4 @@
-"""Commands for datasets of many files: `refs combine` and `refs append`."""
+"""Commands for datasets of many files: `refs combine`, `refs append`, `refs replace` and `refs drop`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fsstore.command.output import put, put_json
 from fsstore.command.places import executor_of, place_of, told
 from fsstore.command.usage import UsageError
 
-__all__ = ["APPEND", "COMBINE", "refs_append", "refs_combine"]
+__all__ = ["APPEND", "COMBINE", "DROP", "REPLACE", "refs_append", "refs_combine", "refs_drop", "refs_replace"]
 
 _FILES = (("files",), {"nargs": "+", "metavar": "FILE", "help": "files, or patterns of them"})
 _EXECUTOR = (("--executor",), {"help": "threads, processes, or the address of a dask scheduler"})
@@ -65,11 +65,18 @@ COMBINE: tuple[Any, ...] = (
 )
 
 
-APPEND: tuple[Any, ...] = (
-    (("target",), {"metavar": "TARGET", "help": "a dataset made by `refs combine`"}),
-    _FILES,
-    _EXECUTOR,
-    _JOURNAL,
+_DATASET = (("target",), {"metavar": "TARGET", "help": "a dataset made by `refs combine`"})
+
+APPEND: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR, _JOURNAL)
+
+REPLACE: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR)
+
+DROP: tuple[Any, ...] = (
+    _DATASET,
+    (
+        ("files",),
+        {"nargs": "+", "metavar": "FILE", "help": "files as the dataset has them, or patterns of these"},
+    ),
 )
 
 
@@ -131,3 +138,26 @@ def refs_append(arguments: Namespace) -> int:
         ).result()  # fmt: skip
     _printed(arguments, report)
     return 1 if report.left_out else 0
+
+
+def refs_replace(arguments: Namespace) -> int:
+    """Scan files of a dataset again, and print the report of the whole."""
+    from fsstore import references
+
+    with executor_of(arguments) as executor:
+        report = references.replace(
+            place_of(arguments, arguments.target),
+            arguments.files,
+            executor=executor,
+            progress=told(arguments),
+        ).result()
+    _printed(arguments, report)
+    return 0
+
+
+def refs_drop(arguments: Namespace) -> int:
+    """Take files out of a dataset, and print the report of the rest."""
+    from fsstore import references
+
+    _printed(arguments, references.drop(place_of(arguments, arguments.target), arguments.files).result())
+    return 0

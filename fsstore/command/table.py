@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore.command.combining import APPEND, COMBINE
+from fsstore.command.combining import APPEND, COMBINE, DROP, REPLACE
 
 __all__ = ["COMMANDS", "Command"]
 
@@ -187,6 +187,14 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "refs append", "fsstore.command.combining:refs_append", "add files to a combined dataset",
         "fsstore refs append year.mosaic data/tomorrow.nc", APPEND, _SETS,
+    ),
+    Command(
+        "refs replace", "fsstore.command.combining:refs_replace", "scan files of a combined dataset again",
+        "fsstore refs replace year.mosaic data/one.nc", REPLACE, _SETS,
+    ),
+    Command(
+        "refs drop", "fsstore.command.combining:refs_drop", "take files out of a combined dataset",
+        "fsstore refs drop year.mosaic data/one.nc", DROP, _SETS,
     ),
     Command(
         "refs inspect", "fsstore.command.sets:refs_inspect", "describe a set", "fsstore refs inspect refs.json",

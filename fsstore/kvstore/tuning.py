@@ -76,6 +76,9 @@ FAR_S = 0.004  # that the quickest answer of a far server takes: requests to a n
 SOON_S = 0.025
 # that it gives that answer, since Ctrl-C is heard only then: asking twice where it comes later
 MOMENT_S = 0.1
+# that it gives an answer from a web server which is under way, if as large a share of it has come after one: a thread
+# that hears of nothing but Ctrl-C against receiving some of a value twice
+MOMENTS = 10
 FEWEST_REQUESTS = 4  # under way at once to a server that wants fewer: speed against being refused again
 # of the answers that are under way beside more than the usual requests: memory against rounds of waiting
 REQUESTS_FLIGHT_BYTES = 32 * 2**20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.reference.state.refset import TableSet
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
@@ -20,15 +22,22 @@ from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, s
 
 __all__ = ["mosaic_of", "stored_of"]
 
+_PLACE = "place"
+"""The fact that names where the document was saved.  Elsewhere it is a copy, and its files may be copies, too."""
+
 _SIZE = integer(0, 2**62)
 _STEP = integer(1, 2**62)
 
 
-def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None) -> StoredColumns:
-    """Return a dataset as a header and columns."""
+def stored_of(
+    mosaic: Mosaic, scan: Mapping[str, Column] | None = None, place: KvPrefix | None = None
+) -> StoredColumns:
+    """Return a dataset as a header and columns, to be saved at a place where its files are those it names now."""
     table = mosaic.references.table
     columns: dict[str, Column] = {}
     header: dict[str, Any] = {**mosaic.facts}
+    if mosaic.as_scanned and place is not None:
+        header[_PLACE] = _name_of(place)
     columns["urls"] = list(table.urls)
     columns["inline"] = [bytes(table.inline[number]) for number in range(len(table.inline))]
     columns["keys"] = list(table.loose)
@@ -89,18 +98,25 @@ def _layered_json(columns: dict[str, Column], number: int, each: Layered) -> dic
     }
 
 
-def mosaic_of(stored: StoredColumns, scan: Any = None) -> Mosaic:
-    """Return the dataset of a document; raises `JsonError` for what cannot be right."""
+def _name_of(place: KvPrefix) -> str:
+    """Return a name of a place that does not tell it: documents are given to others."""
+    return hashlib.sha256(place.describe().encode("utf-8", "surrogateescape")).hexdigest()[:32]
+
+
+def mosaic_of(stored: StoredColumns, scan: Any = None, place: KvPrefix | None = None) -> Mosaic:
+    """Return the dataset of a document found at a place; raises `JsonError` for what cannot be right."""
     try:
-        return _mosaic(stored, scan)
+        return _mosaic(stored, scan, place)
     except JsonError:
         raise
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:
         raise JsonError(f"The virtual dataset is damaged: {type(error).__name__}: {error}") from error
 
 
-def _mosaic(stored: StoredColumns, scan: Any) -> Mosaic:
+def _mosaic(stored: StoredColumns, scan: Any, place: KvPrefix | None) -> Mosaic:
     header = dict(stored.header)
+    noted = header.pop(_PLACE, None)
+    as_scanned = place is not None and noted == _name_of(place)
     table = _table(stored, header.pop("blocks", []))
     listed = header.pop("layered", [])
     if not isinstance(listed, list):
@@ -113,7 +129,9 @@ def _mosaic(stored: StoredColumns, scan: Any) -> Mosaic:
     if len({len(each) for each in names}) != 1:
         raise JsonError("The columns of files have several lengths")
     files = [FileFact(url, int(size), tag) for url, size, tag in zip(*names, strict=True)]
-    found = Mosaic(TableSet(table), layered, files, header, scan)
+    for fact in files:
+        bytes.fromhex(fact.generation)
+    found = Mosaic(TableSet(table), layered, files, header, scan, as_scanned)
     found.check()
     return found
 

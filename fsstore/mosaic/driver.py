@@ -38,6 +38,7 @@ from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
 from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.taking import check_unchanged
+from fsstore.kvstore.reference.target.fetch import Scanned
 from fsstore.kvstore.reference.target.targets import OpenTarget
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
@@ -69,9 +70,10 @@ def mosaic_driver(
     """Return the store of a dataset; `base` is the directory it lies in, and `document` where it is saved."""
     overlay = Overlay(State(mosaic.references), None, writable=False)
     reach = {name: value for name, value in members.items() if name != "check_targets"}
-    sizes = {fact.url: fact.size for fact in mosaic.files if fact.size >= 0}
+    checks = members.get("check_targets", mosaic.as_scanned)
+    scanned = {fact.url: _scanned(fact, checks) for fact in mosaic.files}
     references: Any = reference_driver(
-        overlay, reach, base=base, described=described, means=means, sizes=sizes
+        overlay, reach, base=base, described=described, means=means, scanned=scanned
     )
     return MosaicDriver(mosaic, references, members, described, document)
 
@@ -162,7 +164,9 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
             return
         why = await changed(self.references, fact)
         if why:
-            raise FailedPreconditionError(f"{quote(url)} {why} since it was scanned for {self._described}")
+            raise FailedPreconditionError(
+                f"Error reading {quote(url)} of {self._described}: {why}; scan it again"
+            )
         self._checked.add(url)
 
     async def _make(self, chunk: _Made) -> bytes:
@@ -248,7 +252,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
             mosaic, answer = await load_mosaic(self._document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
             after = await with_copy(mosaic, taking)
-            data = await execution.offload(document_like, after, answer)
+            data = await execution.offload(document_like, after, answer, self._document)
             if (await self._document.write("", data, answer.generation)).generation != UNKNOWN:
                 return
         raise AbortedError(f"Too many writers compete for {self._described}")
@@ -315,13 +319,11 @@ async def changed(references: ReferenceDriver, fact: FileFact) -> str:
     place = targets.locate(fact.url)
     root = await targets.root(place.root)
     found = await root.read(place.key, 0, 0)
-    if found.state == "missing":
-        return "is gone"
-    if fact.size >= 0 and found.size is not None and found.size != fact.size:
-        return f"has {found.size} bytes instead of {fact.size}"
-    if fact.generation and found.generation.hex() != fact.generation:
-        return "has changed"
-    return ""
+    return "it is gone" if found.state == "missing" else _scanned(fact, True).change(found, root.driver)
+
+
+def _scanned(fact: FileFact, checks: bool) -> Scanned:
+    return Scanned(fact.size, bytes.fromhex(fact.generation) if checks else UNKNOWN)
 
 
 def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver, generation: bytes) -> ReadResult:

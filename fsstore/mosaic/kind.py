@@ -3,8 +3,8 @@
 `{"driver": "mosaic", "base": ..., "path": ...}`, or `base|mosaic:path`.  It takes the members of reference sets that
 say what may be read, and:
 
-check_targets   true: a file whose generation is not what it was when it was scanned is an error, found when it is first
-                read; another size is one in any case
+check_targets   whether it is an error that a file has another generation than when it was scanned.  If nothing is said,
+                it is one where the document lies where it was saved; another size is one in any case
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class MosaicKind(AdapterKind):
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the members of the kind."""
-        checks = fields.take("check_targets", boolean, default=False)
-        return {**reach_members(fields), **({"check_targets": True} if checks else {})}
+        checks = fields.take("check_targets", boolean, default=None)
+        return {**reach_members(fields), **({} if checks is None else {"check_targets": checks})}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
         """Return the URL component."""

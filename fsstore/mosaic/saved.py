@@ -38,7 +38,7 @@ async def load_mosaic(base: KvPrefix, *, with_scan: bool = False) -> tuple[Mosai
 
     def parsed() -> Mosaic:
         stored: StoredColumns = from_bytes(found.value, with_scan=with_scan)
-        return mosaic_of(stored, stored if with_scan else None)
+        return mosaic_of(stored, stored if with_scan else None, base)
 
     try:
         return await execution.offload(parsed, kind="compute"), found
@@ -46,9 +46,9 @@ async def load_mosaic(base: KvPrefix, *, with_scan: bool = False) -> tuple[Mosai
         raise error.within(f"Error opening virtual dataset {base.describe()}") from error
 
 
-def document_like(mosaic: Mosaic, before: ReadResult) -> bytes:
+def document_like(mosaic: Mosaic, before: ReadResult, place: KvPrefix) -> bytes:
     """Return the document of a dataset that was loaded with its scan, in the form of the one before."""
-    stored = stored_of(mosaic, {} if mosaic.scan is None else mosaic.scan.scan)
+    stored = stored_of(mosaic, {} if mosaic.scan is None else mosaic.scan.scan, place)
     return to_parquet(stored) if bytes(before.value[:4]) == _PARQUET else to_json(stored)
 
 
@@ -70,7 +70,7 @@ async def with_copy(mosaic: Mosaic, taking: Taking) -> Mosaic:
 
 def with_copied(whole: Mosaic, before: Mosaic) -> Mosaic:
     """Return a dataset, put together anew from files, with what had been copied into it before."""
-    copied = _copied(before)
+    whole, copied = replace(whole, as_scanned=before.as_scanned), _copied(before)
     if not copied:
         return whole
     builder = TableBuilder()

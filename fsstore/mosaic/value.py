@@ -141,7 +141,8 @@ class Mosaic:
 
     `references` has the documents and chunks of arrays of references, and of sources.  `files` are what it was combined
     from, `facts` what else is kept with it (a report, options), `scan` what combining knows of the files, as columns,
-    for those who add more.
+    for those who add more.  `as_scanned`: the files are those that were scanned, and no copies, which may have other
+    generations.
     """
 
     references: TableSet
@@ -149,6 +150,7 @@ class Mosaic:
     files: Sequence[FileFact] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     scan: Any = None
+    as_scanned: bool = True
 
     def check(self) -> None:
         """Raise `JsonError` for what cannot be read."""

@@ -29,8 +29,9 @@ from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.web import HttpDriver, own_engine
 from fsstore.kvstore.web import route as http_route
 from fsstore.kvstore.web.client import HttpClient, check_able
+from fsstore.kvstore.web.exchange import ANYTHING
 from fsstore.kvstore.web.route import basic, proxy_of, route_to
-from fsstore.kvstore.web.wire import ANYTHING, Connection
+from fsstore.kvstore.web.wire import Connection
 from fsstore.runtime import execution
 from tests.fault.script_server import PLAIN, Script
 
@@ -52,6 +53,28 @@ def environment(monkeypatch):
     for name in VARIABLES:
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
+
+
+@pytest.fixture(autouse=True, params=["loop", "thread"])
+def side(request, monkeypatch, tune):
+    """Who makes requests: the event loop, or a thread without one, which may leave to it what may take long."""
+    if request.param == "loop":
+        return
+    tune("kvstore", MOMENT_S=5.0)
+    left = execution.MayWait if request.param == "thread, then loop" else ()
+    get = HttpClient.get
+
+    async def get_there(client, *asked):
+        try:
+            return await execution.offload(lambda: execution.drive(get(client, *asked)))
+        except left:
+            return await get(client, *asked)
+
+    monkeypatch.setattr(HttpClient, "get", get_there)
+
+
+LEFT_TO_LOOP = pytest.mark.parametrize("side", ["loop", "thread, then loop"], indirect=True)
+ON_LOOP = pytest.mark.parametrize("side", ["loop"], indirect=True)
 
 
 def moved(place, status=302):
@@ -149,6 +172,7 @@ def test_an_answer_that_more_came_with_may_be_that_to_the_request_before():
     assert script.connections == 3
 
 
+@ON_LOOP
 def test_a_connection_rests_after_a_long_answer():
     """What a server sends behind a long answer may be in its buffers yet: the connection is not used at once."""
     value = bytes(200_000)
@@ -196,6 +220,7 @@ def test_a_connection_closed_while_idle_is_replaced():
     assert asking(use).body == b"0123"
 
 
+@ON_LOOP
 def test_few_connections_are_kept():
     """Of many servers, the ones asked last: the others hear that nobody will ask again."""
 
@@ -216,6 +241,7 @@ def test_few_connections_are_kept():
     execution.call(run())
 
 
+@ON_LOOP
 def test_silence_is_noticed_on_a_connection_that_was_idle():
     """In the time that is allowed to an answer, however long connections are kept."""
     script = Script(PLAIN, b"")
@@ -234,6 +260,7 @@ def test_silence_is_noticed_on_a_connection_that_was_idle():
     assert script.connections == 1
 
 
+@ON_LOOP
 def test_connections_that_nobody_uses_are_closed():
     """A server is not held to connections for longer than they are worth."""
 
@@ -250,6 +277,7 @@ def test_connections_that_nobody_uses_are_closed():
 
 
 @pytest.mark.parametrize("answer", [PLAIN[:-1], PLAIN[:20], b""])
+@LEFT_TO_LOOP
 def test_a_response_that_stops_is_an_error(answer):
     """A server that falls silent within a response is given up after the idle time, at each try."""
     with pytest.raises(UnavailableError, match="silent"):
@@ -274,6 +302,7 @@ def test_garbage_is_asked_for_again():
     assert script.connections == 1 + FAST.max_retries
 
 
+@ON_LOOP
 def test_many_servers_are_asked_together():
     """Each has connections of its own, and none hears of another."""
 
@@ -299,6 +328,7 @@ def test_many_servers_are_asked_together():
     assert asking(use) == ([b"0123"] * 200, 200)
 
 
+@ON_LOOP
 def test_requests_to_a_far_server_are_under_way_together():
     """As many as the context says, and without threads: the server answers when it has heard of all."""
     script = Script(hold=100)
@@ -349,6 +379,7 @@ def test_a_server_may_send_on_to_itself_without_the_user():
     assert told == [basic("me", "pw"), basic("me", "pw"), basic("other", "x")]
 
 
+@LEFT_TO_LOOP
 def test_redirects_end():
     """A circle is an error, and so is a way out of HTTP."""
     with pytest.raises(FailedPreconditionError, match="more than 10"):
@@ -357,7 +388,7 @@ def test_redirects_end():
         with pytest.raises(FailedPreconditionError, match="leaves HTTP"):
             ask(Script(moved(place)))
     with pytest.raises(StoreError):
-        ask(Script(moved("http://h h/")))
+        ask(Script(*[moved("http://h h/")] * 2))
 
 
 def test_an_answer_that_leads_nowhere_is_an_answer():
@@ -399,6 +430,27 @@ def test_a_hop_may_be_refused():
 
 
 # what is sent
+
+
+@LEFT_TO_LOOP
+def test_addresses_are_judged_before_they_are_connected_to():
+    """Whoever connects; a server at one that is refused hears nothing."""
+    script, judged = Script(), []
+
+    def judge(origin, address):
+        judged.append((origin, address))
+        if len(judged) > 1:
+            raise PermissionDeniedError("not there")
+
+    async def use(get):
+        async with script.listening() as port, Script().listening() as other:
+            origins = [f"http://127.0.0.1:{each}" for each in (port, other)]
+            assert [(await get(origins[0] + "/k")).body for _ in range(2)] == [b"0123"] * 2
+            with pytest.raises(PermissionDeniedError, match="not there"):
+                await get(origins[1] + "/k")
+            assert set(judged) == {(origin, "127.0.0.1") for origin in origins}
+
+    asking(use, judge=judge)
 
 
 def test_users_in_urls_are_authorised():
@@ -526,6 +578,7 @@ def places(*addresses):
     return look_up
 
 
+@LEFT_TO_LOOP
 def test_a_name_with_several_addresses_is_looked_up_once(monkeypatch):
     """The server listens at one of them, and the requests of a crowd ask for the name once."""
     asked = []
@@ -584,6 +637,7 @@ def test_an_address_that_does_not_answer_holds_nobody_up():
 @pytest.mark.parametrize(
     ("errno", "error"), [(socket.EAI_NONAME, FailedPreconditionError), (socket.EAI_AGAIN, UnavailableError)]
 )
+@LEFT_TO_LOOP
 def test_a_name_that_is_not_found(monkeypatch, errno, error):
     """A name that does not exist is an error at once; a name server that fails may recover."""
 
@@ -596,6 +650,7 @@ def test_a_name_that_is_not_found(monkeypatch, errno, error):
         execution.call(KvPrefix(driver, "/").read("k"))
 
 
+@ON_LOOP
 def test_a_server_that_does_not_accept_is_given_up(monkeypatch):
     """The time to connect is bounded."""
 
@@ -682,6 +737,7 @@ def test_some_servers_are_reached_without_the_proxy(monkeypatch):
 @pytest.mark.parametrize(
     ("status", "error"), [(407, PermissionDeniedError), (503, UnavailableError), (405, UnimplementedError)]
 )
+@LEFT_TO_LOOP
 def test_a_proxy_may_refuse_a_tunnel(monkeypatch, status, error):
     """What it answers is no answer of the server."""
     proxy = Proxy(refusal=b"HTTP/1.1 %d x\r\nContent-Length: 0\r\n\r\n" % status)
@@ -695,6 +751,7 @@ def test_a_proxy_may_refuse_a_tunnel(monkeypatch, status, error):
     assert b"Proxy-Authorization: Basic" in proxy.heads[0]
 
 
+@LEFT_TO_LOOP
 def test_what_follows_the_answer_of_a_proxy_is_not_the_server(monkeypatch):
     """Bytes that came before TLS began could be anybody's: the tunnel is not used."""
     proxy = Proxy(refusal=b"HTTP/1.1 200 Connection established\r\n\r\nHTTP/1.1 200 OK\r\n\r\n")
@@ -788,6 +845,7 @@ def test_certificates_are_checked_as_the_environment_says(monkeypatch, authority
 
 
 @pytest.mark.parametrize("name", ["127.0.0.1", "other.invalid"])
+@LEFT_TO_LOOP
 def test_a_certificate_that_is_not_good_is_refused_at_once(monkeypatch, authority, name):
     """One of nobody we trust, or of another server: no value, and no second try."""
     root, context = authority
@@ -828,6 +886,7 @@ def test_tls_through_a_proxy(monkeypatch, authority):
     assert len(proxies[0].heads) == script.connections == 1
 
 
+@LEFT_TO_LOOP
 def test_a_server_that_does_not_speak_tls_is_unavailable(authority):
     """And so is one that hangs up while it is greeted."""
     with pytest.raises(StoreError):

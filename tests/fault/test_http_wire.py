@@ -2,12 +2,17 @@
 
 import asyncio
 import gzip
+import socket
+import time
 import zlib
 
 import pytest
 
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
-from fsstore.kvstore.web.wire import ANYTHING, Connection, Want
+from fsstore.kvstore.web.exchange import ANYTHING, Want
+from fsstore.kvstore.web.kept import KeptConnections
+from fsstore.kvstore.web.socket_wire import SocketConnection
+from fsstore.kvstore.web.wire import Connection
 from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 2
@@ -45,7 +50,7 @@ class Pipe(asyncio.Transport):
         self.aborted = True
 
 
-def told(answer, *, want=ANYTHING, size=10**9, end=False):
+def told_by_loop(answer, *, want=ANYTHING, size=10**9, end=False):
     """Return what a connection makes of an answer that arrives in pieces of `size`, and whether it may go on."""
 
     async def run():
@@ -70,6 +75,66 @@ def told(answer, *, want=ANYTHING, size=10**9, end=False):
             connection.close()
 
     return execution.call(run())
+
+
+class Pieces:
+    """A socket on which an answer arrives in pieces, and then the end, or nothing more."""
+
+    def __init__(self, answer, size, *, end):
+        self._rest, self._size, self._end = memoryview(answer), size, end
+        self._pair = socket.socketpair()
+
+    def fileno(self):
+        """Return that of a socket on which nothing arrives."""
+        return self._pair[0].fileno()
+
+    def recv_into(self, room):
+        """Receive a piece."""
+        if not self._rest and not self._end:
+            raise TimeoutError("nothing comes")
+        count = min(len(room), len(self._rest), self._size)
+        room[:count] = self._rest[:count]
+        self._rest = self._rest[count:]
+        return count
+
+    def recv(self, count):
+        """Receive nothing."""
+        raise BlockingIOError
+
+    def setsockopt(self, *option):
+        """Do nothing."""
+
+    settimeout = sendall = setsockopt
+
+    def close(self):
+        """Close."""
+        for each in self._pair:
+            each.close()
+
+
+class Slow(Pieces):
+    """A socket on which each piece takes some milliseconds."""
+
+    def recv_into(self, room):
+        """Receive a piece."""
+        time.sleep(0.002)
+        return super().recv_into(room)
+
+
+def told_by_thread(answer, *, want=ANYTHING, size=10**9, end=False):
+    """Return what a connection of this thread makes of an answer, and whether it may go on."""
+    connection = SocketConnection(Pieces(answer, size, end=end))
+    try:
+        reply = execution.drive(connection.ask(b"GET /", want))
+        return reply, connection.open
+    finally:
+        connection.close()
+
+
+@pytest.fixture(params=[told_by_loop, told_by_thread])
+def told(request):
+    """What a connection makes of an answer, on an event loop and on a thread that waits."""
+    return request.param
 
 
 ANSWERS = {
@@ -102,7 +167,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("size", [1, 3, 64, 10**9])
 @pytest.mark.parametrize("name", ANSWERS)
-def test_answers_are_read_in_whatever_pieces_they_arrive(name, size):
+def test_answers_are_read_in_whatever_pieces_they_arrive(told, name, size):
     """The same value at every boundary, and the connection may be used again."""
     reply, kept = told(ANSWERS[name], size=size)
     assert (reply.status, bytes(reply.body)) == (200, VALUE)
@@ -113,7 +178,7 @@ def test_answers_are_read_in_whatever_pieces_they_arrive(name, size):
 @pytest.mark.parametrize(
     "first", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200\r\n", OK + b"Connection: close\r\n"]
 )
-def test_a_body_may_end_with_the_connection(first, size):
+def test_a_body_may_end_with_the_connection(told, first, size):
     """Without a length the end of the connection ends the value."""
     reply, kept = told(first + b"\r\n" + VALUE, size=size, end=True)
     assert bytes(reply.body) == VALUE
@@ -130,14 +195,14 @@ def test_a_body_may_end_with_the_connection(first, size):
         (b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n", True),
     ],
 )
-def test_servers_say_whether_connections_are_kept(head, kept):
+def test_servers_say_whether_connections_are_kept(told, head, kept):
     """`Connection`, and the version where it says nothing, decide about the next request."""
 
     assert told(head + b"Content-Length: 0\r\n\r\n")[1] is kept
 
 
 @pytest.mark.parametrize("status", [204, 304])
-def test_some_answers_have_no_body(status):
+def test_some_answers_have_no_body(told, status):
     """Whatever length they announce."""
     reply, _ = told(b"HTTP/1.1 %d x\r\nContent-Length: 10\r\n\r\n" % status)
     assert (reply.status, reply.body) == (status, b"")
@@ -179,7 +244,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("size", [1000, 10**9])
 @pytest.mark.parametrize("name", MALFORMED)
-def test_what_is_not_clear_is_refused(name, size):
+def test_what_is_not_clear_is_refused(told, name, size):
     """Nothing is guessed: an error of the store, and the connection is not used again."""
     with pytest.raises(StoreError):
         told(MALFORMED[name], size=size)
@@ -188,7 +253,7 @@ def test_what_is_not_clear_is_refused(name, size):
 @pytest.mark.parametrize(
     "head", [OK + b"Content-Length: 3\r\n", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n"]
 )
-def test_lengths_and_chunks_are_not_believed_together(head):
+def test_lengths_and_chunks_are_not_believed_together(told, head):
     """Chunks decide where both are said, or by a version that has none; who says so is not asked again."""
     reply, kept = told(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(VALUE))
     assert bytes(reply.body) == VALUE
@@ -196,7 +261,7 @@ def test_lengths_and_chunks_are_not_believed_together(head):
 
 
 @pytest.mark.parametrize("last", [ANSWERS["length"], ANSWERS["chunks"]])
-def test_bytes_after_a_response_are_no_answer(last):
+def test_bytes_after_a_response_are_no_answer(told, last):
     """What a server sends beyond its response is not taken for the answer to the next request."""
     reply, kept = told(last + b"HTTP/1.1 200 OK\r\n")
     assert bytes(reply.body) == VALUE
@@ -212,14 +277,14 @@ BOUND = {
 
 
 @pytest.mark.parametrize("name", BOUND)
-def test_values_that_nobody_can_need_are_not_received(name):
+def test_values_that_nobody_can_need_are_not_received(told, name):
     """By what is announced, what has arrived, and what it would be decompressed."""
     answer, want = BOUND[name]
     with pytest.raises(ResourceExhaustedError):
         told(answer, want=want)
 
 
-def test_more_than_the_part_asked_for_is_not_received():
+def test_more_than_the_part_asked_for_is_not_received(told):
     """A range is as long as it was asked for, or about as long."""
     head = b"HTTP/1.1 206 Partial\r\nContent-Range: bytes 0-%d/%d\r\nContent-Length: %d\r\n\r\n"
     with pytest.raises(UnavailableError, match="for a range of 10"):
@@ -229,7 +294,7 @@ def test_more_than_the_part_asked_for_is_not_received():
 @pytest.mark.parametrize(
     "framing", [b"Content-Length: %d\r\n" % LARGE, b"Transfer-Encoding: chunked\r\n", b""]
 )
-def test_of_a_failure_only_the_beginning_is_received(framing):
+def test_of_a_failure_only_the_beginning_is_received(told, framing):
     """A page that explains an error may be endless."""
     body = b"%x\r\n" % LARGE + b"x" * 200_000 if b"chunked" in framing else b"x" * 200_000
     reply, kept = told(b"HTTP/1.1 500 x\r\n" + framing + b"\r\n" + body, size=1000)
@@ -247,7 +312,7 @@ FRAMES = {
 
 @pytest.mark.parametrize("stop", [0, 5, 100_000])
 @pytest.mark.parametrize("frame", FRAMES)
-def test_of_a_value_that_nobody_asked_for_only_the_beginning_is_received(frame, stop):
+def test_of_a_value_that_nobody_asked_for_only_the_beginning_is_received(told, frame, stop):
     """A server that knows no ranges sends everything, perhaps without end: what is wanted of it, and little more."""
     body = bytes(range(250)) * 1000
     reply, kept = told(OK + FRAMES[frame] + body, want=Want(stop=stop), size=3000)
@@ -256,7 +321,7 @@ def test_of_a_value_that_nobody_asked_for_only_the_beginning_is_received(frame, 
     assert not kept
 
 
-def test_a_connection_is_worth_the_rest_of_a_small_value():
+def test_a_connection_is_worth_the_rest_of_a_small_value(told):
     """Of a value that came whole although a part was asked for; one that was compressed is needed whole."""
     assert told(ANSWERS["length"], want=Want(stop=5)) == told(ANSWERS["length"])
     packed = gzip.compress(bytes(200_000) + VALUE, 0)
@@ -265,14 +330,14 @@ def test_a_connection_is_worth_the_rest_of_a_small_value():
     assert kept
 
 
-def test_nothing_is_received_where_nothing_is_wanted():
+def test_nothing_is_received_where_nothing_is_wanted(told):
     """A server that knows no ranges is not waited for by somebody who asks whether there is a value."""
     reply, kept = told(OK + b"Content-Length: %d\r\n\r\n" % LARGE, want=Want(stop=0))
     assert (reply.status, reply.body, reply.headers.get("Content-Length")) == (200, b"", str(LARGE))
     assert not kept
 
 
-def test_a_large_value_is_received_where_it_stays():
+def test_a_large_value_is_received_where_it_stays(told):
     """A body of known length is not put together from parts: what is handed out is what was received into."""
     value = bytes(range(256)) * 1000
     reply, _ = told(OK + b"Content-Length: %d\r\n\r\n" % len(value) + value, size=5000)
@@ -282,7 +347,85 @@ def test_a_large_value_is_received_where_it_stays():
 
 
 @pytest.mark.parametrize("answer", [ANSWERS["length"][:-1], ANSWERS["chunks"][:-1], OK[:9], b""])
-def test_a_connection_that_ends_within_a_response_is_an_error(answer):
+def test_a_connection_that_ends_within_a_response_is_an_error(told, answer):
     """Half a value is not handed out."""
     with pytest.raises(ConnectionError):
         told(answer, end=True)
+
+
+def test_an_answer_that_trickles_is_left_to_the_loop(tune):
+    """A thread waits for a moment, and for some more where the rest of a value will come in them."""
+    tune("kvstore", MOMENT_S=0.01, MOMENTS=1000)
+    for answer in (ANSWERS["length"], ANSWERS["chunks"], OK + b"Content-Length: 10000000\r\n\r\n" + VALUE):
+        connection = SocketConnection(Slow(answer, 3, end=False))
+        with pytest.raises(execution.MayWait):
+            execution.drive(connection.ask(b"GET /"))
+        assert not connection.open
+    value = bytes(1_000_000)
+    answer = OK + b"Content-Length: %d\r\n\r\n" % len(value) + value
+    connection = SocketConnection(Slow(answer, 200_000, end=False))
+    assert bytes(execution.drive(connection.ask(b"GET /")).body) == value
+    connection.close()
+
+
+def kept(*answers, most=3):
+    """Return connections of threads, and what keeps those that have answered."""
+    found, keeper = [], KeptConnections(most, close_themselves=False)
+    for answer in answers:
+        found.append(SocketConnection(Pieces(answer, 10**9, end=False)))
+        execution.drive(found[-1].ask(b"GET /"))
+        keeper.keep(found[-1], "http://h")
+    return found, keeper
+
+
+def test_few_connections_of_threads_are_kept():
+    """Those used last, each for one request at a time."""
+    made, keeper = kept(*[ANSWERS["length"]] * 5)
+    assert [each.open for each in made] == [False] * 2 + [True] * 3
+    assert keeper.take("http://other", trusted=True) is None
+    taken = [keeper.take("http://h", trusted=True) for _ in range(4)]
+    assert taken == [*made[:1:-1], None]
+    for each in made:
+        each.close()
+
+
+def test_a_connection_of_a_thread_rests_after_a_long_answer():
+    """What a server sends behind it may be on its way."""
+    value = bytes(200_000)
+    [connection], keeper = kept(OK + b"Content-Length: %d\r\n\r\n" % len(value) + value)
+    connection.last_active += 10
+    assert keeper.take("http://h", trusted=True) is None
+    connection.last_active -= 11
+    assert keeper.take("http://h", trusted=True) is connection
+    connection.close()
+
+
+def test_connections_that_no_thread_uses_are_closed(tune):
+    """The event loop does that, however little is asked."""
+    tune("kvstore", CONNECTION_KEPT_S=0.02)
+    made, keeper = kept(*[ANSWERS["length"]] * 2)
+    deadline = time.monotonic() + 20
+    while any(each.open for each in made) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    assert not keeper
+    assert not any(each.open for each in made)
+
+
+def test_servers_that_send_more_than_they_were_asked_for_are_told_of():
+    """Whether bytes have come or the end of the connection is seen when it is not used again."""
+    heard = []
+    for sent, count in ((b"HTTP/1.1 200 OK", 1), (b"", 0)):
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            pieces = Pieces(ANSWERS["length"], 10**9, end=False)
+            pieces.fileno, pieces.recv = ours.fileno, ours.recv
+            connection = SocketConnection(pieces)
+            execution.drive(connection.ask(b"GET /"))
+            connection.when_unasked = lambda: heard.append(1)
+            assert connection.clean
+            theirs.sendall(sent)
+            theirs.shutdown(socket.SHUT_WR)
+            assert not connection.clean
+            connection.leave()
+            assert len(heard) == count
+            heard.clear()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -106,6 +108,70 @@ def test_a_file_of_another_size_is_never_read(made, change):
     for box in (np.s_[4:8], np.s_[:], np.s_[5, 0, 0]):
         with pytest.raises(ts.errors.DataLossError, match=message):
             array[box].read().result()
+
+
+def _dates(path):
+    return (path.stat().st_atime_ns, path.stat().st_mtime_ns)
+
+
+@pytest.mark.parametrize("form", ["all.mosaic", "all.mosaic.json"])
+def test_a_file_written_anew_at_the_same_size_is_never_read(made, form):
+    """Where the dataset lies where it was saved; one who says that the file is a copy may read it."""
+    _, paths, _ = made
+    place = paths[0].with_name(form)
+    references.combine([path.name for path in paths[:3]], "time").result().save(place, overwrite=True)
+    array = ts.open(f"{place.as_uri()}|mosaic:v").result()
+    before = array.read().result()
+    paths[1].write_bytes(paths[1].read_bytes()[:-1] + b"?")
+    np.testing.assert_array_equal(array[:4].read().result(), before[:4])
+    for reader in (array, ts.open(f"{place.as_uri()}|mosaic:v").result()):
+        with pytest.raises(
+            ts.errors.DataLossError, match=r"1\.nc.*written anew since it was scanned; scan it again"
+        ):
+            reader[4:8].read().result()
+
+
+def test_copies_of_a_dataset_are_read(made, tmp_path):
+    """Files of a copy have other dates and lie elsewhere; so do those that are restored with their dates."""
+    place, paths, files = made
+    wanted = expected(paths[:3], files[:3])
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    for path in paths[:3]:
+        os.utime(tmp_path / "copy" / path.name)
+    np.testing.assert_array_equal(_values(tmp_path / "copy" / place.name), wanted)
+    dates, data = _dates(paths[1]), paths[1].read_bytes()
+    paths[1].unlink()
+    paths[1].write_bytes(data)
+    os.utime(paths[1], ns=dates)
+    np.testing.assert_array_equal(_values(place), wanted)
+    checked = {"driver": "mosaic", "base": place.as_uri(), "path": "v/"}
+    array = ts.open({"driver": "zarr", "kvstore": {**checked, "check_targets": False}}).result()
+    before = array.read().result()
+    os.utime(paths[1])
+    np.testing.assert_array_equal(array.read().result(), before)
+    with pytest.raises(ts.errors.DataLossError, match="written anew"):
+        _values(place)
+
+
+def test_what_is_checked_stays_so(made, tmp_path):
+    """Adding files, and saving elsewhere, keep the checks; what names other files then, or was copied, has none."""
+    place, paths, files = made
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away" / "moved.mosaic").write_bytes(place.read_bytes())
+    for path in paths:
+        shutil.copy(path, tmp_path / "away")
+    references.append(place, paths[3]).result()
+    references.append(tmp_path / "away" / "moved.mosaic", tmp_path / "away" / "3.nc").result()
+    references.Combined.open(place).save(tmp_path / "again.mosaic")
+    references.Combined.open(place).save(tmp_path / "away" / "there.mosaic", relative="./")
+    for path in paths:
+        os.utime(path)
+        os.utime(tmp_path / "away" / path.name)
+    for name in ("all.mosaic", "again.mosaic"):
+        with pytest.raises(ts.errors.DataLossError, match="written anew"):
+            _values(tmp_path / name)
+    for name in ("moved.mosaic", "there.mosaic"):
+        np.testing.assert_array_equal(_values(tmp_path / "away" / name), expected(paths[:4], files[:4]))
 
 
 def test_files_are_dropped_by_name(made):

@@ -109,9 +109,9 @@ def test_a_cluster(client, made, tmp_path):
     with client.get_executor() as executor:
         combined = references.combine(paths, "time", executor=executor, batch=1).result(timeout=120)
     _check(combined, tmp_path, want)
-    here = references.combine(paths, "time").result()
-    here.save(tmp_path / "here.mosaic")
-    assert (tmp_path / "here.mosaic").read_bytes() == (tmp_path / "all.mosaic").read_bytes()
+    there = (tmp_path / "all.mosaic").read_bytes()
+    references.combine(paths, "time").result().save(tmp_path / "all.mosaic", overwrite=True)
+    assert (tmp_path / "all.mosaic").read_bytes() == there
 
 
 @pytest.mark.parametrize("kill_at", [0, 17])

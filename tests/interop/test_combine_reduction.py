@@ -59,9 +59,9 @@ def _content(batch: FileBatch):
     return header, {name: list(column) for name, column in columns.items()}
 
 
-def _document(combined, folder, name):
-    combined.save(folder / name)
-    return (folder / name).read_bytes()
+def _document(combined, folder):
+    combined.save(folder / "all.mosaic", overwrite=True)
+    return (folder / "all.mosaic").read_bytes()
 
 
 def _any_tree(made, data):
@@ -242,7 +242,7 @@ def test_merging_is_work_of_the_executor(made, tmp_path, fails):
     assert executor.asked.count("merged_bytes") >= 2
     assert list(there.report.left_out) == [urls[22]]
     assert there.report == here.report
-    assert _document(here, tmp_path, "here.mosaic") == _document(there, tmp_path, "there.mosaic")
+    assert _document(here, tmp_path) == _document(there, tmp_path)
 
 
 def test_few_batches_are_not_merged(made):
@@ -274,7 +274,7 @@ def test_processes_merge(made, tmp_path, monkeypatch, dies):
     assert mark.exists() is dies
     here = references.combine(urls, "time").result()
     assert there.report == here.report
-    assert _document(here, tmp_path, "here.mosaic") == _document(there, tmp_path, "there.mosaic")
+    assert _document(here, tmp_path) == _document(there, tmp_path)
 
 
 def test_a_journal_holds_what_tasks_answered(made, tmp_path, monkeypatch):
@@ -290,4 +290,4 @@ def test_a_journal_holds_what_tasks_answered(made, tmp_path, monkeypatch):
     assert second.asked.count("packed_scan") == COUNT - 30 + 1  # and the one that fails always
     here = references.combine(urls, "time").result()
     assert there.report == here.report
-    assert _document(here, tmp_path, "here.mosaic") == _document(there, tmp_path, "there.mosaic")
+    assert _document(here, tmp_path) == _document(there, tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -68,6 +69,40 @@ def test_what_is_combined_and_appended_is_read(days, capsys):
     assert _values("all.mosaic") == [0, 10, 20, 30, 40, 50]
     assert _run(capsys, *combine, "--overwrite")[0] == 0
     assert _values("all.mosaic") == [0, 10, 20, 30]
+
+
+def test_files_are_replaced_and_dropped(days, capsys):
+    """A file that was written anew is an error until it is scanned again, and one that is dropped is gone."""
+    combine = ["refs", "combine", "all.mosaic", "day0.nc", "day1.nc", "--dim", "time"]
+    assert _run(capsys, *combine)[0] == 0
+    (days / "day1.nc").write_bytes((days / "day1.nc").read_bytes())
+    code, _, err = _run(capsys, "cat", "all.mosaic|mosaic:t")
+    assert code == 3
+    assert "day1.nc" in err
+    assert "scan it again" in err
+    code, out, _ = _run(capsys, "refs", "replace", "all.mosaic", "day1.nc")
+    assert code == 0
+    assert out.startswith("2 files along time: 4\n")
+    assert _values("all.mosaic") == [0, 10, 20, 30]
+    code, out, _ = _run(capsys, "refs", "drop", "all.mosaic", "*1.nc", "--json")
+    assert code == 0
+    assert json.loads(out)["dims"] == {"time": 2}
+    assert _values("all.mosaic") == [0, 10]
+    code, _, err = _run(capsys, "refs", "replace", "all.mosaic", "day1.nc")
+    assert code == 3
+    assert "`append` adds it" in err
+
+
+def test_what_cannot_be_combined_is_told(days, capsys):
+    """A text file, and one that is not there, are named with the reason."""
+    (days / "note.txt").write_text("hello")
+    code, out, _ = _run(
+        capsys, "refs", "combine", "all.mosaic", "day0.nc", "note.txt", "none.nc", "--dim", "time"
+    )
+    assert code == 1
+    assert out.startswith("1 file along time: 2\n")
+    assert re.search(r"left out: note\.txt: .*begins like no format that can be combined", out)
+    assert re.search(r"left out: none\.nc: There is no file and no zarr hierarchy at .*none\.nc", out)
 
 
 def test_files_that_are_left_out_make_the_answer_no(days, capsys):

@@ -86,12 +86,17 @@ def _pointing(url: str) -> None:
     Path("refs.json").write_text(Path("refs.json").read_text().replace("data.bin", url))
 
 
+def _combined(*files):
+    """Combine files into the dataset of the examples."""
+    assert main(["refs", "combine", "year.mosaic", *files, "--dim", "time"]) == 0
+
+
 # what has to be there or not before an example is run
 BEFORE = {
     "refs make": lambda: Path("refs.json").unlink(),
-    "refs append": lambda: main(
-        ["refs", "combine", "year.mosaic", "data/one.nc", "data/two.nc", "--dim", "time"]
-    ),
+    "refs append": lambda: _combined("data/one.nc", "data/two.nc"),
+    "refs replace": lambda: _combined("data/one.nc", "data/two.nc"),
+    "refs drop": lambda: _combined("data/one.nc", "data/two.nc"),
     "refs combine": lambda: Path("data/tomorrow.nc").unlink(),
     "refs convert": lambda: _pointing("s3://old/data.bin"),
     "refs rewrite": lambda: _pointing("s3://old/data.bin"),

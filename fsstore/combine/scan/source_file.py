@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.combine.scan.facts import Ints
 from fsstore.combine.tuning import FORMAT_HEAD_BYTES, OPEN_ATTEMPTS, PAST_BLOCKS_BYTES
-from fsstore.errors import AbortedError, JsonError, StoreError
+from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.driver import driver_in_memory
@@ -30,6 +30,7 @@ from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.mosaic.value import FileFact
 from fsstore.values import registry
+from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads
 
 __all__ = ["ArrayReferences", "ElsewhereError", "SourceFile", "open_source"]
@@ -202,7 +203,7 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
     """Return the file at a place, which references call `url`, opened."""
     if isinstance(place.driver, ScanDriver):
         return await _scanned(url.rpartition("|")[0], place.driver.base, place.driver.scanner)
-    begun = None
+    begun, failure = None, None
     if not url.endswith("/"):
         try:
             begun = await ScanSource(place).begin()
@@ -219,14 +220,22 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
         except JsonError:
             raise
         except StoreError as error:
-            found = await _hierarchy(url, place)
-            if found is None:
-                raise error from None
-            return found
-    found = await _hierarchy(url, place)
-    if found is None:
-        raise StoreError(f"There is no file and no zarr hierarchy at {place.describe()} that can be combined")
-    return found
+            failure = None if isinstance(error, NotFoundError) or _is_no_set(begun, error) else error
+    found = None if begun is not None else await _hierarchy(url, place)
+    if found is not None:
+        return found
+    if failure is not None:
+        raise failure
+    if begun is not None:
+        raise StoreError(f"{place.describe()} begins like no format that can be combined")
+    raise StoreError(f"There is no file and no zarr hierarchy at {place.describe()} that can be combined")
+
+
+def _is_no_set(begun: ScanSource | None, error: StoreError) -> bool:
+    """Return whether a file that could not be read as a reference set does not even begin like one."""
+    if begun is None or not isinstance(error, DataLossError):
+        return False
+    return not is_text_of_json(begun.head(FORMAT_HEAD_BYTES), b"")
 
 
 async def _scanned(

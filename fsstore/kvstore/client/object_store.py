@@ -10,10 +10,8 @@ Generations hold the entity tag and, where the storage has one, the version.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from functools import partial
 from typing import Any
 
 from fsstore.errors import UnavailableError, UrlError
@@ -35,8 +33,9 @@ from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
+from fsstore.kvstore.engine.soon import SoonReads
 from fsstore.kvstore.engine.turns import Turns, each_by_threads, read_bytes
-from fsstore.kvstore.tuning import MOMENT_S, SLOWEST_LINE, SOON_S
+from fsstore.kvstore.tuning import MOMENT_S, SLOWEST_LINE
 from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -69,7 +68,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         self._patience = (
             0  # of readers: how often the time limit was doubled, because a value came too slowly
         )
-        self._took_s = math.inf  # the last answer
+        self._soon = SoonReads(self.retry, self.turns)
         failure = None
         try:
             self._stores(0)
@@ -94,50 +93,37 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
         if execution.must_not_wait():
-            if len(reads) > 1:
-                raise execution.MayWait
-            return [self.turns.drive(partial(self._read_soon, reads[0]))]
+            return self._soon.drive(reads, lambda read: self._told(read, limit_of(read), None))
         asked = [(read, limit_of(read)) for read in reads]
         return await each_by_threads(self._read, asked, self.turns, weigh=read_bytes)
 
     @property
     def answers_soon(self) -> bool:
         """Whether the last answer came so soon that a moment is enough for the next."""
-        return self._took_s < SOON_S
-
-    def _read_soon(self, read: Read) -> ReadResult:
-        """Return the answer if it comes within a moment; a failure that may pass is left to the event loop."""
-        began = time.monotonic()
-        try:
-            found = self._read_once(read, limit_of(read), None)
-        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-            self._took_s = math.inf
-            known = located(error, "reading", self.shown + read.key)
-        else:
-            self._took_s = time.monotonic() - began
-            return found
-        is_late = time.monotonic() - began >= MOMENT_S
-        if not isinstance(known, UnavailableError) or not (is_late or self.retry.max_retries):
-            raise known
-        self.turns.failed(known)
-        raise execution.MayWait from known
+        return self._soon.expected
 
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
-        read, limit = asked
         attempts = Attempts(self.retry, self.turns.failed)
         while True:
-            patience, began = self._patience, time.monotonic()
+            patience = self._patience
             try:
-                found = self._read_once(read, limit, patience)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                known = located(error, "reading", self.shown + read.key)
-            else:
-                self._took_s = time.monotonic() - began
-                return found
-            if not isinstance(known, UnavailableError):
-                raise known
+                return self._told(*asked, patience)
+            except UnavailableError as error:
+                known = error
             if self._patience == patience:  # else it came too slowly, and gets the time that it needs
                 time.sleep(attempts.pause_after(known))
+
+    def _told(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
+        """Return the answer to one request, or raise an error that says what was read."""
+        began = time.monotonic()
+        try:
+            found = self._read_once(read, limit, patience)
+        except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+            known = located(error, "reading", self.shown + read.key)
+        else:
+            self._soon.answered(began)
+            return found
+        raise known
 
     def _read_once(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
         options = get_options(read)

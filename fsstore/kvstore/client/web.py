@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
+from time import monotonic
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote as percent_encode
 
@@ -27,7 +28,7 @@ from fsstore.kvstore.client.range_answer import (
     range_of_header,
     received,
 )
-from fsstore.kvstore.contract.ability import TellsModified
+from fsstore.kvstore.contract.ability import AnswersSoon, TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -45,10 +46,12 @@ from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.retry import Retry, persist
+from fsstore.kvstore.engine.soon import SoonReads
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.kvstore.web.answer import is_coded
-from fsstore.kvstore.web.wire import Reply, Want
+from fsstore.kvstore.web.exchange import Reply, Want
 from fsstore.redaction import spoken
+from fsstore.runtime import execution
 
 __all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "validator"]
 
@@ -144,14 +147,16 @@ class Asking(Protocol):
 
 
 class Client(Protocol):
-    """Where such a thing is found."""
+    """Where such a thing is found.  `drives` says whether a thread may drive it without an event loop."""
+
+    drives: bool
 
     async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
         """Return `await call(asking)`, run on the event loop that it belongs to."""
         ...
 
 
-class HttpEngine(TellsModified):
+class HttpEngine(AnswersSoon, TellsModified):
     """Strict reads over a client.  Paths are URLs, not encoded; `query` is appended to each."""
 
     features = Features(waits=True, writable=False, listable=False)
@@ -161,6 +166,7 @@ class HttpEngine(TellsModified):
         self, client: Client, *, query: str = "", retry: Retry | None = None, concurrency: int | None = None
     ) -> None:
         self.client, self.query, self.retry, self.turns = client, query, retry or Retry(), Turns(concurrency)
+        self._soon = SoonReads(self.retry, self.turns)
 
     def asking(self, query: str) -> HttpEngine:
         """Return an engine that appends a query to every URL, over the same client and in the same turns."""
@@ -172,6 +178,8 @@ class HttpEngine(TellsModified):
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
         """Return one exact answer a read."""
+        if execution.must_not_wait():
+            return self._soon.drive(reads, self._read_here)
 
         async def read_all(asking: Asking) -> list[ReadResult]:
             def ask(read: Read) -> Awaitable[ReadResult]:
@@ -181,13 +189,26 @@ class HttpEngine(TellsModified):
 
         return await self.client.visit(read_all)
 
+    @property
+    def answers_soon(self) -> bool:
+        """Whether the client can be driven, and the last answer came so soon that a moment is enough for the next."""
+        return self.client.drives and self._soon.expected
+
+    def _read_here(self, read: Read) -> ReadResult:
+        return execution.drive(self.client.visit(lambda asking: self._read(asking, read)))
+
     async def _read(self, asking: Asking, read: Read) -> ReadResult:
         span = range_header(read)
         extra = {**({"Range": span} if span else {}), **validator(read.if_not_equal)}
         try:
             url = encode_url(read.key) + self.query
             want = Want(limit_of(read), _most(read), 0 if is_empty(read) else read.stop)
-            return judge(read, *await asking.get(url, extra, want))
+            began = monotonic()
+            reply = await asking.get(url, extra, want)
+            self._soon.answered(began)
+            return judge(read, *reply)
+        except execution.MayWait:
+            raise
         except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
             failure = located(error, "reading", read.key)
         raise failure
@@ -230,6 +251,8 @@ def _most(read: Read) -> int | None:
 
 class Session:
     """The session of an `HTTPFileSystem`, with everything that it was told."""
+
+    drives = False
 
     def __init__(self, home: Home, headers: Mapping[str, str] | None = None, idle_s: float = 30.0) -> None:
         self.home, self.idle_s = home, idle_s

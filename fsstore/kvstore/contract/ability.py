@@ -18,6 +18,7 @@ __all__ = [
     "AnswersSoon",
     "Borrows",
     "CopiesRanges",
+    "DatesValues",
     "IsMetered",
     "KeepsDirectories",
     "KnowsSizes",
@@ -59,7 +60,7 @@ class ReadsNow:
 class AnswersSoon:
     """A driver of a store that waits, whose reads the thread that waits for them may drive while answers come soon.
 
-    Without an event loop, `read_many` then answers within a moment, so that Ctrl-C is heard, or raises `MayWait`: for
+    Without an event loop, `read_many` then answers within a moment, or hears Ctrl-C meanwhile, or raises `MayWait`: for
     more than one request, or when the answer does not come so soon.
     """
 
@@ -317,6 +318,16 @@ class TellsModified:
 
     async def modified(self, key: str) -> float | None:
         """Return when the value was modified, in seconds since 1970; None if that is not known."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class DatesValues:
+    """A driver whose generations say when a value was written, and more: on which device, say."""
+
+    __slots__ = ()
+
+    def date_of(self, generation: bytes) -> bytes:
+        """Return the part of a generation that says when; it is the same on another machine that sees the value."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.ability import (
+    DatesValues,
     IsMetered,
     KeepsDirectories,
     ListsNames,
@@ -41,7 +42,7 @@ from fsstore.kvstore.contract.late_count import LateCount, counting, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, file_path, normalize
-from fsstore.kvstore.local.read import describe, read_batch
+from fsstore.kvstore.local.read import date_of, describe, read_batch
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.local.take import take_batch
 from fsstore.kvstore.local.write import answered, write_batch, write_late
@@ -53,7 +54,14 @@ __all__ = ["KIND", "LocalDriver", "LocalKind"]
 
 
 class LocalDriver(
-    IsMetered, KeepsDirectories, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate
+    DatesValues,
+    IsMetered,
+    KeepsDirectories,
+    ListsNames,
+    SweepsUnfinished,
+    SyncsTogether,
+    TakesValues,
+    WritesLate,
 ):
     """Local files as a key-value store.
 
@@ -177,6 +185,10 @@ class LocalDriver(
     async def names(self, directory: str) -> list[str]:
         """Return the names in a directory; none if it cannot be listed."""
         return local_scan.names(directory)
+
+    def date_of(self, generation: bytes) -> bytes:
+        """Return the part of a generation that says when the file was written."""
+        return date_of(generation)
 
     def describe_key(self, key: str) -> str:
         """Return `local file "<path>"`."""

@@ -35,7 +35,7 @@ from fsstore.kvstore.tuning import (
 )
 from fsstore.values.json_value import quote
 
-__all__ = ["describe", "generation_of", "read_batch"]
+__all__ = ["date_of", "describe", "generation_of", "read_batch"]
 
 # Without O_NONBLOCK, opening a named pipe would wait for its writer.
 _FLAGS = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -47,6 +47,14 @@ _tuple = tuple.__new__
 def generation_of(status: os.stat_result) -> bytes:
     """Return the generation TensorStore gives a file: device, inode and modification time."""
     return _GENERATION.pack(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+def date_of(generation: bytes) -> bytes:
+    """Return the part of a generation that says when the file was written.
+
+    Devices are numbered anew when a machine starts, and on each machine that mounts them.
+    """
+    return generation[-8:]
 
 
 def describe(key: str) -> str:

@@ -47,7 +47,7 @@ from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_gen
 from fsstore.kvstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
 from fsstore.kvstore.reference.table.table import INLINE, WHOLE
 from fsstore.kvstore.reference.taking import TakesFiles
-from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher
+from fsstore.kvstore.reference.target.fetch import REST, Asks, Fetcher, Scanned
 from fsstore.kvstore.reference.target.grant import policy_of
 from fsstore.kvstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
 from fsstore.kvstore.tuning import FEW_KEYS
@@ -324,11 +324,11 @@ def reference_driver(
     base: KvPrefix | None,
     described: str,
     means: tuple[Limits, OpenTarget] | None = None,
-    sizes: Mapping[str, int] | None = None,
+    scanned: Mapping[str, Scanned] | None = None,
 ) -> KvDriver:
     """Return the key-value store over an opened set; `base` is the directory it lies in.
 
-    `sizes` are those of targets that have been scanned, by URL.
+    `scanned` says by URL what targets were that must still be the same.
     """
     limits, open_target = means or (Limits(), open_with_spec)
     targets = Targets(
@@ -339,7 +339,7 @@ def reference_driver(
         reveal(members.get("rewrite")) or {},
     )
     waits = _waits(overlay, targets)
-    fetcher = Fetcher(targets, limits if waits else limits.near, described, sizes or {})
+    fetcher = Fetcher(targets, limits if waits else limits.near, described, scanned or {})
     return ReferenceDriver(overlay, fetcher, waits=waits, members=members)
 
 

@@ -1,4 +1,4 @@
-"""The HTTP client of fsstore: `GET` over connections that are kept, on one event loop and without threads.
+"""The HTTP client of fsstore: `GET` over connections that are kept, on one event loop or a thread that waits.
 
 It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
 is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
@@ -22,10 +22,13 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.tuning import CONNECTION_DOUBT_S, CONNECTION_KEPT_S, CONNECTIONS_KEPT, ROUTES_KEPT
+from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, ROUTES_KEPT
+from fsstore.kvstore.web.exchange import Exchange, Reply, Want
+from fsstore.kvstore.web.kept import KeptConnections
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
-from fsstore.kvstore.web.wire import Connection, Reply, Want
+from fsstore.kvstore.web.socket_wire import SocketDial
 from fsstore.redaction import redact_url
+from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
 
 __all__ = ["HttpClient", "check_able"]
@@ -52,7 +55,12 @@ def check_able(url: str, headers: Mapping[str, str]) -> None:
 
 
 class HttpClient:
-    """Requests over kept connections.  Used on one event loop at a time; another loop starts with none."""
+    """Requests over kept connections.  Used on one event loop at a time; another loop starts with none.
+
+    Threads may drive it without a loop, and are told to leave to one what may take long.
+    """
+
+    drives = True
 
     def __init__(
         self,
@@ -66,8 +74,8 @@ class HttpClient:
         self._headers = {"Accept": "*/*", "User-Agent": "fsstore", **headers}
         self._idle_s, self._follow, self._judge, self._most = idle_s, follow, judge, most
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.kept: dict[Connection, str] = {}  # with its origin; the one used last is the last
-        self._dial = Dial(idle_s, CONNECTION_KEPT_S, judge)
+        self._forks = fork.process.forks
+        self.kept, self._dial, self._here = self._made()
         self._routes: dict[str, Route] = {}
         self._fields: dict[tuple[Route, bool], str] = {}
         self._distrusted: set[str] = set()
@@ -100,16 +108,17 @@ class HttpClient:
         raise FailedPreconditionError(f"{quote(redact_url(url))} is reached by more than {_HOPS} redirects")
 
     async def _send(self, origin: str, route: Route, request: bytes, want: Want) -> Reply:
-        connection = self._idle(origin)
+        kept, dial = self._side()
+        connection = kept.take(origin, trusted=origin not in self._distrusted)
         if connection is not None:
             try:
-                return await self._ask(origin, connection, request, want)
+                return await self._ask(kept, origin, connection, request, want)
             except ConnectionError:
                 if not connection.silent:
                     raise
-        connection = await self._dial.connect(route)
+        connection = await dial.connect(route)
         connection.when_unasked = partial(self._distrust, weakref.ref(self), origin)
-        return await self._ask(origin, connection, request, want)
+        return await self._ask(kept, origin, connection, request, want)
 
     @staticmethod
     def _distrust(client: weakref.ref[HttpClient], origin: str) -> None:
@@ -121,38 +130,37 @@ class HttpClient:
             found._distrusted.clear()
         found._distrusted.add(origin)
 
-    async def _ask(self, origin: str, connection: Connection, request: bytes, want: Want) -> Reply:
+    async def _ask(
+        self, kept: KeptConnections, origin: str, connection: Exchange, request: bytes, want: Want
+    ) -> Reply:
         reply = await connection.ask(request, want)
         if origin in self._distrusted:
-            _give_up(connection)
+            connection.leave()
         elif connection.open:
-            self.kept[connection] = origin
-            if len(self.kept) > self._most:
-                first = next(iter(self.kept))
-                del self.kept[first]
-                first.close()
+            kept.keep(connection, origin)
         return reply
 
-    def _idle(self, origin: str) -> Connection | None:
-        """Return a kept connection, the one used last of those that have rested."""
+    def _side(self) -> tuple[KeptConnections, Dial]:
+        """Return what keeps and what makes connections where this runs: on an event loop, or on a thread without one.
+
+        Threads share connections of their own, and know what names the loop has looked up.
+        """
+        if execution.must_not_wait():
+            if self._forks != fork.process.forks:
+                raise execution.MayWait
+            return self._here
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
-            self._loop, self.kept, self._dial = loop, {}, Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
+            self._loop, self._forks = loop, fork.process.forks
+            self.kept, self._dial, self._here = self._made()
             weakref.finalize(self, _close_all, self.kept, loop).atexit = False
-        trusted = origin not in self._distrusted
-        while (connection := self._last_kept(origin, trusted=trusted)) is not None:
-            del self.kept[connection]
-            if trusted and connection.clean and loop.time() - connection.last_active < CONNECTION_KEPT_S:
-                return connection
-            _give_up(connection)
-        return None
+        return self.kept, self._dial
 
-    def _last_kept(self, origin: str, *, trusted: bool) -> Connection | None:
-        """Return the connection to a server that was used last, but not one that has to rest."""
-        for connection, place in reversed(self.kept.items()):
-            if place == origin and not (trusted and connection.open and not connection.rested):
-                return connection
-        return None
+    def _made(self) -> tuple[KeptConnections, Dial, tuple[KeptConnections, Dial]]:
+        """Return what keeps and makes connections on a loop, and what does on threads."""
+        dial = Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
+        here = SocketDial(dial, self._idle_s, self._judge)
+        return KeptConnections(self._most), dial, (KeptConnections(self._most, close_themselves=False), here)
 
     def _route(self, origin: str) -> Route:
         """Return the way to an origin."""
@@ -205,15 +213,7 @@ def _target(url: str, place: str) -> str:
     return target
 
 
-def _give_up(connection: Connection) -> None:
-    """Close a connection that is not used again, after a look at what the system may hold for it."""
-    if connection.open and not connection.clean:
-        asyncio.get_running_loop().call_later(CONNECTION_DOUBT_S, connection.close)
-    else:
-        connection.close()
-
-
-def _close_all(kept: Mapping[Connection, str], loop: asyncio.AbstractEventLoop) -> None:
+def _close_all(kept: KeptConnections, loop: asyncio.AbstractEventLoop) -> None:
     def close() -> None:
         for connection in kept:
             connection.close()

@@ -18,14 +18,16 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
 from ipaddress import ip_address
 from itertools import zip_longest
+from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.tuning import CONNECT_S, NAMES_KEPT_S, STAGGER_S
+from fsstore.kvstore.web.exchange import Exchange, Want
 from fsstore.kvstore.web.host import prepared
-from fsstore.kvstore.web.wire import Connection, Want
+from fsstore.kvstore.web.wire import Connection
 from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
@@ -140,7 +142,7 @@ class Dial:
         self._idle_s, self._kept_s, self._judge = idle_s, kept_s, judge
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[list[str]]]] = {}
 
-    async def connect(self, route: Route) -> Connection:
+    async def connect(self, route: Route) -> Exchange:
         """Return a new connection to an origin, through its proxy and with TLS where the route says so.
 
         `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  Addresses
@@ -153,7 +155,7 @@ class Dial:
         except TimeoutError as error:
             raise ConnectionError(f"{route.host} did not accept a connection within {limit:g} s") from error
 
-    async def _connect(self, route: Route) -> Connection:
+    async def _connect(self, route: Route) -> Exchange:
         context = trust() if route.scheme == "https" else None
         if route.proxy is None:
             return await self._reach(route.name, route.port, context, f"{route.scheme}://{route.host}")
@@ -168,7 +170,7 @@ class Dial:
             raise
         return connection
 
-    async def _tunnel(self, connection: Connection, route: Route, proxy: Proxy) -> None:
+    async def _tunnel(self, connection: Exchange, route: Route, proxy: Proxy) -> None:
         """Ask a proxy for a way to an origin."""
         place = route.host if route.host.endswith(f":{route.port}") else f"{route.host}:{route.port}"
         allowed = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
@@ -179,12 +181,10 @@ class Dial:
 
     async def _reach(
         self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None
-    ) -> Connection:
+    ) -> Exchange:
         """Return a connection to one of the addresses of a host: the first that answers."""
         addresses = await self._addresses(name, port)
-        if self._judge is not None and origin is not None:
-            for address in addresses:
-                self._judge(origin, address)
+        self._approve(addresses, origin)
         calls = [partial(self._open, address, port, context, name) for address in addresses]
         return await (calls[0]() if len(calls) == 1 else first_connected(calls))
 
@@ -203,19 +203,31 @@ class Dial:
             raise ConnectionError(str(error)) from error
         return connection
 
-    async def _addresses(self, name: str, port: int) -> list[str]:
-        """Return the addresses of a host, those of its two families in turns."""
+    def _approve(self, addresses: Sequence[str], origin: str | None) -> None:
+        """Raise if an origin must not be reached by one of the addresses."""
+        if self._judge is not None and origin is not None:
+            for address in addresses:
+                self._judge(origin, address)
+
+    def known(self, name: str, port: int) -> list[str]:
+        """Return the addresses of a host if they need not be looked up now; any thread may ask."""
         try:
             return [str(ip_address(name))]
         except ValueError:
             pass  # a name, not an address
-        loop = asyncio.get_running_loop()
+        until, task = self._names.get((name, port), (0.0, None))
+        fresh = task is not None and until >= monotonic() and task.done() and task.exception() is None
+        return task.result() if task is not None and fresh else []
+
+    async def _addresses(self, name: str, port: int) -> list[str]:
+        """Return the addresses of a host, those of its two families in turns."""
+        found = self.known(name, port)
+        if found:
+            return found
         kept = self._names.get((name, port))
-        if kept is None or kept[0] < loop.time() or (kept[1].done() and kept[1].exception() is not None):
-            kept = self._names[name, port] = (
-                loop.time() + NAMES_KEPT_S,
-                loop.create_task(_look_up(name, port)),
-            )
+        if kept is None or kept[1].done():
+            task = asyncio.get_running_loop().create_task(_look_up(name, port))
+            kept = self._names[name, port] = monotonic() + NAMES_KEPT_S, task
         return await asyncio.shield(kept[1])
 
 

@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from fsstore.errors import AlreadyExistsError, StoreError
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.reference.document.writer import encode, write_document
@@ -25,7 +25,7 @@ from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.kvstore.reference.table.grid import Grid
 from fsstore.kvstore.reference.table.keys import check_key
 from fsstore.kvstore.reference.table.value import Located, is_url
-from fsstore.kvstore.reference.target.location import beside, directory, name_of
+from fsstore.kvstore.reference.target.location import already_there, beside, directory, name_of
 from fsstore.kvstore.reference.target.target_url import replaced
 from fsstore.kvstore.reference.tools.rechunk import slabs_of
 from fsstore.kvstore.reference.tools.relocation import moved, moving
@@ -260,9 +260,7 @@ class References(Mapping[str, bytes | Located]):
         if how == "parquet":
             base = await directory(base)
             if not overwrite and (await base.read(".zmetadata")).state == "value":
-                raise AlreadyExistsError(
-                    f"There is a reference set at {base.describe()}; pass overwrite=True"
-                )
+                raise already_there(base)
             await save_parquet(self.state, base, record_size=record_size, scanned=scanned)
             return
         pieces = encode(self.state, version=version, compression=method_named(how), scanned=scanned)
@@ -270,10 +268,10 @@ class References(Mapping[str, bytes | Located]):
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
         elif not overwrite and (await base.read()).state == "value":
-            raise _exists(base)
+            raise already_there(base)
         stamp = await write_document(base, pieces, self.state, if_equal=if_equal)
         if stamp.generation == UNKNOWN and if_equal == NO_VALUE:
-            raise _exists(base)
+            raise already_there(base)
 
     def __repr__(self) -> str:
         """Return what the set is."""
@@ -300,10 +298,6 @@ def _copy(
 
 def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
     return References(State(TableSet(builder.finish())), place=place)
-
-
-def _exists(base: KvPrefix) -> AlreadyExistsError:
-    return AlreadyExistsError(f"There is something at {base.describe()}; pass overwrite=True")
 
 
 def _checked(form: str) -> Saving:

@@ -16,14 +16,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, OutOfRangeError, StoreError
+from fsstore.kvstore.contract.ability import DatesValues, able
 from fsstore.kvstore.contract.answer_columns import AnswerColumns
 from fsstore.kvstore.contract.coalesce import Ints, Limits, coalesce
-from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, now
+from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.reference.target.targets import Targets
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
-__all__ = ["REST", "Asks", "Fetcher"]
+__all__ = ["REST", "Asks", "Fetcher", "Scanned"]
 
 REST = -(2**63)
 _ZERO = np.zeros(1, np.int64)
@@ -56,26 +57,47 @@ class Asks(NamedTuple):
         return b"%b@%d:%d" % (base, *where) if base != UNKNOWN else UNKNOWN
 
 
+class Scanned(NamedTuple):
+    """The state of a target when it was scanned, as far as it is known: its size, or -1, and its generation."""
+
+    size: int = -1
+    generation: bytes = UNKNOWN
+
+    def change(self, now: ReadResult, driver: KvDriver) -> str:
+        """Return how a target differs from that by an answer of its driver, nothing if it does not."""
+        if self.size >= 0 and now.size not in (None, self.size):
+            return f"it had {self.size} bytes when it was scanned, and has {now.size}"
+        if UNKNOWN not in (self.generation, now.generation):
+            dates = able(driver, DatesValues)
+            before, after = self.generation, now.generation
+            if before != after and (dates is None or dates.date_of(before) != dates.date_of(after)):
+                return "it was written anew since it was scanned"
+        return ""
+
+
+_UNSCANNED = Scanned()
+
+
 @dataclass(frozen=True, slots=True)
 class _Requests:
-    """The requests to one root, and how large their targets were when they were scanned, if that is known.
+    """The requests to one root, and what their targets were when they were scanned.
 
     Columns, in parts: members of the batch, which of `reads` answers each, and how many bytes into that its own begin.
     """
 
     reads: list[Read] = field(default_factory=list)
-    sizes: list[int | None] = field(default_factory=list)
+    scanned: list[Scanned] = field(default_factory=list)
     members: list[Ints] = field(default_factory=list)
     where: list[Ints] = field(default_factory=list)
     offsets: list[Ints] = field(default_factory=list)
 
-    def add(self, members: Ints, reads: Sequence[Read], where: Ints, offsets: Ints, size: int | None) -> None:
+    def add(self, members: Ints, reads: Sequence[Read], where: Ints, offsets: Ints, scanned: Scanned) -> None:
         """Ask more of a target."""
         self.members.append(members)
         self.where.append(where + len(self.reads))
         self.offsets.append(offsets)
         self.reads.extend(reads)
-        self.sizes.extend([size] * len(reads))
+        self.scanned.extend([scanned] * len(reads))
 
     def pairs(self) -> Iterator[tuple[int, int]]:
         """Yield the number of a request and a member it answers, request by request."""
@@ -86,12 +108,12 @@ class _Requests:
 
 @dataclass(frozen=True, slots=True)
 class Fetcher:
-    """Reads targets.  `sizes` says by URL how large those were that have been scanned."""
+    """Reads targets.  `scanned` says by URL what those were that have been scanned, and must still be."""
 
     targets: Targets
     limits: Limits
     described: str
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    scanned: Mapping[str, Scanned] = field(default_factory=dict)
 
     async def fetch(self, asks: Asks, urls: Sequence[str]) -> Sequence[ReadResult]:
         """Return one answer to each request, in order: its state is "value", its generation that of the value."""
@@ -104,7 +126,7 @@ class Fetcher:
             except StoreError as error:
                 raise error.within(self._place(asks, int(members[0]))) from error
             asked = wanted.setdefault(place.root, _Requests())
-            self._plan(place.key, self.sizes.get(urls[number]), asks, members, asked)
+            self._plan(place.key, self.scanned.get(urls[number], _UNSCANNED), asks, members, asked)
         found = await execution.gather(self._read_root(root, asked, asks) for root, asked in wanted.items())
         return _answer_columns(asks, list(wanted.values()), found)
 
@@ -118,25 +140,25 @@ class Fetcher:
             raise error.within(self._place(asks, 0)) from error
         asked = _Requests()
         read = Read(place.key, start, None if stop == REST else stop)
-        asked.add(_ZERO, [read], _ZERO, _ZERO, self.sizes.get(url))
+        asked.add(_ZERO, [read], _ZERO, _ZERO, self.scanned.get(url, _UNSCANNED))
         answer = (await self._read_root(place.root, asked, asks))[0]
         size = answer.size if asks.whole[0] else int(asks.length[0])
         return answer._replace(generation=asks.generation(0, answer.generation), size=size)
 
-    def _plan(self, key: str, size: int | None, asks: Asks, members: Ints, out: _Requests) -> None:
+    def _plan(self, key: str, scanned: Scanned, asks: Asks, members: Ints, out: _Requests) -> None:
         """Add what is wanted of one target to `out`: the rest of it as it is asked for, ranges merged."""
         ranged = asks.stop[members] != REST
         rest, members = members[~ranged], members[ranged]
         if len(rest):
             numbers = np.arange(len(rest))
             reads = [Read(key, start, None) for start in asks.start[rest].tolist()]
-            out.add(rest, reads, numbers, np.zeros_like(numbers), size)
+            out.add(rest, reads, numbers, np.zeros_like(numbers), scanned)
         if len(members):
             limits = self.limits
             spans = coalesce(asks.start[members], asks.stop[members], limits.max_gap, limits.max_size)
             pairs = zip(spans.starts.tolist(), spans.stops.tolist(), strict=True)
             reads = [Read(key, start, stop) for start, stop in pairs]
-            out.add(members, reads, spans.where, spans.offset, size)
+            out.add(members, reads, spans.where, spans.offset, scanned)
 
     async def _read_root(self, root: str, asked: _Requests, asks: Asks) -> Sequence[ReadResult]:
         store = None
@@ -145,11 +167,13 @@ class Fetcher:
             answers = await store.read_many(asked.reads)
         except StoreError as error:
             raise await self._explain(store, asked, asks, error) from error
-        for number, (read, answer, size) in enumerate(zip(asked.reads, answers, asked.sizes, strict=True)):
+        for number, (read, answer, scanned) in enumerate(
+            zip(asked.reads, answers, asked.scanned, strict=True)
+        ):
             if answer.state != "value":
                 why = "the target does not exist"
-            elif size is not None and answer.size not in (None, size):
-                why = f"it had {size} bytes when it was scanned, and has {answer.size}; scan it again"
+            elif scanned is not _UNSCANNED and (change := scanned.change(answer, store.driver)):
+                why = f"{change}; scan it again"
             elif read.stop is not None and len(answer.value) != read.stop - read.start:
                 why = f"{len(answer.value)} bytes came for {read.stop - read.start}"
             else:

@@ -7,12 +7,13 @@ same members.
 
 from __future__ import annotations
 
+from fsstore.errors import AlreadyExistsError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.kind import KvKind, KvOpening
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.values import registry
 
-__all__ = ["beside", "directory", "name_of"]
+__all__ = ["already_there", "beside", "directory", "name_of"]
 
 
 def _root_url(base: KvPrefix) -> tuple[str, str] | None:
@@ -64,3 +65,10 @@ async def directory(base: KvPrefix) -> KvPrefix:
         return base
     opened = None if base.path else await _root(base, name + "/")
     return base.join("/") if opened is None else opened
+
+
+def already_there(base: KvPrefix) -> AlreadyExistsError:
+    """Return the error of saving where something is."""
+    return AlreadyExistsError(
+        f"There is something at {base.describe()}; choose another name, or pass overwrite=True (--overwrite)"
+    )

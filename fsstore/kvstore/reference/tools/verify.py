@@ -56,11 +56,11 @@ class SetVerification:
 
     def __str__(self) -> str:
         """Return a line per problem; what credentials a URL may hold are not in it."""
-        lines = [f"{self.references} references into {self.targets} targets, {len(self.problems)} problems"]
-        lines += [
-            f"{redact_url(p.url)}: {p.why} ({p.references} references: {', '.join(p.keys)})"
-            for p in self.problems
-        ]
+        many = "1 problem" if len(self.problems) == 1 else f"{len(self.problems)} problems"
+        lines = [f"{self.references} references into {self.targets} targets, {many}"]
+        for each in self.problems:
+            touched = f" ({each.references} references: {', '.join(each.keys)})" if each.keys else ""
+            lines.append(f"{redact_url(each.url)}: {each.why}{touched}")
         if self.unchecked:
             lines.append(f"{self.unchecked} targets were not checked")
         return "\n".join(lines)
