@@ -7,6 +7,7 @@ import stat
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
 import pytest
@@ -571,6 +572,30 @@ def test_who_has_nothing_left_to_make_publishes_what_is_there(tmp_path):
 
     drive(LocalDriver(io_limit=1).write_late([partial(make, n) for n in range(6)], 2))
     assert (tmp_path / "5").read_bytes() == b"01234"
+
+
+@pytest.mark.parametrize(("folders", "together"), [("aa", 1), ("ab", 2)])
+def test_one_thread_at_a_time_gives_names_in_a_directory(tmp_path, monkeypatch, folders, together):
+    """In another directory nobody waits for it."""
+    met = threading.Barrier(2)
+    inside, most = [], []
+    rename = os.rename
+
+    def meeting(source, target):
+        inside.append(source)
+        most.append(len(inside))
+        with suppress(threading.BrokenBarrierError):
+            met.wait(0.2 if together == 1 else 60)
+        rename(source, target)
+        inside.remove(source)
+
+    monkeypatch.setattr(os, "rename", meeting)
+    paths = [tmp_path / folder / f"{number}" for number, folder in enumerate(folders)]
+    with ThreadPoolExecutor(2) as threads:
+        for path in paths:
+            threads.submit(write, KvPrefix(FAST, ""), str(path), b"x")
+    assert max(most) == together
+    assert [path.read_bytes() for path in paths] == [b"x", b"x"]
 
 
 @pytest.mark.parametrize("count", [8, 40])
