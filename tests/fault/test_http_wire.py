@@ -370,7 +370,7 @@ def test_an_answer_that_trickles_is_left_to_the_loop(tune):
 
 def kept(*answers, most=3):
     """Return connections of threads, and what keeps those that have answered."""
-    found, keeper = [], KeptConnections(most, close_themselves=False)
+    found, keeper = [], KeptConnections(most, of_loop=False)
     for answer in answers:
         found.append(SocketConnection(Pieces(answer, 10**9, end=False)))
         execution.drive(found[-1].ask(b"GET /"))
@@ -382,8 +382,8 @@ def test_few_connections_of_threads_are_kept():
     """Those used last, each for one request at a time."""
     made, keeper = kept(*[ANSWERS["length"]] * 5)
     assert [each.open for each in made] == [False] * 2 + [True] * 3
-    assert keeper.take("http://other", trusted=True) is None
-    taken = [keeper.take("http://h", trusted=True) for _ in range(4)]
+    assert keeper.take("http://other", ()) is None
+    taken = [keeper.take("http://h", ()) for _ in range(4)]
     assert taken == [*made[:1:-1], None]
     for each in made:
         each.close()
@@ -394,9 +394,9 @@ def test_a_connection_of_a_thread_rests_after_a_long_answer():
     value = bytes(200_000)
     [connection], keeper = kept(OK + b"Content-Length: %d\r\n\r\n" % len(value) + value)
     connection.last_active += 10
-    assert keeper.take("http://h", trusted=True) is None
+    assert keeper.take("http://h", ()) is None
     connection.last_active -= 11
-    assert keeper.take("http://h", trusted=True) is connection
+    assert keeper.take("http://h", ()) is connection
     connection.close()
 
 

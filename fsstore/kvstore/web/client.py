@@ -109,7 +109,7 @@ class HttpClient:
 
     async def _send(self, origin: str, route: Route, request: bytes, want: Want) -> Reply:
         kept, dial = self._side()
-        connection = kept.take(origin, trusted=origin not in self._distrusted)
+        connection = kept.take(origin, self._distrusted)
         if connection is not None:
             try:
                 return await self._ask(kept, origin, connection, request, want)
@@ -160,7 +160,7 @@ class HttpClient:
         """Return what keeps and makes connections on a loop, and what does on threads."""
         dial = Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
         here = SocketDial(dial, self._idle_s, self._judge)
-        return KeptConnections(self._most), dial, (KeptConnections(self._most, close_themselves=False), here)
+        return KeptConnections(self._most), dial, (KeptConnections(self._most, of_loop=False), here)
 
     def _route(self, origin: str) -> Route:
         """Return the way to an origin."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import weakref
+from collections.abc import Container
 from time import monotonic
 
 from fsstore.kvstore.tuning import CONNECTION_KEPT_S
@@ -16,17 +17,21 @@ __all__ = ["KeptConnections"]
 class KeptConnections(dict[Exchange, str]):
     """Idle connections with their origins, at most `most`; the one used last is the last.
 
-    Those of an event loop close themselves when nobody has used them for long; that of fsstore closes the others.
+    Those of an event loop hear what comes unasked, and close themselves when nobody has used them for long.  Those of
+    threads, which are few, are looked at before each request, and the event loop of fsstore closes old ones.
     """
 
-    def __init__(self, most: int, *, close_themselves: bool = True) -> None:
+    def __init__(self, most: int, *, of_loop: bool = True) -> None:
         super().__init__()
         self._most, self._lock = most, fork.brief_lock()
-        self._is_seen_to = close_themselves
+        self._of_loop = self._is_seen_to = of_loop
 
-    def take(self, origin: str, *, trusted: bool) -> Exchange | None:
+    def take(self, origin: str, distrusted: Container[str]) -> Exchange | None:
         """Return the connection to a server that was used last of those that have rested, and keep it no longer."""
         with self._lock:
+            if not self._of_loop:
+                self._look_at(origin)
+            trusted = origin not in distrusted
             while (connection := self._last(origin, trusted=trusted)) is not None:
                 if self.pop(connection, None) is None:
                     continue  # a finalizer has asked meanwhile
@@ -34,6 +39,13 @@ class KeptConnections(dict[Exchange, str]):
                     return connection
                 connection.leave()
         return None
+
+    def _look_at(self, origin: str) -> None:
+        """Leave the connections to a server on which something has come unasked."""
+        for connection, place in [*self.items()]:
+            if place == origin and not connection.clean:
+                self.pop(connection, None)
+                connection.leave()
 
     def _last(self, origin: str, *, trusted: bool) -> Exchange | None:
         """Return the connection to a server that was used last, but not one that has to rest."""
