@@ -28,6 +28,8 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default")
 # Client libraries would otherwise ask the metadata service of a cloud machine, or read the user's own keys.
 os.environ["AWS_EC2_METADATA_DISABLED"] = "true"
 os.environ["NO_GCE_CHECK"] = "true"
+# gcsfs would ask Google about each bucket, by a way that is not seen below; it reads this when it is imported.
+os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 for name in ("AWS_PROFILE", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"):
     os.environ.pop(name, None)
 

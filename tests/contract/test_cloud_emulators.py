@@ -55,8 +55,7 @@ def test_azure(check, engine, container, monkeypatch):
     run(check, ABFS, members)
 
 
-def test_google(check, monkeypatch, real_server):
+def test_google(check, real_server):
     """Google's cloud through gcsfs; obstore speaks XML, which that emulator does not: see test_fs_stores."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     options = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{real_server('gcs')[0]}"}
     run(check, GCS, {"bucket": "bucket", "engine": "fsspec", "storage_options": options})

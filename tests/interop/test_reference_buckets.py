@@ -92,9 +92,8 @@ def test_targets_in_google_cloud_through_obstore(google, tmp_path, form):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_targets_in_google_cloud_through_gcsfs(tmp_path, monkeypatch, form, real_server):
+def test_targets_in_google_cloud_through_gcsfs(tmp_path, form, real_server):
     """Storage options bound to the bucket, and a kvstore spec, lead to gcsfs."""
-    monkeypatch.setenv("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     options = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{real_server('gcs')[0]}"}
     import gcsfs
 
