@@ -30,7 +30,7 @@ def joined(portions: Portions, usual: int) -> Buffer:
     far larger than their encoding.
     """
     first: list[Buffer] = []
-    left = min(usual // 2, JOINED_BYTES)
+    left = JOINED_BYTES
     for portion in portions:
         first += portion
         left -= sum([memoryview(part).nbytes for part in portion])
