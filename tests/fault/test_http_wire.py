@@ -333,7 +333,7 @@ def test_a_connection_is_worth_the_rest_of_a_small_value(told):
 def test_nothing_is_received_where_nothing_is_wanted(told):
     """A server that knows no ranges is not waited for by somebody who asks whether there is a value."""
     reply, kept = told(OK + b"Content-Length: %d\r\n\r\n" % LARGE, want=Want(stop=0))
-    assert (reply.status, reply.body, reply.headers.get("Content-Length")) == (200, b"", str(LARGE))
+    assert (reply.status, reply.body, reply.headers.get("content-length")) == (200, b"", str(LARGE))
     assert not kept
 
 

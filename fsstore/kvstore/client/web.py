@@ -65,10 +65,10 @@ _BLOCK = 64 * 1024  # bytes that a server which thinks in blocks may send too ma
 
 def generation_of(headers: Mapping[str, str]) -> bytes:
     """Return the generation that response headers state, or `UNKNOWN`."""
-    tag = headers.get("ETag")
+    tag = headers.get("etag")
     if tag:
         return tag.encode("latin-1", "replace")
-    modified, date = headers.get("Last-Modified"), headers.get("Date")
+    modified, date = headers.get("last-modified"), headers.get("date")
     if modified and date:
         try:
             age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
@@ -99,7 +99,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
         if read.stop is not None:  # we may have received the beginning only
             piece = piece._replace(total=_total(read, headers, body))
         return _known(read, fit(piece, read))
-    span = range_of_header(headers.get("Content-Range"))
+    span = range_of_header(headers.get("content-range"))
     if status == 416 and span is not None and span[2] is not None:
         return _known(read, fit(RangeAnswer(b"", 0, span[2], generation), read))
     if status != 206:
@@ -107,7 +107,7 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
     if range_header(read) is None:
-        told = headers.get("Content-Range")
+        told = headers.get("content-range")
         raise UnavailableError(f"the server sent {len(body)} bytes as {told!r} for the whole value")
     return _known(read, fit(received(206, body, size=None, place=span, generation=generation), read))
 
@@ -126,8 +126,8 @@ def _said(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
 
 
 def _announced(headers: Mapping[str, str]) -> int | None:
-    size = headers.get("Content-Length") or ""
-    told = size.isascii() and size.isdecimal() and headers.get("Transfer-Encoding") is None
+    size = headers.get("content-length") or ""
+    told = size.isascii() and size.isdecimal() and headers.get("transfer-encoding") is None
     return int(size) if told and not is_coded(headers) else None
 
 
@@ -224,7 +224,7 @@ class HttpEngine(AnswersSoon, TellsModified):
 
         try:
             found = await self.client.visit(ask)
-            text = found.headers.get("Last-Modified") if found.status in (200, 206) else None
+            text = found.headers.get("last-modified") if found.status in (200, 206) else None
             return None if text is None else parsedate_to_datetime(text).timestamp()
         except (ValueError, TypeError, OverflowError, IndexError):  # no date
             return None

@@ -19,7 +19,6 @@ __all__ = [
     "UNTIL_CLOSED",
     "ChunkedBody",
     "Head",
-    "Headers",
     "end_of_head",
     "framing",
     "inflate",
@@ -40,19 +39,14 @@ _LINE_LIMIT = 4096  # bytes between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
 
 
-class Headers(dict[str, str]):
-    """Headers by name in lower case; `get` takes any case."""
-
-    def get(self, name: str, default: str | None = None) -> str | None:  # type: ignore[override]  # of text only
-        """Return the value of a header, or `default`."""
-        return dict.get(self, name.lower(), default)
-
-
 class Head(NamedTuple):
-    """The head of an answer, before its body.  `keeps` says whether the connection may be used again."""
+    """The head of an answer, before its body: `headers` by name in lower case.
+
+    `keeps` says whether the connection may be used again.
+    """
 
     status: int
-    headers: Headers
+    headers: Mapping[str, str]
     keeps: bool
 
 
@@ -81,7 +75,7 @@ def parse_head(data: bytes) -> Head:
         raise _malformed(f"it begins with {text[:40]!r}")
     if proper.end() != len(text):
         raise _malformed(f"a header is {text[proper.end() :][:40].strip()!r}")
-    headers = Headers()
+    headers: dict[str, str] = {}
     for line in text.split("\n")[1:]:
         name, _, value = line.partition(":")
         key, value = name.lower(), value.strip(" \t")
@@ -93,7 +87,7 @@ def parse_head(data: bytes) -> Head:
     return Head(int(proper[2]), headers, _keeps(headers, old=proper[1] == "0"))
 
 
-def _keeps(headers: Headers, *, old: bool) -> bool:
+def _keeps(headers: Mapping[str, str], *, old: bool) -> bool:
     """Return whether a connection may be used after an answer; one that says two lengths is not to be trusted."""
     if "transfer-encoding" in headers and (old or "content-length" in headers):
         return False
@@ -186,7 +180,7 @@ class ChunkedBody:
 
 def is_coded(headers: Mapping[str, str]) -> bool:
     """Return whether a server says that a body is not the value as it is stored."""
-    return (headers.get("Content-Encoding") or "identity").lower() != "identity"
+    return (headers.get("content-encoding") or "identity").lower() != "identity"
 
 
 def inflate(

@@ -59,7 +59,7 @@ ANYTHING = Want()
 
 
 class Reply(NamedTuple):
-    """A response: what `judge` of the client for the web takes."""
+    """A response: what `judge` of the client for the web takes.  Names of headers are in lower case, or of any."""
 
     status: int
     headers: Mapping[str, str]

@@ -49,7 +49,7 @@ class KeptConnections(dict[Exchange, str]):
 
     def _last(self, origin: str, *, trusted: bool) -> Exchange | None:
         """Return the connection to a server that was used last, but not one that has to rest."""
-        for connection, place in [*self.items()][::-1]:
+        for connection, place in [*reversed(self.items())]:
             if place == origin and not (trusted and connection.open and not connection.rested):
                 return connection
         return None
