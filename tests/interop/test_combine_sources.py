@@ -42,6 +42,31 @@ def test_zarr_hierarchies_are_combined(tmp_path, version):
     )
 
 
+def test_a_hierarchy_beside_an_object_of_its_name_is_combined(tmp_path, moto_url, monkeypatch):
+    """Buckets may hold an object where a directory would be; a mere object that is no file of data is told so."""
+    import s3fs
+
+    for name, value in {
+        "AWS_ENDPOINT_URL": moto_url,
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+    }.items():
+        monkeypatch.setenv(name, value)
+    bucket = f"bucket-{tmp_path.name.replace('_', '-')}"
+    files = s3fs.S3FileSystem(endpoint_url=moto_url, key="a", secret="b", skip_instance_cache=True)
+    files.mkdir(bucket)
+    data = xr.Dataset({"t": ("time", np.arange(4.0))}, {"time": np.arange(4)})
+    data.to_zarr(tmp_path / "0.zarr", zarr_format=2, consolidated=False)
+    for path in (tmp_path / "0.zarr").rglob("*"):
+        if path.is_file():
+            files.pipe_file(f"{bucket}/{path.relative_to(tmp_path)}", path.read_bytes())
+    files.pipe_file(f"{bucket}/0.zarr", b"a mark of some tool")
+    files.pipe_file(f"{bucket}/note.txt", b"hello")
+    combined = references.combine([f"s3://{bucket}/0.zarr", f"s3://{bucket}/note.txt"], "time").result()
+    assert combined.report.dims == {"time": 4}
+    assert "begins like no format" in combined.report.left_out[f"s3://{bucket}/note.txt"]
+
+
 def test_reference_sets_are_combined(tmp_path):
     """Sets that other tools made are files like others."""
     files = series(2)

@@ -221,7 +221,12 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
             raise
         except StoreError as error:
             failure = None if isinstance(error, NotFoundError) or _is_no_set(begun, error) else error
-    found = None if begun is not None else await _hierarchy(url, place)
+    try:
+        found = await _hierarchy(url, place)
+    except StoreError:
+        if begun is None:
+            raise
+        found = None  # only a file, which has no keys below it
     if found is not None:
         return found
     if failure is not None:

@@ -67,12 +67,13 @@ class Scanned(NamedTuple):
         """Return how a target differs from that by an answer of its driver, nothing if it does not."""
         if self.size >= 0 and now.size not in (None, self.size):
             return f"it had {self.size} bytes when it was scanned, and has {now.size}"
-        if UNKNOWN not in (self.generation, now.generation):
-            dates = able(driver, DatesValues)
-            before, after = self.generation, now.generation
-            if before != after and (dates is None or dates.date_of(before) != dates.date_of(after)):
-                return "it was written anew since it was scanned"
-        return ""
+        before, after = self.generation, now.generation
+        if before == after or UNKNOWN in (before, after):
+            return ""
+        dates = able(driver, DatesValues)
+        if dates is not None and dates.date_of(before) == dates.date_of(after):
+            return ""
+        return "it was written anew since it was scanned"
 
 
 _UNSCANNED = Scanned()
