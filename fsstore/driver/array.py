@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.chunk.plan.allocation import broadcast, new_array
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
-from fsstore.chunk.plan.request import located
+from fsstore.chunk.plan.request import Affine, Constant, Indexed, OutputMap, located
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
 from fsstore.driver.plain_kind import PlainKind

@@ -8,7 +8,8 @@ from operator import contains
 from typing import Any
 
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import CellPlan, OutputMap, PlanComponent, plan_cells
+from fsstore.chunk.plan.planner import CellPlan, PlanComponent, plan_cells
+from fsstore.chunk.plan.request import OutputMap
 from fsstore.chunk.plan.source import ByteRange, KvSource, Source
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE

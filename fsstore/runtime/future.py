@@ -152,7 +152,8 @@ class Future(Awaited, Generic[T]):
         raise cast("BaseException", self._value)
 
     def _wait(self, timeout: float | None, deadline: float | None) -> None:
-        timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
+        if timeout is not None or deadline is not None:
+            timeout, deadline = as_seconds("timeout", timeout), as_seconds("deadline", deadline)
         if self._state == PENDING and _blocking_is_refused():
             raise FailedPreconditionError(
                 "result() was called on the thread that has to produce the result, which would wait forever; use await"

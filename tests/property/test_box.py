@@ -10,8 +10,8 @@ import pytest
 from fsstore.chunk.plan.chunk_box import ChunkBox, ChunkBoxes
 from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
 from fsstore.chunk.plan.place import BoxPlacement, Placement, placement_of
-from fsstore.chunk.plan.planner import Affine, CellPlan, Constant, Indexed, plan, plan_cells, plan_few
-from fsstore.chunk.plan.request import maps_within, plan_maps
+from fsstore.chunk.plan.planner import CellPlan, plan, plan_cells, plan_few
+from fsstore.chunk.plan.request import Affine, Constant, Indexed, maps_within, plan_maps
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity
 

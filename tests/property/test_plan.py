@@ -16,7 +16,8 @@ from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.listed import listed_segments
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import Affine, Cell, Constant, Indexed, plan_cells
+from fsstore.chunk.plan.planner import Cell, plan_cells
+from fsstore.chunk.plan.request import Affine, Constant, Indexed
 from fsstore.chunk.read.gather import Gather, boxes, split
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, ClippedAxis, IntArray
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
+from fsstore.chunk.plan.request import Affine, Constant, Indexed, OutputMap
 
 __all__ = ["BoxParts", "PlainBox", "chunk_ends", "cut_boxes", "plain_box", "rows_by_chunk"]
 

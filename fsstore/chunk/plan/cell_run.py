@@ -13,10 +13,10 @@ from typing import Any, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment
+from fsstore.chunk.plan.grid import Axis, IntArray, Segment, even
 from fsstore.chunk.plan.listed import Points, chunk_columns
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along, even
+from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along
 from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
 
 __all__ = ["CellRun", "batches"]

@@ -36,12 +36,6 @@ class ChunkBox(NamedTuple):
     covers: bool
     target: np.ndarray[Any, np.dtype[Any]]
 
-    @classmethod
-    def of(cls, sides: Sequence[BoxSide], target: np.ndarray[Any, np.dtype[Any]]) -> ChunkBox:
-        """Return the box with some sides, which is all that goes to an array."""
-        numbers, inside, _, covers = zip(*sides, strict=True) if sides else ((), (), (), ())
-        return _tuple(cls, (numbers, (*inside, ...), False not in covers, target))
-
     @property
     def cell_count(self) -> int:
         """The number of cells: it is a plan of one."""

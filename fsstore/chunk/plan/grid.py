@@ -23,6 +23,7 @@ __all__ = [
     "Segment",
     "SliceSegments",
     "VariableAxis",
+    "even",
     "point_segment",
     "slice_segments",
 ]
@@ -353,3 +354,14 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
     if not isinstance(axis, RegularAxis):
         segments.chunks = [segment.chunk for segment in segments if segment.length > 0]
     return segments
+
+
+def even(counts: Sequence[int], size: int) -> int:
+    """Return a number of cells of a grid, up to `size` and not much smaller, whose multiples end with its rows."""
+    whole = 1
+    for count in reversed(counts):
+        if whole * count > size:
+            pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
+            return whole * (pieces if 2 * whole * pieces > size else size // whole)
+        whole *= count
+    return whole

@@ -24,55 +24,34 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.chunk.plan.chunk_box import BoxSide, ChunkBox, ChunkBoxes
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, SliceSegments, point_segment, slice_segments
+from fsstore.chunk.plan.grid import (
+    Axis,
+    IntArray,
+    Segment,
+    SliceSegments,
+    even,
+    point_segment,
+    slice_segments,
+)
 from fsstore.chunk.plan.listed import ListedSegments, Points, listed_segments
+from fsstore.chunk.plan.request import Affine, Constant, Indexed, OutputMap, map_ends
 
 __all__ = [
-    "Affine",
     "AnyCell",
     "Cell",
     "CellPlan",
-    "Constant",
     "FewPlan",
-    "Indexed",
-    "OutputMap",
     "Plan",
     "PlanComponent",
-    "as_lists",
     "chunks_along",
-    "even",
     "plan",
     "plan_cells",
     "plan_few",
 ]
 
 
-class Constant(NamedTuple):
-    """The output dimension has one position."""
-
-    position: int
-
-
-class Affine(NamedTuple):
-    """The output position is `first + step * i`, `i` counted from the start of input dimension `axis`."""
-
-    first: int
-    step: int
-    axis: int
-
-
-class Indexed(NamedTuple):
-    """The output positions are listed, in an array that broadcasts against the shape of the result.
-
-    `ends` are the least and the largest, if they are known.
-    """
-
-    positions: IntArray
-    ends: tuple[int, int] | None = None
-
-
+_tuple = tuple.__new__  # makes a named tuple in a third of the time
 _covers = attrgetter("covers")
-OutputMap: TypeAlias = Constant | Affine | Indexed
 
 
 class PlanComponent(NamedTuple):
@@ -190,17 +169,6 @@ def chunks_along(segments: Sequence[Any]) -> Sequence[int]:
     return [segment.chunk for segment in segments]
 
 
-def even(counts: Sequence[int], size: int) -> int:
-    """Return a number of cells of a grid, up to `size` and not much smaller, whose multiples end with its rows."""
-    whole = 1
-    for count in reversed(counts):
-        if whole * count > size:
-            pieces = next(pieces for pieces in range(size // whole, 0, -1) if count % pieces == 0)
-            return whole * (pieces if 2 * whole * pieces > size else size // whole)
-        whole *= count
-    return whole
-
-
 Plan: TypeAlias = ChunkBox | CellPlan
 FewPlan: TypeAlias = Plan | ChunkBoxes
 
@@ -210,45 +178,78 @@ def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes:
 
     `maps` has one entry an output dimension, `axes` are the chunk boundaries.
     """
-    found = _boxes(maps, array, axes, 1)
-    return found if isinstance(found, ChunkBox) else plan_cells(maps, array.shape, axes)
+    return _box(maps, array, axes) or plan_cells(maps, array.shape, axes)
 
 
 def plan_few(
     maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
 ) -> FewPlan:
     """Return what `plan` does; of a box over up to `most` chunks, which a `CellPlan` takes longer for, its boxes."""
-    return _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
+    return _box(maps, array, axes) or _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
 
 
-def _boxes(
-    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
-) -> ChunkBox | ChunkBoxes | None:
-    """Return the plan of a request that is a box in few chunks with its dimensions in order, else None.
+def _box(
+    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
+) -> ChunkBox | None:
+    """Return the plan of a request that is a box in one chunk with its dimensions in order, else None.
 
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
     shape = out.shape
-    if 0 in shape:  # where nothing begins there need be no chunk
+    numbers: list[int] = []
+    inside: list[Any] = []
+    rank, covers = 0, True
+    for output_map, axis in zip(maps, axes, strict=True):
+        if isinstance(output_map, Constant):
+            number, start, _ = axis.chunk_around(output_map[0])
+            inside.append(output_map[0] - start)
+            covers = False
+        elif (
+            isinstance(output_map, Indexed)
+            or output_map.axis != rank
+            or output_map.step < 1
+            or not shape[rank]
+        ):
+            return None  # where nothing begins there need be no chunk
+        else:
+            position, step, _ = output_map
+            number, start, size = axis.chunk_around(position)
+            low = position - start
+            stop = low + (shape[rank] - 1) * step + 1
+            if stop > size:
+                return None
+            inside.append(slice(low, stop, step))
+            covers = covers and shape[rank] == size
+            rank += 1
+        numbers.append(number)
+    if rank < len(shape):
+        return None
+    inside.append(...)
+    return _tuple(ChunkBox, (numbers, tuple(inside), covers, out))
+
+
+def _boxes(
+    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
+) -> ChunkBoxes | None:
+    """Return the plan of a request that is a box in up to `most` chunks with its dimensions in order, else None."""
+    shape = out.shape
+    if 0 in shape or most < 2:
         return None
     rows: list[list[BoxSide]] = []
     count, rank = 1, 0
     for output_map, axis in zip(maps, axes, strict=True):
+        sides: list[BoxSide] | None = None
         if isinstance(output_map, Constant):
             number, start, _ = axis.chunk_around(output_map[0])
-            rows.append([(number, output_map[0] - start, None, False)])
-            continue
-        if isinstance(output_map, Indexed) or output_map.axis != rank or output_map.step < 1:
-            return None
-        sides = _sides(axis, output_map[0], output_map[1], shape[rank], most // count)
+            sides = [(number, output_map[0] - start, None, False)]
+        elif isinstance(output_map, Affine) and output_map.axis == rank and output_map.step > 0:
+            sides = _sides(axis, output_map[0], output_map[1], shape[rank], most // count)
+            rank += 1
         if sides is None:
             return None
         rows.append(sides)
         count *= len(sides)
-        rank += 1
-    if rank < len(shape):
-        return None
-    return ChunkBox.of([sides[0] for sides in rows], out) if count == 1 else ChunkBoxes(rows, out)
+    return None if rank < len(shape) else ChunkBoxes(rows, out)
 
 
 def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[BoxSide] | None:
@@ -283,17 +284,6 @@ def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence
     listed = [component.listed is not None for component in components]
     only = any(listed) and all(each or not one.inputs for each, one in zip(listed, components, strict=True))
     return CellPlan(shape, components, (*unused, *used), len(unused), separable, True not in listed, only)
-
-
-def as_lists(maps: Sequence[OutputMap], shape: tuple[int, ...]) -> list[OutputMap]:
-    """Return the maps of a request with the positions of slices listed."""
-    return [_list_of(each, shape) if isinstance(each, Affine) else each for each in maps]
-
-
-def _list_of(output_map: Affine, shape: tuple[int, ...]) -> Indexed:
-    first, step, axis = output_map
-    positions = first + step * np.arange(shape[axis], dtype=np.int64)
-    return Indexed(positions.reshape((-1, *[1] * (len(shape) - axis - 1))), _ends(output_map, shape))
 
 
 def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -339,7 +329,7 @@ def _component(
         positions = [_positions(maps[output], inputs, shape) for output in outputs]
         sizes = tuple([shape[axis] for axis in inputs])
         cut = [axes[output] for output in outputs]
-        ends = [_ends(maps[output], shape) for output in outputs]
+        ends = [map_ends(maps[output], shape) for output in outputs]
         return PlanComponent(outputs, inputs, listed_segments(cut, positions, sizes, ends))
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
@@ -354,16 +344,6 @@ def _component(
     else:
         segments = [point_segment(axis, int(output_map.positions.reshape(-1)[0]))]
     return PlanComponent(outputs, inputs, segments)
-
-
-def _ends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the least and the largest position along an output dimension, None if they are not known."""
-    if isinstance(output_map, Indexed):
-        return output_map.ends
-    if isinstance(output_map, Constant):
-        return output_map.position, output_map.position
-    ends = output_map.first, output_map.first + output_map.step * (shape[output_map.axis] - 1)
-    return min(ends), max(ends)
 
 
 def _positions(output_map: OutputMap, inputs: tuple[int, ...], shape: tuple[int, ...]) -> IntArray:

@@ -21,7 +21,7 @@ from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import BoxPlacement
-from fsstore.chunk.plan.planner import Affine, Constant, Indexed, OutputMap
+from fsstore.chunk.plan.request import Affine, Constant, Indexed, OutputMap
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_entries import entries_at

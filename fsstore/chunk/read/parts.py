@@ -13,7 +13,7 @@ from itertools import repeat
 from typing import NamedTuple
 
 from fsstore.chunk.plan.grid import Axis, PartAxis
-from fsstore.chunk.plan.planner import Affine, Constant, OutputMap
+from fsstore.chunk.plan.request import Affine, Constant, OutputMap
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.window import ReadRequest
 from fsstore.chunk.tuning import PARTS_FROM_BYTES

@@ -13,7 +13,8 @@ from itertools import accumulate
 from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import Plan, as_lists, plan
+from fsstore.chunk.plan.planner import Plan, plan
+from fsstore.chunk.plan.request import as_lists
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.read.window import ChunkReader, ReadRequest, ShardGuard, Window
 from fsstore.chunk.shard.shard_entries import ShardEntries, entries_at, entry_at, entry_axes

@@ -20,16 +20,8 @@ from fsstore.chunk.plan.cell_run import CellRun
 from fsstore.chunk.plan.grid import IntArray
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placing
-from fsstore.chunk.plan.planner import (
-    Affine,
-    AnyCell,
-    CellPlan,
-    FewPlan,
-    OutputMap,
-    as_lists,
-    plan_cells,
-    plan_few,
-)
+from fsstore.chunk.plan.planner import AnyCell, CellPlan, FewPlan, plan_cells, plan_few
+from fsstore.chunk.plan.request import Affine, OutputMap, as_lists
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid

@@ -24,16 +24,8 @@ from fsstore.chunk.plan.chunk_box import ChunkBox
 from fsstore.chunk.plan.grid import Axis, Segment, SliceSegments
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import (
-    AnyCell,
-    Cell,
-    CellPlan,
-    OutputMap,
-    Plan,
-    PlanComponent,
-    chunks_along,
-    plan_cells,
-)
+from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, Plan, PlanComponent, chunks_along, plan_cells
+from fsstore.chunk.plan.request import OutputMap
 from fsstore.chunk.shard.entry_run import EntryRun
 from fsstore.chunk.shard.shard_grid import Numbering, ShardGrid, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS

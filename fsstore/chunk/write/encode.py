@@ -18,7 +18,8 @@ import numpy as np
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.place import Placement, Sending
-from fsstore.chunk.plan.planner import AnyCell, OutputMap
+from fsstore.chunk.plan.planner import AnyCell
+from fsstore.chunk.plan.request import OutputMap
 from fsstore.chunk.shard.shard_entries import ShardEntries
 from fsstore.chunk.shard.shard_grid import shard_grid
 from fsstore.chunk.write.changed_chunk import Portions, decoded, decoded_run, encoded, joined, portions_of

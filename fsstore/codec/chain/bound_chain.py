@@ -71,6 +71,7 @@ class BoundChain:
     transpose.  `shard` is the layout of the encoding when the chunk is a shard whose parts can be reached one by one,
     else None; its shapes are those after `order`.  `flat_dtype` is set when the encoding is nothing but the elements in
     C order, of that dtype, any of which are valid: many chunks that follow each other can then be decoded as one.
+    `decoded_size` is the number of bytes of a decoded chunk, at least 1.
     `decodes_in_place`: `decode` may write into what it is given, and not only copy to it.
     `spans_from_start`: to decode a part of a chunk, all before it is decoded too.
     `packed`: the type of elements whose bytes are what the codecs `after_packing` are given, None if these are others.
@@ -85,7 +86,7 @@ class BoundChain:
         "_from_array", "_in_pieces", "_is_plain", "_size", "_steps",
         "_stored", "_undo_arrays", "_undo_bytes", "_undo_bytes_to_scratch", "_verify", "_view",
         "after_packing", "chunk",
-        "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
+        "decoded_size", "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
         "names", "order", "packed", "run_length",
         "shard", "spans_from_start", "working_size",
     )  # fmt: skip
@@ -99,9 +100,9 @@ class BoundChain:
         names: Sequence[str] = (),
     ) -> None:
         self.chunk, self.names = chunk, tuple(names)
-        self._arrays = tuple(stage.encode for stage in arrays)
         steps = (*arrays, pack, *stages)
         self._steps = tuple(step.encode for step in steps)
+        self._arrays = self._steps[: len(arrays)]
         self._in_pieces = in_pieces(steps)
         self._undo_arrays = decoders(arrays)
         self._undo_bytes = decoders(stages)
@@ -144,6 +145,7 @@ class BoundChain:
         self._decode_into: Callable[[Any, Array], bool] | None = None
         self._decode_joined: Callable[[Sequence[Any], Array], bool] | None = None
         self._is_plain = False
+        self.decoded_size = max(1, self._size)
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
         self.after_packing = self._steps[len(self._arrays) + 1 :]
@@ -229,11 +231,6 @@ class BoundChain:
         if done and self._verify is not None:
             self._verify(flat)
         return done
-
-    @property
-    def decoded_size(self) -> int:
-        """The number of bytes of a decoded chunk, at least 1."""
-        return max(1, self._size)
 
     @property
     def decodes_spans(self) -> bool:
