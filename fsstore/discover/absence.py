@@ -15,7 +15,7 @@ from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.values import registry
-from fsstore.values.detection import match_files
+from fsstore.values.detection import Detection, match_file, match_files, settle, sizes
 from fsstore.values.json_value import quote
 
 __all__ = ["UNKNOWN_FILE", "close_name", "instead_of_metadata", "no_array"]
@@ -57,9 +57,7 @@ async def instead_of_metadata(place: KvPrefix) -> str:
     if place.driver.features.waits or not place.path.endswith("/"):
         return ""
     names = await _names(place.driver, place.path)
-    known = match_files(
-        tuple(filter(None, map(registry.detections.get, registry.detections.names()))), set(names)
-    )
+    known = match_files(_registered(), set(names))
     if ".zgroup" in names:
         return "; it is a group, which open_group opens"
     if known:
@@ -93,17 +91,32 @@ async def close_name(place: KvPrefix) -> str:
 
 async def _inside(place: KvPrefix, rest: str) -> str:
     """Return how a path that goes on inside a file is written, if it is a file that it goes on in."""
-    if not rest or (await place.read("", 0, 0)).state == "missing":
+    if not rest:
         return ""
-    file = place.path.rpartition("/")[2]
-    shown = quote(f"{file}|hdf5:{rest}")
+    known = _registered()
+    first = await place.read_up_to(max(sizes(known)[0], *[each.confirm_head for each in known]))
+    if first.state == "missing":
+        return ""
+    file, head = place.path.rpartition("/")[2], bytes(first.value)
+    stores = [each.name for each in settle(match_file(known, head, head), head) if each.role == "store"]
+    if len(stores) != 1:
+        return f"; {quote(file)} is a file, and no directory"
+    shown = quote(f"{file}|{stores[0]}:{rest}")
     return f"; {quote(file)} is a file, whose format comes before the path inside it, as in {shown}"
 
 
+def _registered() -> tuple[Detection, ...]:
+    return tuple(filter(None, map(registry.detections.get, registry.detections.names())))
+
+
 def _closest(name: str, names: list[str]) -> str | None:
-    """Return the name that is closest without what follows the last dot, which all names of a directory may share."""
+    """Return the name that is closest without what follows the last dot, which all names of a directory may share.
+
+    Names often share a few letters by chance, so one letter of four may differ; of shorter names, one letter.
+    """
+    stem = PurePosixPath(name).stem
     stems = {PurePosixPath(each).stem: each for each in reversed(names)}
-    close = get_close_matches(PurePosixPath(name).stem, list(stems), n=1)
+    close = get_close_matches(stem, list(stems), n=1, cutoff=0.75 if len(stem) > 3 else 0.6)
     return stems[close[0]] if close else None
 
 

@@ -204,14 +204,35 @@ def test_nothing_there(tmp_path, make, said):
     assert len(str(caught.value)) < len(str(place)) + 300
 
 
-def test_a_path_that_goes_on_inside_a_file(tmp_path):
-    """The error says how the parts of a file are written."""
-    (tmp_path / "a.nc").write_bytes(b"\x89HDF")
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"\x89HDF\r\n\x1a\n", ', whose format comes before the path inside it, as in "a.x|hdf5:group/temp"'),
+        (
+            b"CDF\x01" + bytes(28),
+            ', whose format comes before the path inside it, as in "a.x|netcdf3:group/temp"',
+        ),
+        (
+            b"GRIB" + bytes(3) + b"\x02",
+            ', whose format comes before the path inside it, as in "a.x|grib:group/temp"',
+        ),
+        (b"text", ", and no directory"),
+        (b"", ", and no directory"),
+    ],
+)
+def test_a_path_that_goes_on_inside_a_file(tmp_path, content, said):
+    """The error says how the parts of a file are written, with the format that its first bytes are of."""
+    (tmp_path / "a.x").write_bytes(content)
     with pytest.raises(FailedPreconditionError) as caught:
-        ts.open(tmp_path / "a.nc/group/temp").result()
-    assert str(caught.value).endswith(
-        'there is nothing; "a.nc" is a file, whose format comes before the path inside it, as in "a.nc|hdf5:group/temp"'
-    )
+        ts.open(tmp_path / "a.x/group/temp").result()
+    assert str(caught.value).endswith(f'there is nothing; "a.x" is a file{said}')
+
+
+def test_a_name_that_shares_some_letters_is_not_meant(tmp_path):
+    """Only a name that is close to the missing one is proposed."""
+    (tmp_path / "note.txt").touch()
+    with pytest.raises(FailedPreconditionError, match="there is nothing; check the path"):
+        ts.open(tmp_path / "nothere.zarr").result()
 
 
 def _files(place, *names):
