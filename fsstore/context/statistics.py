@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from fsstore.runtime.observer import Meter
@@ -47,6 +47,18 @@ class ContextStatistics:
     def __getitem__(self, store: str) -> StoreCounts:
         """Return the counts of a kind of store; zeros if there was none."""
         return self.stores.get(store, StoreCounts())
+
+    def __contains__(self, store: object) -> bool:
+        """Return whether a kind of store did anything."""
+        return store in self.stores
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the kinds of stores that did anything."""
+        return iter(self.stores)
+
+    def __len__(self) -> int:
+        """Return how many kinds of stores did anything."""
+        return len(self.stores)
 
     @property
     def requests(self) -> int:

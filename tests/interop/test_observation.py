@@ -95,6 +95,18 @@ def test_hits_are_counted():
     assert context.statistics().hits >= 10
 
 
+@pytest.mark.timeout(60)
+def test_statistics_are_asked_which_stores_they_have():
+    """Python would ask for the counts of the store 0, 1, 2, ... for ever: each is zero."""
+    context = ts.Context()
+    array("memory://", context)
+    done = context.statistics()
+    assert "memory" in done
+    assert "s3" not in done
+    assert list(done) == ["memory"]
+    assert len(done) == 1
+
+
 def test_threads_lose_no_counts():
     """Counts of many threads at once add up."""
     context = ts.Context()
