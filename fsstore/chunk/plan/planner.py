@@ -196,6 +196,8 @@ def _box(
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
     """
     shape = out.shape
+    if 0 in shape:  # where nothing begins there need be no chunk
+        return None
     numbers: list[int] = []
     inside: list[Any] = []
     rank, covers = 0, True
@@ -204,13 +206,8 @@ def _box(
             number, start, _ = axis.chunk_around(output_map[0])
             inside.append(output_map[0] - start)
             covers = False
-        elif (
-            isinstance(output_map, Indexed)
-            or output_map.axis != rank
-            or output_map.step < 1
-            or not shape[rank]
-        ):
-            return None  # where nothing begins there need be no chunk
+        elif isinstance(output_map, Indexed) or output_map.axis != rank or output_map.step < 1:
+            return None
         else:
             position, step, _ = output_map
             number, start, size = axis.chunk_around(position)
