@@ -113,6 +113,9 @@ STORED_BLOCK_BYTES = 2 * 1024 * 1024
 # that zstd decodes as soon as a chunk is encoded that is worth a worker: of less, most is Python
 SHARED_WRITE_BYTES = 2 * 1024
 STORED_BLOCKS_KEPT = 4  # blocks of a stored shard: threads that encode are ahead of each other
+# large writes that are made together; the changes of all are planned at once, which takes memory
+GATHERED_WRITES = 512
+GATHERED_CHUNKS = 64  # of one of them: planning more again costs less than the memory for all
 LATE_BYTES = 1024 * 1024  # of a chunk that is encoded while it is written; smaller ones lose 0.04 by it
 LATE_CHUNKS = 16  # smaller ones that are encoded while others are written; 64 take 1.15 of the time so
 WRITE_ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each time

@@ -95,8 +95,9 @@ def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds
     too_high = not outer.implicit_high and high > outer.high
     if low < high and (too_low or too_high) and not unused:
         raise OutOfRangeError(
-            f"Propagated bounds {iv.interval_text(outer.low, outer.high)} for dimension {dim} are incompatible with "
-            f"existing bounds {iv.interval_text(low, high)}"
+            f"The indices {iv.interval_text(low, high)} along dimension {dim} of the view are out of bounds: "
+            f"only {iv.interval_text(outer.low, outer.high)} exist.  "
+            "Select a part of that, or resize an array that is to grow"
         )
     return Bounds(low, high, implicit_low, implicit_high)
 

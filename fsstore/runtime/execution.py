@@ -36,8 +36,8 @@ from fsstore.runtime.tuning import IO_THREADS
 from fsstore.runtime.wake import Flag
 
 __all__ = [
-    "MayWait", "call", "core_count", "drive", "gather", "hand_over", "loop", "map_blocking", "map_in_order",
-    "must_not_wait", "offload", "on_worker", "pause", "spread", "start", "start_here", "submit",
+    "MayWait", "before_the_end", "call", "core_count", "drive", "gather", "hand_over", "loop", "map_blocking",
+    "map_in_order", "must_not_wait", "offload", "on_worker", "pause", "spread", "start", "start_here", "submit",
 ]  # fmt: skip
 
 T = TypeVar("T")
@@ -137,7 +137,17 @@ def _close_at_the_end() -> None:
         known.Finalize(None, _close, exitpriority=0)
 
 
+def before_the_end(call: Callable[[], object]) -> None:
+    """Have a function called when the process ends, while there are threads for what it waits for."""
+    _endings.append(call)
+
+
+_endings: list[Callable[[], object]] = []
+
+
 def _close() -> None:
+    for call in _endings:
+        call()
     _state.is_over = True
     for each in [*_state.pools.values()]:
         each.close()

@@ -426,6 +426,27 @@ def test_nothing_is_lost_when_the_interpreter_exits(tmp_path):
     np.testing.assert_array_equal(store.read().result(), model)
 
 
+MANY = """
+import sys, fsstore
+store = fsstore.open({"driver": "zarr3", "kvstore": sys.argv[1]}).result()
+for value in range(1, 101):
+    store[value:].write(value)
+"""
+
+
+def test_nothing_is_lost_when_the_interpreter_exits_while_many_wait_for_one_another(tmp_path):
+    """There are threads until the last is written: each would be begun within the one before."""
+    url = f"file://{tmp_path}/"
+    grid = {"name": "regular", "configuration": {"chunk_shape": [4, 512]}}
+    metadata = {"shape": SHAPE, "data_type": "uint64", "chunk_grid": grid}
+    store = fsstore.open({"driver": "zarr3", "metadata": metadata}, kvstore=url, create=True).result()
+    command = [sys.executable, "-c", MANY, url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    values = store.read().result()
+    assert values[:, 0].tolist() == [*range(101), *[100] * (SHAPE[0] - 101)]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_forked_child_does_not_wait_for_its_parent(gate):

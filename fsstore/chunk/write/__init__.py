@@ -1,9 +1,11 @@
 """Writing: chunks are encoded, or read and changed, and stored under conditions.
 
+* `begun`: writes that were begun one by one and are made together: what they change of each chunk, in their order
 * `changed_chunk`: stored chunks are decoded, to be changed, and what became of them is encoded
 * `changed_shard`: the sub-chunks of a shard that requests change, each decoded and encoded once; the others keep
   their bytes
 * `encode`: what is stored of a chunk that a request writes
+* `gathered`: writes that wait for their turn are made together with those begun meanwhile
 * `order`: writes that touch the same chunks are made in the order in which they were begun
 * `recent_chunks`: what chunks decode to that were changed and encoded a moment ago
 * `request`: writing a request: how its cells become windows, and what stores them (writer)

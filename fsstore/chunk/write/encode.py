@@ -80,13 +80,12 @@ class ChunkEncoder:
         return ShardChange(grid, placement, self._model, self._elide, shard)
 
     def changed_shard(
-        self, shard: WrittenCell, changes: Sequence[ShardChange], old: ReadResult | None
-    ) -> Buffer | None:
-        """Return the encoding of a shard in one piece after several changes, of which this request makes the last."""
+        self, shard: WrittenCell, changes: Sequence[ShardChange], old: Stored | None
+    ) -> Portions | None:
+        """Return the encoding of a shard after changes, of which this request makes the last; None if it vanishes."""
         was_stored = old is not None and old.state != "missing"
         may_vanish = self._may_vanish(shard, self._model.chain, was_stored=was_stored)
-        portions = changed_shard(changes, old, may_vanish=may_vanish)
-        return None if portions is None else joined(portions, self._model.chain.decoded_size)
+        return changed_shard(changes, old, may_vanish=may_vanish)
 
     def portions(self, cell: WrittenCell, old: Stored | None) -> Portions | None:
         """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
@@ -95,9 +94,9 @@ class ChunkEncoder:
             chunk = self._placement.target(cell)
             assert chunk is not None, "a covered cell has a target"
             return None if self._elides(chunk, chain) else chain.portions(chunk, elide=self._elide)
-        may_vanish = self._may_vanish(cell, chain, was_stored=old.state != "missing")
         if self.is_sharded:
-            return changed_shard([self.shard_change(cell)], old, may_vanish=may_vanish)
+            return self.changed_shard(cell, [self.shard_change(cell)], old)
+        may_vanish = self._may_vanish(cell, chain, was_stored=old.state != "missing")
         assert isinstance(old, ReadResult), "only shards are read little by little"
         if not may_vanish:
             return self._portions_of_changed(cell, old, chain)

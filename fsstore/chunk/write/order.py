@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fsstore.chunk.plan.model import ChunkModel
 from fsstore.chunk.plan.planner import FewPlan
@@ -31,8 +31,9 @@ from fsstore.runtime.wake import Flag
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["after", "before", "in_order", "in_turn", "over", "touched", "unfinished"]
+__all__ = ["Turn", "after", "before", "in_order", "in_turn", "over", "share", "touched", "unfinished"]
 
+T = TypeVar("T")
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
 
@@ -40,38 +41,48 @@ _lock = fork.lock()
 
 
 class _Place:
-    """The unfinished writes of one store, each known by the future of its end."""
+    """The unfinished writes of one store, each known by the future of its end, in the order of their turns."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[int, ...], Future[None]] = {}
-        self._all: dict[Future[None], _Chunks] = {}
+        self._chunks: dict[Future[None], list[Sequence[tuple[int, ...]]]] = {}
+        self._numbers: dict[Future[None], int] = {}
         self._wide: set[Future[None]] = set()  # those whose chunks are not listed
+        self.offered: Turn[Any] | None = None  # the last that others may share
 
     def __bool__(self) -> bool:
-        return bool(self._all)
+        return bool(self._chunks)
 
     def before(self, chunks: _Chunks) -> set[Future[None]]:
         """Return the writes that touch one of some chunks, or of all."""
         if chunks is None:
-            return set(self._all)
+            return set(self._chunks)
         return self._wide | {self._latest[chunk] for chunk in self._latest.keys() & chunks}
 
+    def are_older(self, writes: Iterable[Future[None]], other: Future[None]) -> bool:
+        """Return whether the turns of writes come before that of another."""
+        return all(self._numbers[write] < self._numbers[other] for write in writes)
+
     def enter(self, write: Future[None], chunks: _Chunks) -> None:
-        """Add a write."""
-        self._all[write] = chunks
+        """Add a write, or more chunks of it."""
+        self._numbers.setdefault(write, next(_numbers))
+        listed = self._chunks.setdefault(write, [])
         if chunks is None:
             self._wide.add(write)
         else:
+            listed.append(chunks)
             self._latest.update(dict.fromkeys(chunks, write))
 
     def leave(self, write: Future[None]) -> None:
         """Remove a write, unless that was done."""
-        for chunk in self._all.pop(write, None) or ():
+        for chunk in itertools.chain.from_iterable(self._chunks.pop(write, ())):
             if self._latest.get(chunk) is write:
                 del self._latest[chunk]
+        self._numbers.pop(write, None)
         self._wide.discard(write)
 
 
+_numbers = itertools.count()
 _places: OfProcess[dict[KvPrefix, _Place]] = OfProcess(dict)
 
 
@@ -101,44 +112,113 @@ def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None
         return set().union(*[place.before(chunks) for place in places])
 
 
+class Turn(WorkEnd, Generic[T]):
+    """The turn of a write among those of a store, until nothing of it is written any more; then it is called.
+
+    Others may share a turn that was offered, until it comes.
+    """
+
+    __slots__ = ("_end", "_has_come", "_later", "_store", "sharers")
+
+    def __init__(self, store: KvPrefix) -> None:
+        super().__init__(self._leave)
+        self._store, self._end, self._has_come = store, futures.pending(), False
+        self._later = set[Future[None]]()  # what those who came to share it have to wait for, too
+        self.sharers: list[T] = []
+
+    def take(self, chunks: _Chunks, begin: Callable[[], Future[None]]) -> Future[None]:
+        """Begin a write when those before it that touch its chunks are over.
+
+        Ctrl-C may come at any moment: a write that has begun keeps its turn until it is over, and one that has not
+        until those before it are.
+        """
+        turn, earlier = [begin], set[Future[None]]()
+
+        def begin_mine() -> Future[None]:
+            try:
+                return turn.pop()()
+            except BaseException:
+                if not self.is_due:
+                    self._leave()
+                raise
+
+        try:
+            with _lock:
+                place = _places.now.setdefault(self._store, _Place())
+                earlier.update(*[each.before(chunks) for each in _places_of(self._store)])
+                place.enter(self._end, chunks)
+            return after(earlier, begin_mine, dropped=self._leave) if earlier else begin_mine()
+        except BaseException:
+            with suppress(IndexError):  # it has begun
+                turn.pop()
+                after(earlier, begin_mine, dropped=self._leave).cancel() if earlier else self._leave()
+            raise
+
+    def offer(self) -> None:
+        """Let others share this turn, which was taken."""
+        with _lock:
+            if not self._has_come and (place := _places.now.get(self._store)) is not None:
+                place.offered = self
+
+    def come(self) -> set[Future[None]]:
+        """Say that the turn has come, unless those who share it have to wait for some more writes, which it returns."""
+        with _lock:
+            later, self._later = {end for end in self._later if not end.done()}, set()
+            if not later:
+                self._close()
+            return later
+
+    def shared_by(self, sharer: T, chunks: _Chunks) -> bool:
+        """Have a write of more chunks share this turn; the caller holds the lock.
+
+        It must not wait for writes that wait for this turn themselves: all are older.
+        """
+        place = _places.now[self._store]
+        earlier = place.before(chunks) - {self._end}
+        if not place.are_older(earlier, self._end):
+            return False
+        self._later |= earlier
+        place.enter(self._end, chunks)
+        self.sharers.append(sharer)
+        return True
+
+    def _close(self) -> None:
+        self._has_come = True
+        if (place := _places.now.get(self._store)) is not None and place.offered is self:
+            place.offered = None
+
+    def _leave(self) -> None:
+        with _lock:
+            self._close()
+            if (place := _places.now.get(self._store)) is not None:
+                place.leave(self._end)
+                if not place:
+                    del _places.now[self._store]
+        futures.resolve(self._end, None)
+
+
 def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future[None]]) -> Future[None]:
     """Begin a write when those before it that touch its chunks are over.
 
-    `begin` gets what is to be called when nothing of it is written any more.  Ctrl-C may come at any moment: a write
-    that has begun keeps its place until it is over, and one that has not until those before it are.
+    `begin` gets what is to be called when nothing of it is written any more.
     """
-    end: Future[None] = futures.pending()
-    turn, earlier = [begin], set[Future[None]]()
+    turn = Turn[Any](store)
+    return turn.take(chunks, lambda: begin(turn))
 
-    def leave() -> None:
-        with _lock:
-            if (place := _places.now.get(store)) is not None:
-                place.leave(end)
-                if not place:
-                    del _places.now[store]
-        futures.resolve(end, None)
 
-    ending = WorkEnd(leave)
+def share(
+    store: KvPrefix, chunks: _Chunks, sharer: T, accepts: Callable[[Sequence[T]], bool]
+) -> Turn[T] | None:
+    """Have a write share the turn that was offered last at a store, and return that.
 
-    def begin_mine() -> Future[None]:
-        try:
-            return turn.pop()(ending)
-        except BaseException:
-            if not ending.is_due:
-                leave()
-            raise
-
-    try:
-        with _lock:
-            place = _places.now.setdefault(store, _Place())
-            earlier.update(*[each.before(chunks) for each in _places_of(store)])
-            place.enter(end, chunks)
-        return after(earlier, begin_mine, dropped=leave) if earlier else begin_mine()
-    except BaseException:
-        with suppress(IndexError):  # it has begun
-            turn.pop()
-            after(earlier, begin_mine, dropped=leave).cancel() if earlier else leave()
-        raise
+    None if there is no such turn, it is not one that `accepts` those who share it, or the write has to wait for others.
+    """
+    with _lock:
+        place = _places.now.get(store)
+        turn = None if place is None else place.offered
+        if turn is None or not accepts(turn.sharers) or not turn.shared_by(sharer, chunks):
+            return None
+        return turn
 
 
 def after(
@@ -224,3 +304,13 @@ async def _over(store: KvPrefix) -> None:
     flag = Flag()
     done.add_done_callback(lambda _: flag.set())
     flag.wait()
+
+
+def _finish() -> None:
+    """Wait for the writes to near stores; without threads each would be begun within the one before."""
+    for store in [*_places.now]:
+        if not store.driver.features.waits:
+            execution.drive(_over(store))
+
+
+execution.before_the_end(_finish)

@@ -9,9 +9,9 @@ store can do that (`write_late`).  Small writes that wait for a disk are made to
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.plan.open_chunks import OpenChunks
 from fsstore.chunk.plan.planner import FewPlan, plan, plan_few
@@ -32,7 +32,9 @@ from fsstore.chunk.tuning import (
     WRITE_WINDOW_CELLS,
     WRITE_WINDOWS,
 )
+from fsstore.chunk.write.begun import BegunWrite, changed_by
 from fsstore.chunk.write.encode import WriteRequest
+from fsstore.chunk.write.gathered import write_gathered
 from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import are_begun_together, settle, write_small, write_together
 from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
@@ -42,6 +44,7 @@ from fsstore.codec.chain.shard_layout import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd, run_bounded
 from fsstore.runtime.future import Future, ready
 
@@ -61,18 +64,34 @@ def write(request: WriteRequest) -> Future[Any]:
     cells = cut.cell_count
     if not cells:
         return ready(None)
-    is_soon_made = cells == 1 or _is_soon_made(request, cells)
-    if _is_small(request, cells):
-        begin = partial(
-            write_small, request, cut, late=_is_late(store.driver, model.chain), here=is_soon_made
-        )
-    elif is_soon_made and not store.driver.features.waits:
-        begin = partial(_write_here, request, cut)
-    else:
-        return in_order(store, touched(cut, model), lambda ended: _write_apart(request, cut, ended))
-    if not before(store, lambda: touched(cut, model)):
-        return begin()
-    return in_order(store, touched(cut, model), lambda ended: _ending(begin(), ended))
+    at_once = _at_once(request, cut)
+    if at_once is not None and not before(store, lambda: touched(cut, model)):
+        return at_once()
+    chunks = touched(cut, model)
+    if able(store.driver, Modifies) is not None or not before(store, lambda: chunks):
+        return in_order(store, chunks, partial(_write_alone, request, cut))
+    return write_gathered(BegunWrite(futures.pending(), request, cut, cells), chunks, _write_together)
+
+
+def _at_once(request: WriteRequest, cut: FewPlan) -> Callable[[], Future[Any]] | None:
+    """Return how to write what is soon made, or is small; None if threads or the event loop have to."""
+    (driver, _), chain = request.chunks.store, request.chunks.model.chain
+    is_soon_made = cut.cell_count == 1 or _is_soon_made(request, cut.cell_count)
+    if _is_small(request, cut.cell_count):
+        return partial(write_small, request, cut, late=_is_late(driver, chain), here=is_soon_made)
+    if is_soon_made and not driver.features.waits:
+        return partial(_write_here, request, cut)
+    return None
+
+
+def _write_alone(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
+    """Write in the way that is best for one request."""
+    at_once = _at_once(request, cut)
+    if at_once is None:
+        return _write_apart(request, cut, ended)
+    future = at_once()
+    future.add_done_callback(lambda _: ended())
+    return future
 
 
 def _begun_together(request: WriteRequest) -> Future[None] | None:
@@ -87,11 +106,6 @@ def _begun_together(request: WriteRequest) -> Future[None] | None:
     if before(store, lambda: touched(plan(request.maps, request.values, model.axes), model)):
         return None
     return write_together(request, box, cells)
-
-
-def _ending(future: Future[Any], ended: WorkEnd) -> Future[Any]:
-    future.add_done_callback(lambda _: ended())
-    return future
 
 
 async def finish(store: KvPrefix) -> None:
@@ -115,16 +129,36 @@ def _kept(request: WriteRequest) -> WriteRequest:
     return request._replace(values=request.values.copy())
 
 
+def _write_together(writes: Sequence[BegunWrite], ended: WorkEnd) -> Future[Any]:
+    """Write requests of one array that have shared a turn, or the one that had it alone."""
+    if len(writes) == 1:
+        [write] = writes
+        assert isinstance(write.cut, FewPlan), "only those that are small wait unplanned"
+        return _write_alone(write.request, write.cut, ended)
+    boxes = [box for write in writes if (box := written_box(write.request)) is not None]
+    if len(boxes) == len(writes):
+        writes = [write._replace(cut=box) for write, box in zip(writes, boxes, strict=True)]
+    changed = list(changed_by(writes))
+
+    def windows(size: int) -> Iterator[list[Changed]]:
+        return (changed[at : at + size] for at in range(0, len(changed), size))
+
+    return _begun_apart(writes[0].request.chunks, len(changed), windows, ended)
+
+
 def _write_apart(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
-    """Write on threads, or on the event loop; in which way is decided here."""
-    chunks, driver = request.chunks, request.chunks.store.driver
-    chain, cells = chunks.model.chain, cut.cell_count
-    settle(chunks.store)
-    if able(driver, Modifies) is not None:
+    """Write one request."""
+    if able(request.chunks.store.driver, Modifies) is not None:
         request = _kept(request)
+    return _begun_apart(request.chunks, cut.cell_count, RequestChanges(request, cut).windows, ended)
+
+
+def _begun_apart(chunks: OpenChunks, cells: int, windows: _Windows, ended: WorkEnd) -> Future[Any]:
+    """Write on threads, or on the event loop; in which way is decided here."""
+    driver, chain = chunks.store.driver, chunks.model.chain
+    settle(chunks.store)
     late = _is_late(driver, chain)
-    each = _memory_of_chunk(chain, late=late)
-    apart = _Apart(chunks, cells, RequestChanges(request, cut), each, ended)
+    apart = _Apart(chunks, cells, windows, _memory_of_chunk(chain, late=late), ended)
     if driver.features.waits:
         return apart.by_tasks()
     return (
@@ -132,12 +166,16 @@ def _write_apart(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[
     )
 
 
+_Windows: TypeAlias = Callable[[int], Iterator[list[Changed]]]
+"""The changes of a write, in parts of about as many chunks."""
+
+
 class _Apart(NamedTuple):
     """A large write, and the ways to make it.  A chunk takes `each` bytes; `ended` is called when all is over."""
 
     chunks: OpenChunks
     cells: int
-    changes: RequestChanges
+    windows: _Windows
     each: int
     ended: WorkEnd
 
@@ -152,7 +190,7 @@ class _Apart(NamedTuple):
         chunks, chain = self.chunks, self.chunks.model.chain
         # a view, which is copied to be sent
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
-        windows = self.changes.windows(_window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
+        windows = self.windows(_window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
@@ -160,7 +198,7 @@ class _Apart(NamedTuple):
     def ahead_of_the_disk(self) -> Future[None]:
         """Encode on every core; each thread hands a chunk to the disk and goes on, without waiting for it."""
         writer = Writer(self.chunks.store.driver, threads=self._encoders, late=True)
-        windows = self.changes.windows(WRITE_WINDOW_CELLS)
+        windows = self.windows(WRITE_WINDOW_CELLS)
         return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
 
     def in_turns(self) -> Future[None]:
@@ -172,7 +210,7 @@ class _Apart(NamedTuple):
             workers = chunks.workers(each, DISK_WORKERS)
         else:  # of what is hardly more than Python, threads would wait for each other
             workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
-        windows = self.changes.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each)))
+        windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each)))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
 

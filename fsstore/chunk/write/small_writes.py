@@ -23,22 +23,19 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import pairwise
-from typing import NamedTuple
 
 from fsstore.chunk.plan.box_parts import PlainBox
-from fsstore.chunk.plan.planner import FewPlan, plan
+from fsstore.chunk.plan.planner import FewPlan
 from fsstore.chunk.tuning import (
     SMALL_BATCH_BYTES,
     SMALL_BATCH_CHUNKS,
     SMALL_GATHER_S,
     SMALL_GATHER_TURNS,
     SMALL_WAITING_BYTES,
-    SMALL_WRITE_BYTES,
 )
+from fsstore.chunk.write.begun import BegunWrite, changed_by
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.writer import Change, Changed, RequestChanges, Writer
-from fsstore.chunk.write.written_boxes import changed_by_boxes
+from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
@@ -100,28 +97,13 @@ class _WriteFuture(Copied):
         return super()._get()
 
 
-class _Begun(NamedTuple):
-    """A write that waits: its number, its future, the request, which is a box or has a plan, and how many chunks."""
-
-    number: int
-    future: Future[None]
-    request: WriteRequest
-    cut: FewPlan | PlainBox
-    cells: int
-
-    @property
-    def size(self) -> int:
-        """How much memory it takes."""
-        return self.request.values.nbytes + SMALL_WRITE_BYTES
-
-
 class _StoreQueue:
     """The small writes of one store: those that wait, and those under way.  It lives while there are any."""
 
     def __init__(self, driver: KvDriver) -> None:
         self._driver = driver
         self._finished = Bell()
-        self._waiting: deque[_Begun] = deque()
+        self._waiting: deque[BegunWrite] = deque()
         self._waiting_bytes = self._begun = 0
         self._has_job = False
         self._awaited = Flag()  # set when what waits is to be made
@@ -131,7 +113,7 @@ class _StoreQueue:
     def add(self, future: Future[None], request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -> None:
         """Have a write wait for its turn."""
         self._begun += 1
-        write = _Begun(self._begun, future, request, cut, cells)
+        write = BegunWrite(future, request, cut, cells, self._begun)
         size, number, path = write.size, write.number, request.chunks.store.path
         # no call comes between these steps, and so no Ctrl-C
         self._paths[number] = path
@@ -207,9 +189,9 @@ class _StoreQueue:
             self._finished.ring()
             tell([write.future for write in batch], found)
 
-    def _take(self, *, is_job: bool) -> list[_Begun]:
+    def _take(self, *, is_job: bool) -> list[BegunWrite]:
         """Return the next writes, none while others are under way; none ends a job."""
-        batch: list[_Begun] = []
+        batch: list[BegunWrite] = []
         cells = 0
         with _lock:
             while self._waiting and self._maker is None and cells < SMALL_BATCH_CHUNKS:
@@ -224,12 +206,12 @@ class _StoreQueue:
         return batch
 
 
-def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
+def _make(driver: KvDriver, batch: Sequence[BegunWrite]) -> Sequence[Outcome[None]]:
     """Make the writes of a batch."""
 
-    async def store(writes: Sequence[_Begun]) -> list[None]:
+    async def store(writes: Sequence[BegunWrite]) -> list[None]:
         threads = writes[0].request.chunks.threads
-        for window in _windows(_changed([write for write in writes if not write.future.cancelled()])):
+        for window in _windows(changed_by([write for write in writes if not write.future.cancelled()])):
             await Writer(driver, threads=threads, late=len(window) > 1).store(window)
         return [None] * len(writes)
 
@@ -237,41 +219,6 @@ def _make(driver: KvDriver, batch: Sequence[_Begun]) -> Sequence[Outcome[None]]:
         return execution.drive(outcomes(store, batch))
     except BaseException as error:  # noqa: BLE001  # the futures carry it
         return [error] * len(batch)
-
-
-def _changed(writes: Sequence[_Begun]) -> Iterator[Changed]:
-    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out."""
-    by_path: dict[str, list[_Begun]] = {}
-    for write in writes:
-        by_path.setdefault(write.request.chunks.store.path, []).append(write)
-    paths = sorted(by_path)
-    if any(
-        other.startswith(path) for path, other in pairwise(paths)
-    ):  # chunks of one may be those of another
-        by_path = {"": [*writes]}
-    for alike in by_path.values():
-        boxes = [write.cut for write in alike if isinstance(write.cut, PlainBox)]
-        requests = [write.request for write in alike]
-        chunks, _, _, elide = requests[0]
-        if len(boxes) == len(alike) and all(
-            each.chunks is chunks and each.elide == elide for each in requests
-        ):
-            yield from changed_by_boxes(chunks, requests, boxes)
-        else:
-            yield from _changed_by_plans(alike)
-
-
-def _changed_by_plans(writes: Sequence[_Begun]) -> Iterator[Changed]:
-    by_key: dict[str, list[Change]] = {}
-    for _, _, request, cut, _ in writes:
-        axes = request.chunks.model.axes
-        planned = plan(request.maps, request.values, axes) if isinstance(cut, PlainBox) else cut
-        for key, (change,) in RequestChanges(request, planned).window():
-            if change.is_whole:
-                by_key[key] = [change]
-            else:
-                by_key.setdefault(key, []).append(change)
-    yield from by_key.items()
 
 
 def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:

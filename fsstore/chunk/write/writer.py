@@ -20,7 +20,7 @@ from fsstore.chunk.plan.place import Sending, placement_of
 from fsstore.chunk.plan.planner import FewPlan
 from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
 from fsstore.chunk.write.changed_chunk import Portions, joined
-from fsstore.chunk.write.changed_shard import Stored
+from fsstore.chunk.write.changed_shard import ShardChange, Stored
 from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest, WrittenCell
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
 from fsstore.codec.chain.rows import rows_together
@@ -199,13 +199,18 @@ class Writer:
         if self.stopped.is_set():
             raise asyncio.CancelledError
         key, changes = changed
-        if len(changes) > 1 or changes[0].of.chunk_bytes < LATE_BYTES:
+        last = changes[-1]
+        if last.of.chunk_bytes < LATE_BYTES or (len(changes) > 1 and not last.of.encoder.is_sharded):
             found = None if changes[0].is_whole else self._stored(key)
             return LateWrite(*self._encode_chunk(changed, found))
-        [change] = changes
-        old = None if change.is_whole else self._stored_of_large(key, change)
+        old = None if changes[0].is_whole else self._stored_of_large(key, last)
         try:
-            portions = change.of.encoder.portions(change.cell, old)
+            encoder = last.of.encoder
+            portions = (
+                encoder.portions(last.cell, old)
+                if len(changes) == 1
+                else encoder.changed_shard(last.cell, _shard_changes(changes), old)
+            )
         except StoreError as error:
             raise self._located(key, error) from error
         return LateWrite(key, None if portions is None else self._naming(key, portions), _condition(old))
@@ -277,8 +282,8 @@ class Writer:
                 portions = last.of.encoder.portions(last.cell, None)
                 value = None if portions is None else joined(portions, last.of.chunk_bytes)
             elif last.of.encoder.is_sharded:
-                parts = [of.encoder.shard_change(cell) for of, cell, _ in changes]
-                value = last.of.encoder.changed_shard(last.cell, parts, old)
+                portions = last.of.encoder.changed_shard(last.cell, _shard_changes(changes), old)
+                value = None if portions is None else joined(portions, last.of.chunk_bytes)
             else:
                 state, chunk = (
                     None if old is None else old.state,
@@ -314,6 +319,10 @@ def _encoded_together(
         for each, cell, _ in changes:
             each.encoder.change(cell, chunks[at, ...])
     return encoder.encoded_run(chunks, [old is not None and old.state != "missing" for old in olds])
+
+
+def _shard_changes(changes: Sequence[Change]) -> list[ShardChange]:
+    return [of.encoder.shard_change(cell) for of, cell, _ in changes]
 
 
 def _in_part(window: Sequence[Changed]) -> list[str]:
