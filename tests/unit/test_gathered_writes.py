@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 import threading
 import time
 
@@ -165,6 +166,48 @@ def test_one_that_fails_leaves_the_others(driver):
     driver.refused.clear()
     store[2 * CHUNK :].write(8).result(20)
     assert store[2 * CHUNK + 7].read().result(20) == 8
+
+
+@pytest.mark.parametrize("driver", ["far"], indirect=True)
+def test_several_begun_to_a_far_store_are_made_together(driver):
+    """They do not wait for one that is under way elsewhere, and a chunk is stored fewer times than it is changed."""
+    driver.second.clear()
+    store = created()
+    first = store[3 * CHUNK : 5 * CHUNK].write(1)
+    assert driver.reached.wait(10)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1)
+    try:
+        futures = [store[5 * CHUNK + n :].write(n) for n in range(20)]
+    finally:
+        sys.setswitchinterval(before)
+    for future in futures:
+        future.result(20)
+    assert store[5 * CHUNK : 5 * CHUNK + 20].read().result(20).tolist() == [*range(20)]
+    assert driver.writes["c/5"] < 10
+    assert not first.done()
+    driver.second.set()
+    first.result(20)
+
+
+@pytest.mark.parametrize("driver", ["far"], indirect=True)
+def test_each_of_several_to_a_far_store_has_its_own_error(driver):
+    """Those to other chunks are tried again at the same time: a server that is gone is not waited for by each."""
+    driver.gate.set()
+    store = created()
+    driver.refused |= {"c/1", "c/4"}
+    parts = [np.s_[number * CHUNK + 5 : number * CHUNK + 500] for number in range(6)]
+    futures = [store[part].write(at + 1) for at, part in enumerate(parts) for _ in range(3)]
+    for at, future in enumerate(futures):
+        if at // 3 in (1, 4):
+            with pytest.raises(StoreError, match="refused"):
+                future.result(20)
+        else:
+            future.result(20)
+    driver.refused.clear()
+    values = store.read().result(20)
+    assert values[5 * CHUNK + 7 :: CHUNK].tolist() == [6]
+    assert values[7::CHUNK].tolist() == [1, 0, 3, 4, 0, 6]
 
 
 def test_those_that_are_cancelled_are_not_made(driver):

@@ -31,6 +31,12 @@ class BegunWrite(NamedTuple):
         """How much memory it takes."""
         return self.request.values.nbytes + SMALL_WRITE_BYTES
 
+    @property
+    def plan(self) -> FewPlan:
+        """The plan of a write, also of a box."""
+        chunks, maps, values, _ = self.request
+        return plan(maps, values, chunks.model.axes) if isinstance(self.cut, PlainBox) else self.cut
+
 
 def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
     """Yield what is written to each chunk, in order; what a whole chunk replaces is left out."""
@@ -56,10 +62,8 @@ def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
 
 def _changed_by_plans(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
     by_key: dict[str, list[Change]] = {}
-    for _, request, cut, _, _ in writes:
-        axes = request.chunks.model.axes
-        planned = plan(request.maps, request.values, axes) if isinstance(cut, PlainBox) else cut
-        for key, (change,) in RequestChanges(request, planned).window():
+    for write in writes:
+        for key, (change,) in RequestChanges(write.request, write.plan).window():
             if change.is_whole:
                 by_key[key] = [change]
             else:

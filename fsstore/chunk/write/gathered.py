@@ -5,7 +5,10 @@ would fetch, decode, change, encode and store the chunk again.  So those that ar
 come share it, unless they have to wait for something begun later.  Every chunk is then fetched and stored once, with
 the changes of all in their order.
 
-A failure does not say whose it is: then they are made one after the other, each with its own error.  Writing the same
+The caller who begins another write to a far store before the last is done wants several.  From then on a pool thread
+begins them, and those that come before it gets the interpreter are made together, too.
+
+A failure does not say whose it is: then each is made again, in their order, with its own error.  Writing the same
 values again changes nothing.
 """
 
@@ -18,32 +21,49 @@ from typing import Any, TypeAlias
 
 from fsstore.chunk.tuning import GATHERED_CHUNKS, GATHERED_WRITES
 from fsstore.chunk.write.begun import BegunWrite
-from fsstore.chunk.write.order import Turn, after, in_order, share
+from fsstore.chunk.write.order import Turn, after, in_order, share, touched
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.future import Future
+from fsstore.runtime.state import OfThread
 from fsstore.runtime.together import tell
 
-__all__ = ["write_gathered"]
+__all__ = ["write_far", "write_gathered"]
 
+_Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
 _Begin: TypeAlias = Callable[[Sequence[BegunWrite], WorkEnd], Future[None]]
 
 
-def write_gathered(
-    write: BegunWrite, chunks: Sequence[tuple[int, ...]] | None, begin: _Begin
-) -> Future[None]:
+class _Last:
+    """The write to a far store that a thread began last."""
+
+    future: Future[Any] = futures.ready(None)
+
+
+_last = OfThread(_Last)
+
+
+def write_far(write: BegunWrite, chunks: _Chunks, begin: _Begin) -> Future[None]:
+    """Begin a write to a store that waits: at once, or with others if the thread has one under way already."""
+    is_one_of_several = not _last.now.future.done()
+    _last.now.future = write.future
+    return write_gathered(write, chunks, begin, soon=is_one_of_several)
+
+
+def write_gathered(write: BegunWrite, chunks: _Chunks, begin: _Begin, *, soon: bool = False) -> Future[None]:
     """Begin a write when those before it that touch its chunks are over, with those that come to share its turn.
 
-    `begin` gets all of them, and what is to be called when nothing of them is written any more.
+    `begin` gets all of them, and what is to be called when nothing of them is written any more.  `soon`: a pool thread
+    begins it, although it has to wait for nothing.
     """
     store, may_share = write.request.chunks.store, chunks is not None and write.cells <= GATHERED_CHUNKS
     try:
         if may_share and share(store, chunks, write, partial(_go_together, write)):
             return write.future
         gathered = _GatheredWrites(store, write, begin)
-        gathered.wait(chunks)
+        gathered.wait(chunks, soon=soon and may_share)
         if may_share:
             gathered.turn.offer()
     except BaseException:  # Ctrl-C: others may share the turn already
@@ -66,9 +86,10 @@ class _GatheredWrites:
         self._begin = begin
         self._cancelled = itertools.count(1)
 
-    def wait(self, chunks: Sequence[tuple[int, ...]] | None) -> None:
-        """Begin them when their turn has come."""
-        self.turn.take(chunks, self._start).add_done_callback(self._hear)
+    def wait(self, chunks: _Chunks, *, soon: bool) -> None:
+        """Begin them when their turn has come; even then on a pool thread, if `soon`."""
+        start = partial(after, [futures.ready(None)], self._start_safely) if soon else self._start
+        self.turn.take(chunks, start).add_done_callback(self._hear)
 
     def _hear(self, started: Future[Any]) -> None:
         """Tell all of them that they could not be begun."""
@@ -78,7 +99,7 @@ class _GatheredWrites:
 
     def _start(self) -> Future[None]:
         if later := self.turn.come():
-            return self._start_after(later)
+            return after(later, self._start_safely)
         writes = [write for write in self.turn.sharers if not write.future.done()]
         if len(writes) == 1:
             futures.follow(writes[0].future, self._begin(writes, self.turn))
@@ -88,18 +109,13 @@ class _GatheredWrites:
             self.turn()
         return futures.ready(None)
 
-    def _start_after(self, later: set[Future[None]]) -> Future[None]:
-        """Begin them when some more writes are over."""
-
-        def start() -> Future[None]:
-            try:
-                return self._start()
-            except BaseException:
-                if not self.turn.is_due:
-                    self.turn()
-                raise
-
-        return after(later, start)
+    def _start_safely(self) -> Future[None]:
+        try:
+            return self._start()
+        except BaseException:
+            if not self.turn.is_due:
+                self.turn()
+            raise
 
     def _make_together(self, writes: Sequence[BegunWrite]) -> None:
         self.turn.is_due = True
@@ -134,12 +150,13 @@ class _GatheredWrites:
         tell([write.future for write in writes], [error] * len(writes))
 
     def _make_each(self, writes: Sequence[BegunWrite]) -> None:
-        """Make them one after the other: in turns that they have among themselves."""
+        """Make each again, in turns that they have among themselves."""
         store = writes[0].request.chunks.store
         again = store._replace(path=store.path + "\0again")  # no key has a zero byte there
         for write in writes:
             if not write.future.done():
-                futures.follow(write.future, in_order(again, None, partial(self._begin, [write])))
+                chunks = touched(write.plan, write.request.chunks.model)
+                futures.follow(write.future, in_order(again, chunks, partial(self._begin, [write])))
 
         def end(ended: WorkEnd) -> Future[None]:
             ended()

@@ -34,7 +34,7 @@ from fsstore.chunk.tuning import (
 )
 from fsstore.chunk.write.begun import BegunWrite, changed_by
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.gathered import write_gathered
+from fsstore.chunk.write.gathered import write_far, write_gathered
 from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import are_begun_together, settle, write_small, write_together
 from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
@@ -68,7 +68,11 @@ def write(request: WriteRequest) -> Future[Any]:
     if at_once is not None and not before(store, lambda: touched(cut, model)):
         return at_once()
     chunks = touched(cut, model)
-    if able(store.driver, Modifies) is not None or not before(store, lambda: chunks):
+    if able(store.driver, Modifies) is not None:
+        return in_order(store, chunks, partial(_write_alone, request, cut))
+    if store.driver.features.waits:
+        return write_far(BegunWrite(futures.pending(), request, cut, cells), chunks, _write_together)
+    if not before(store, lambda: chunks):
         return in_order(store, chunks, partial(_write_alone, request, cut))
     return write_gathered(BegunWrite(futures.pending(), request, cut, cells), chunks, _write_together)
 
@@ -132,9 +136,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
 def _write_together(writes: Sequence[BegunWrite], ended: WorkEnd) -> Future[Any]:
     """Write requests of one array that have shared a turn, or the one that had it alone."""
     if len(writes) == 1:
-        [write] = writes
-        assert isinstance(write.cut, FewPlan), "only those that are small wait unplanned"
-        return _write_alone(write.request, write.cut, ended)
+        return _write_alone(writes[0].request, writes[0].plan, ended)
     boxes = [box for write in writes if (box := written_box(write.request)) is not None]
     if len(boxes) == len(writes):
         writes = [write._replace(cut=box) for write, box in zip(writes, boxes, strict=True)]
