@@ -15,6 +15,7 @@ values again changes nothing.
 from __future__ import annotations
 
 import itertools
+import weakref
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, TypeAlias
@@ -37,9 +38,9 @@ _Begin: TypeAlias = Callable[[Sequence[BegunWrite], WorkEnd], Future[None]]
 
 
 class _Last:
-    """The write to a far store that a thread began last."""
+    """The write to a far store that a thread began last; it is not kept, since an error may hold what was written."""
 
-    future: Future[Any] = futures.ready(None)
+    future: Callable[[], Future[None] | None] = staticmethod(lambda: None)
 
 
 _last = OfThread(_Last)
@@ -47,9 +48,9 @@ _last = OfThread(_Last)
 
 def write_far(write: BegunWrite, chunks: _Chunks, begin: _Begin) -> Future[None]:
     """Begin a write to a store that waits: at once, or with others if the thread has one under way already."""
-    is_one_of_several = not _last.now.future.done()
-    _last.now.future = write.future
-    return write_gathered(write, chunks, begin, soon=is_one_of_several)
+    last = _last.now.future()
+    _last.now.future = weakref.ref(write.future)
+    return write_gathered(write, chunks, begin, soon=last is not None and not last.done())
 
 
 def write_gathered(write: BegunWrite, chunks: _Chunks, begin: _Begin, *, soon: bool = False) -> Future[None]:
