@@ -40,11 +40,9 @@ class Promise(Generic[T_contra]):
         promise._future._process = futures.ANYWHERE
         return promise, promise._future
 
-    def __del__(self) -> None:
-        """Fail the future: nobody is left who could resolve it."""
-        futures.fail(
-            self._future, OutcomeUnknownError("The promise of this future was dropped without a result")
-        )
+    def __del__(self, fail: Any = futures.fail, error: Any = OutcomeUnknownError) -> None:
+        """Fail the future: nobody is left who could resolve it; at the end the names of this module are gone."""
+        fail(self._future, error("The promise of this future was dropped without a result"))
 
     def set_result(self, result: T_contra) -> None:
         """Resolve the future with `result`; without effect if it is done."""

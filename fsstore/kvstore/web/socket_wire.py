@@ -26,9 +26,11 @@ class _Closing:
     """A socket that is closed when Ctrl-C leaves it behind, without a word."""
 
     def __del__(self) -> None:
-        """Close the socket, if it has got so far as to be one."""
-        with contextlib.suppress(AttributeError):
+        """Close the socket, if it has got so far as to be one; at the end the names of this module are gone."""
+        try:  # noqa: SIM105
             self.close()  # type: ignore[attr-defined]  # those of both classes below
+        except AttributeError:
+            pass
 
 
 class _Socket(_Closing, socket.socket):
