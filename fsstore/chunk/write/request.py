@@ -19,6 +19,7 @@ from fsstore.chunk.tuning import (
     COPIED_PER_DECODED,
     DISK_WORKERS,
     FAR_WRITE_BYTES,
+    FAR_WRITE_WINDOWS,
     FEW_BOXES,
     INLINE_EFFORT_BYTES,
     INLINE_WRITE_BYTES,
@@ -192,7 +193,9 @@ class _Apart(NamedTuple):
         chunks, chain = self.chunks, self.chunks.model.chain
         # a view, which is copied to be sent
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
-        windows = self.windows(_window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size))
+        windows = self.windows(
+            _window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size, FAR_WRITE_WINDOWS)
+        )
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
@@ -212,7 +215,7 @@ class _Apart(NamedTuple):
             workers = chunks.workers(each, DISK_WORKERS)
         else:  # of what is hardly more than Python, threads would wait for each other
             workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
-        windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each)))
+        windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), WRITE_WINDOWS))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
 
@@ -225,9 +228,9 @@ def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     return chain.working_size + chain.decoded_size // 2
 
 
-def _window_size(cells: int, affordable: int) -> int:
+def _window_size(cells: int, affordable: int, windows: int) -> int:
     """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
-    return max(1, min(math.ceil(cells / WRITE_WINDOWS), WRITE_WINDOW_CELLS, affordable))
+    return max(1, min(math.ceil(cells / windows), WRITE_WINDOW_CELLS, affordable))
 
 
 def _is_late(driver: KvDriver, chain: BoundChain) -> bool:
