@@ -27,7 +27,7 @@ class _Closing:
 
     def __del__(self) -> None:
         """Close the socket, if it has got so far as to be one; at the end the names of this module are gone."""
-        try:  # noqa: SIM105
+        try:  # noqa: SIM105  # `contextlib` is gone by then
             self.close()  # type: ignore[attr-defined]  # those of both classes below
         except AttributeError:
             pass
