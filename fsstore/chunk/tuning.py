@@ -93,9 +93,8 @@ INLINE_WRITE_BYTES = 256 * 1024  # of a request that is encoded sooner than a th
 # of a request to memory, as bytes that zstd decodes meanwhile: two cores would encode it sooner, and wake later
 INLINE_EFFORT_BYTES = 512 * 1024
 FAR_WRITE_BYTES = 4 * 1024 * 1024  # far stores take many small windows sooner than a few large ones
-FAR_WRITE_WINDOWS = (
-    8  # of a request to them: encoding some while others are sent, against steps between threads
-)
+# of a request to a far store: encoding some while others are sent, against steps between threads
+FAR_WRITE_WINDOWS = 8
 # blocks of a stored shard, and what is written at once: what a write in part weighs in memory
 STORED_SHARD_BYTES = 12 * 1024 * 1024
 DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores

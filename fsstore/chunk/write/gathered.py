@@ -120,11 +120,11 @@ class _GatheredWrites:
 
     def _make_together(self, writes: Sequence[BegunWrite]) -> None:
         self.turn.is_due = True
-        left = [None, None]  # the end of the work, and its result, whichever comes first
+        # the end of the work and its result come in any order, perhaps at the same time
+        left = itertools.count(1, -1)
 
         def come(_: object = None) -> None:
-            left.pop()
-            if not left:
+            if next(left) == 0:
                 self._finish(writes, made)
 
         ending = _Once(come)
@@ -170,14 +170,13 @@ class _GatheredWrites:
 class _Once(WorkEnd):
     """An end that is heard of once, though it may be said again."""
 
-    __slots__ = ("_heard",)
+    __slots__ = ("_said",)
 
     def __init__(self, ended: Callable[[], object]) -> None:
         super().__init__(ended)
-        self._heard = [None]
+        self._said = itertools.count()
 
     def __call__(self) -> None:
         """Say so."""
-        if self._heard:
-            self._heard.clear()
+        if next(self._said) == 0:
             super().__call__()
