@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
 
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, UnavailableError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter
 from fsstore.task.tuning import (
@@ -28,7 +29,10 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of", "workers_of"]
+__all__ = ["MISTAKES", "Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of", "workers_of"]
+
+MISTAKES = (ArithmeticError, LookupError, TypeError)
+"""Errors that happen again when the same is tried again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +182,42 @@ async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any
     Dask takes a call with equal arguments for one that it has made already: a second attempt would be answered with the
     failure of the first, and a task of another run with what the first run did.
     """
-    return await asyncio.wrap_future(executor.submit(attempt, uuid4().hex, work, *arguments))
+    submitted = executor.submit(attempt, uuid4().hex, work, *arguments)
+    try:
+        answer = await asyncio.wrap_future(submitted)
+    except MISTAKES as error:
+        why = f"{type(error).__name__}: {error}"
+        raise UnavailableError(f"The executor gave no answer of its worker ({why})") from error
+    if isinstance(answer, _Mistake):
+        raise answer.told()
+    return answer
 
 
 def attempt(token: str, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what work answers; the token is another one each time."""
+    """Return what work answers, or the mistake that it raises; the token is another one each time.
+
+    A mistake is returned, so that it is known from a trip of the executor: Dask's raises a `TypeError` if a worker is
+    lost while its answer is fetched.
+    """
     del token
-    return work(*arguments)
+    try:
+        return work(*arguments)
+    except MISTAKES as error:
+        return _Mistake(error, "".join(traceback.format_exception(error)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Mistake:
+    """An error of a worker that would happen again."""
+
+    error: Exception
+    trace: str
+
+    def told(self) -> Exception:
+        """Return the error; one of another process has lost its traceback and gets it as a note."""
+        if self.error.__traceback__ is None:
+            self.error.add_note(f"On the worker:\n{self.trace}")
+        return self.error
 
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
@@ -192,8 +225,8 @@ async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     for attempt in range(TASK_ATTEMPTS):
         try:
             return await ask(task)
-        except (ArithmeticError, LookupError, TypeError):
-            raise  # a mistake, which happens again
+        except MISTAKES:
+            raise
         except Exception as error:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)
             if final or attempt == TASK_ATTEMPTS - 1:

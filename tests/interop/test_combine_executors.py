@@ -44,7 +44,7 @@ def made(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def client(tmp_path_factory):
-    """Give a client of a cluster of processes."""
+    """Give a client of a cluster of processes; it replaces the workers that dask gives up, if they die as they start."""
     folder = tmp_path_factory.mktemp("dask")
     patient = dask.config.set(
         {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(folder),
@@ -57,6 +57,7 @@ def client(tmp_path_factory):
         ) as cluster,
         distributed.Client(cluster, timeout=120) as found,
     ):
+        cluster.adapt(minimum=2, maximum=2)
         yield found
 
 

@@ -30,7 +30,7 @@ from fsstore.combine.tuning import FIRST_TASK_FILES, SCAN_ATTEMPTS, TASK_FILES, 
 from fsstore.errors import NotFoundError
 from fsstore.runtime import execution
 from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import answered, width_of
+from fsstore.task.runner import MISTAKES, answered, width_of
 from fsstore.values.json_value import quote
 
 __all__ = ["ScanMeans", "scan_many", "written_out"]
@@ -197,8 +197,8 @@ class _Scan:
         assert self._executor is not None
         try:
             answer = await answered(self._executor, merged_bytes, [part.packed for part in run])
-        except (ArithmeticError, LookupError, TypeError):
-            raise  # a mistake, which happens again
+        except MISTAKES:
+            raise
         except Exception:  # noqa: BLE001  # nothing is lost with it: the parts are here, and are joined here
             self._reporter.retried()
             self.parts.put_back(run)
@@ -211,8 +211,8 @@ class _Scan:
         for _ in range(SCAN_ATTEMPTS if len(urls) == 1 else SCAN_ATTEMPTS - 1):
             try:
                 return await self._done(urls)
-            except (ArithmeticError, LookupError, TypeError):
-                raise  # a mistake, which happens again
+            except MISTAKES:
+                raise
             except Exception as error:
                 if self._executor is None:
                     raise
