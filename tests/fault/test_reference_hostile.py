@@ -328,11 +328,11 @@ def test_an_array_of_2_to_the_50_chunks_is_cheap(tmp_path):
     (tmp_path / "r.parq" / "x").mkdir(parents=True)
     document = {"metadata": {"x/.zarray": {"shape": [2**50], "chunks": [1]}}, "record_size": 10}
     (tmp_path / "r.parq" / ".zmetadata").write_text(json.dumps(document))
-    begin = time.perf_counter()
+    begin = time.process_time()
     refs = references.open(tmp_path / "r.parq")
     assert refs.get_many(["x/5", f"x/{2**50 - 1}", f"x/{2**50}"]) == [None] * 3
     assert list(refs) == ["x/.zarray"]
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
     sparse = references.open(
         {"x/.zarray": json.dumps(document["metadata"]["x/.zarray"]), f"x/{2**49}": ["u", 0, 1], "x/0": ["u"]}
     )
@@ -388,10 +388,10 @@ def test_huge_lengths_are_refused_without_allocating(tmp_path, size):
     (tmp_path / "t").write_bytes(b"small")
     (tmp_path / "r.json").write_text(json.dumps({"x": ["t", 0, size]}))
     driver = run(opened(f"file://{tmp_path}/r.json"))
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises((DataLossError, ResourceExhaustedError), match='"x"'):
         run(read(driver, "x"))
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
 
 
 def test_inspection_fetches_nothing(server):
@@ -533,7 +533,7 @@ def test_references_larger_than_their_chunks_are_refused_unread(tmp_path, compre
     """All of, or half of, a file of 50 GiB is refused for a chunk of four bytes, and for metadata."""
     with (tmp_path / "huge").open("wb") as file:
         file.truncate(50 * 2**30)
-    begin = time.perf_counter()
+    begin = time.process_time()
     for reference in (["huge"], ["huge", 5, 25 * 2**30]):
         error = an_array(tmp_path, reference, compressor=compressor)
         assert isinstance(error, ResourceExhaustedError)
@@ -541,7 +541,7 @@ def test_references_larger_than_their_chunks_are_refused_unread(tmp_path, compre
     (tmp_path / "r.json").write_text(json.dumps({"x/.zarray": ["huge"]}))
     with pytest.raises(ResourceExhaustedError):
         ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result()
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def test_whole_targets_of_a_remote_set_are_asked_for_their_size(server):

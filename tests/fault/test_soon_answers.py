@@ -178,11 +178,11 @@ def test_await_and_time_limits_wait_elsewhere(site, asking):
     assert store.read("a").result(timeout=20).value == b"alpha"
     assert threading.get_ident() not in asking
     used(store)
-    site.late = [1.0]
+    site.late = [3.0]
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         store.read("a").result(timeout=0.05)
-    assert time.monotonic() - began < 0.8
+    assert time.monotonic() - began < 2.5
 
 
 def test_an_answer_that_comes_late_is_waited_for_elsewhere(site, asking):
@@ -199,7 +199,7 @@ def test_an_answer_that_comes_late_is_waited_for_elsewhere(site, asking):
 def test_ctrl_c_is_heard_within_a_moment(site):
     """A server that falls silent does not hold the main thread."""
     store = used(opened(site), 6)
-    site.late = [2.0, 2.0]
+    site.late = [4.0, 4.0]
     timer = threading.Timer(0.02, os.kill, (os.getpid(), signal.SIGINT))
     began = time.monotonic()
     try:
@@ -208,7 +208,7 @@ def test_ctrl_c_is_heard_within_a_moment(site):
             store.read("a").result()
     finally:
         timer.cancel()
-    assert time.monotonic() - began < 1.5
+    assert time.monotonic() - began < 3
     assert used(store)["b"] == b"beta", "nothing is left taken"
 
 

@@ -25,9 +25,9 @@ def test_nearest_divisor(dividend, size):
 )
 def test_large_divisors(number):
     """Large primes, squares of primes and numbers with many divisors take well below a second."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     found = divisors(number)
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
     assert found[0] == 1
     assert found[-1] == number
     assert all(number % each == 0 for each in found)

@@ -178,10 +178,10 @@ def test_the_last_of_equal_keys_wins():
 )  # fmt: skip
 def test_what_is_no_reference_document_is_refused(text):
     """Damage is an error of this library with a place, never a crash, a hang or an empty set."""
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises((JsonError, DataLossError)):
         from_json(decompress(text.encode("latin-1")))
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def test_bytes_that_are_not_utf_8_are_refused():
@@ -433,10 +433,10 @@ def test_awkward_shapes_of_sets_stay_linear():
         {f"a\nb/{n}": ["u", n, 1] for n in range(50)} | {f"é/{n}": ["u", n, 1] for n in range(50)},
     ]
     for document in documents:
-        begin = time.perf_counter()
+        begin = time.process_time()
         found = from_json(json.dumps(document, ensure_ascii=False).encode())
         got = listed(found)
-        assert time.perf_counter() - begin < 8
+        assert time.process_time() - begin < 8
         assert {
             k: v.decode() if isinstance(v, bytes) else v[:1] if v.length < 0 else v for k, v in got.items()
         } == {k: v if isinstance(v, str) else tuple(v) for k, v in document.items()}

@@ -102,19 +102,19 @@ def test_expressions(text, value):
 def test_everything_else_is_refused(text):
     """Attributes, items, formats, filters, blocks, unknown names and overgrown expressions are errors, at once."""
     templates = Templates({"u": "http://h", "f": "{{c}}", "a": "{{b}}", "b": "{{a}}", "loop": "{{loop}}"})
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(TemplateError):
         templates.compile(text).value({})
-    assert time.perf_counter() - begin < 2
+    assert time.process_time() - begin < 2
 
 
 def test_nested_templates_cannot_blow_up():
     """Ten levels of doubling stop at the length cap, in bounded time: no billion laughs."""
     texts = {f"t{n}": "{{t%d}}" % (n + 1) * 30 for n in range(10)} | {"t10": "x" * 100}
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(TemplateError):
         render(Templates(texts), "{{t0}}")
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
 
 
 @pytest.mark.parametrize("bottom", ["", "x", "{{c}}"])
@@ -122,10 +122,10 @@ def test_templates_that_name_each_other_end_soon(bottom):
     """Thirty evaluations at each of fifteen levels are refused when they are read, also where they make no text."""
     texts = {f"t{n}": "{{t%d(c='')}}" % (n + 1) * 30 for n in range(15)} | {"t15": bottom}
     for text in ("{{t0}}", "{{t0(c='')}}"):
-        begin = time.perf_counter()
+        begin = time.process_time()
         with pytest.raises(TemplateError, match="tokens"):
             render(Templates(texts), text)
-        assert time.perf_counter() - begin < 5
+        assert time.process_time() - begin < 5
 
 
 def test_a_long_chain_of_templates_is_refused_however_it_is_reached():
@@ -144,10 +144,10 @@ def test_urls_that_grow_out_of_proportion_are_refused():
         "templates": {"t": "a" * 60_000},
         "refs": {f"x/{n}": ["{{t}}%d" % n] for n in range(2000)},
     }
-    begin = time.perf_counter()
+    begin = time.process_time()
     with pytest.raises(ResourceExhaustedError, match="2000 URLs"):
         from_json(json.dumps(document).encode())
-    assert time.perf_counter() - begin < 5
+    assert time.process_time() - begin < 5
     document["refs"] = {"x/0": ["{{t}}0"], "x/1": ["{{t}}1"]}
     assert len(from_json(json.dumps(document).encode()).find(["x/1"]).value(0).url) == 60_001
 
@@ -174,11 +174,11 @@ def test_a_thousand_generators_are_not_tried_one_by_one():
         {"key": f"a{n}/{{{{i}}}}.{{{{j}}}}", "url": f"u{n}", "dimensions": dimensions} for n in range(1000)
     ]
     found = from_json(json.dumps({"version": 1, "gen": gens}).encode())
-    begin = time.perf_counter()
+    begin = time.process_time()
     assert len(listed(found)) == 100_000
     resolved = found.find([f"a{n}/3.4" for n in range(1000)])
     assert [resolved.value(n).url for n in range(1000)] == [f"u{n}" for n in range(1000)]
-    assert time.perf_counter() - begin < 10
+    assert time.process_time() - begin < 10
 
 
 def test_overlapping_generators_list_each_key_once():
@@ -292,9 +292,9 @@ def test_integers_that_outgrow_64_bits_are_an_error_in_columns_too():
 
 
 def _timed(run):
-    begin = time.perf_counter()
+    begin = time.process_time()
     run()
-    return time.perf_counter() - begin
+    return time.process_time() - begin
 
 
 @pytest.mark.parametrize(
