@@ -109,7 +109,7 @@ async def run_tasks(
     async def one(task: Task) -> None:
         try:
             await _done(task, asked, reporter, finished)
-        except Exception as error:  # noqa: BLE001  # raised below, once the others have ended
+        except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, once the others have ended
             failures.append(error)
         finally:
             room.release()
@@ -185,12 +185,22 @@ async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any
     submitted = executor.submit(attempt, uuid4().hex, work, *arguments)
     try:
         answer = await asyncio.wrap_future(submitted)
+    except asyncio.CancelledError:
+        if _is_being_cancelled():
+            raise
+        why = "as when its workers are restarted; call the same again to go on"
+        raise UnavailableError(f"The executor has cancelled the task, {why}") from None
     except MISTAKES as error:
         why = f"{type(error).__name__}: {error}"
         raise UnavailableError(f"The executor gave no answer of its worker ({why})") from error
     if isinstance(answer, _Mistake):
         raise answer.told()
     return answer
+
+
+def _is_being_cancelled() -> bool:
+    current = asyncio.current_task()
+    return current is not None and current.cancelling() > 0
 
 
 def attempt(token: str, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -11,7 +11,14 @@ import pytest
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_threads
-from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, REQUESTS, REQUESTS_FLIGHT_BYTES
+from fsstore.kvstore.tuning import (
+    FAR_REQUESTS,
+    FAR_S,
+    FEW_BEGINNERS,
+    FEWEST_REQUESTS,
+    REQUESTS,
+    REQUESTS_FLIGHT_BYTES,
+)
 from fsstore.runtime import execution
 
 LATE_S = 10 * FAR_S
@@ -222,3 +229,19 @@ def test_the_first_error_of_a_batch_ends_it(threads):
     server = Server()
     assert asked(server, turns, 8, threads=threads) == [0, 2, 4, 6, 8, 10, 12, 14]
     assert server.most == 4
+
+
+def test_an_error_of_a_thread_that_was_hired_later_is_raised():
+    """Those that began the batch are still at their first items when it fails; nothing is left out silently."""
+    failed = threading.Event()
+
+    def blocking(number):
+        if number < FEW_BEGINNERS:
+            assert failed.wait(20)
+        elif number == FEW_BEGINNERS:
+            threading.Timer(0.05, failed.set).start()
+            raise ValueError("later")
+        return number
+
+    with pytest.raises(ValueError, match="later"):
+        execution.call(each_by_threads(blocking, range(100), Turns(None)))

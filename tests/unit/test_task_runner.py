@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import multiprocessing
+import threading
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from fsstore.errors import UnavailableError
+import fsstore as ts
+from fsstore.errors import FailedPreconditionError, UnavailableError
 from fsstore.task.progress import reporter_of
 from fsstore.task.runner import Task, answered, run_tasks
 
@@ -29,6 +32,22 @@ class _Tripping(ThreadPoolExecutor):
         tripped = Future()
         tripped.set_exception(TypeError("cannot unpack non-iterable object"))
         return tripped
+
+
+class _Cancelling(ThreadPoolExecutor):
+    """Cancels some calls, as Dask's does when the workers are restarted."""
+
+    def __init__(self, lost):
+        super().__init__(1)
+        self.lost = lost
+
+    def submit(self, /, *call, **kwargs):
+        if not self.lost:
+            return super().submit(*call, **kwargs)
+        self.lost -= 1
+        cancelled = Future()
+        cancelled.cancel()
+        return cancelled
 
 
 def _mistaken(calls):
@@ -64,6 +83,74 @@ def test_a_task_whose_answer_is_lost_is_done_again():
     with _Tripping(1) as executor:
         _run(Task([0], len, ([1, 2],)), executor, lambda _, answer: noted.append(answer))
     assert noted == [2]
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_task_that_the_executor_cancels_is_done_again(lost):
+    """Executors do that when they are restarted; a task is never left out."""
+    noted = []
+    with _Cancelling(lost) as executor:
+        for number in range(3):
+            _run(Task([number], len, ([1] * number,)), executor, lambda _, answer: noted.append(answer))
+    assert noted == [0, 1, 2]
+
+
+def test_a_task_that_the_executor_always_cancels_is_an_error():
+    """It says so, and nothing is noted."""
+    with _Cancelling(100) as executor, pytest.raises(UnavailableError, match="executor has cancelled"):
+        _run(Task([0], len, ([],)), executor, lambda *_: pytest.fail("noted"))
+
+
+def test_a_copy_whose_tasks_are_cancelled_is_no_copy(tmp_path):
+    """It fails, and writes no metadata: an array without its chunks would be read as fill values."""
+    source = ts.array(np.arange(1, 65, dtype="int32").reshape(8, 8))
+    with _Cancelling(100) as executor, pytest.raises(UnavailableError, match="executor has cancelled"):
+        ts.copy(source, tmp_path / "copy", executor=executor).result(timeout=60)
+    with pytest.raises(FailedPreconditionError, match="no array"):
+        ts.open(tmp_path / "copy").result()
+    with _Cancelling(1) as executor:
+        ts.copy(source, tmp_path / "copy", executor=executor).result(timeout=60)
+    assert (ts.open(tmp_path / "copy").result().read().result() == source.read().result()).all()
+
+
+def test_a_cancelled_run_is_no_finished_one():
+    """A task that ends as cancelled by itself ends the run."""
+
+    async def ask(task):
+        raise asyncio.CancelledError
+
+    async def run():
+        task = Task([0], len, ([],))
+        await run_tasks(iter([task]), None, reporter_of(None, "", 1, 0), lambda *_: None, ask=ask)
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(run())
+
+
+def test_a_run_that_is_cancelled_from_outside_ends_at_once():
+    """Its tasks are not tried again."""
+    begun = threading.Event()
+    go_on = threading.Event()
+
+    def work():
+        begun.set()
+        assert go_on.wait(20)
+
+    async def run(executor):
+        task = Task([0], work, ())
+        running = asyncio.ensure_future(
+            run_tasks(iter([task, task]), executor, reporter_of(None, "", 2, 0), lambda *_: None, most=1)
+        )
+        await asyncio.to_thread(begun.wait, 20)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+
+    with ThreadPoolExecutor(1) as executor:
+        asyncio.run(run(executor))
+        begun.clear()
+        go_on.set()
+    assert not begun.is_set()
 
 
 def test_a_mistake_of_the_work_is_not_tried_again():

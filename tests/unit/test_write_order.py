@@ -19,8 +19,9 @@ from fsstore import KvStore
 from fsstore.chunk.write import order as write_order
 from fsstore.errors import StoreError
 from fsstore.kvstore.client.object_store import ObstoreEngine
-from fsstore.kvstore.contract.driver import Features, Write
+from fsstore.kvstore.contract.driver import Features, Stamp, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
+from fsstore.kvstore.tuning import FEW_BEGINNERS
 from fsstore.runtime import execution
 from fsstore.runtime.fan_out import WorkEnd
 
@@ -337,6 +338,26 @@ def test_what_a_thread_writes_is_waited_for_although_it_was_cancelled():
     later.result(10)
     assert (store[:256].read().result(10) == 2).all()
     assert not write_order.unfinished()
+
+
+def test_a_write_to_a_bucket_that_is_refused_while_others_take_long_is_told(monkeypatch):
+    """A thread that came to help makes it; what it left undone must not pass for written."""
+    refused = threading.Event()
+
+    def write(self, one):
+        number = int(one.key)
+        if number < FEW_BEGINNERS:
+            assert refused.wait(20)
+        elif number == FEW_BEGINNERS + 2:
+            threading.Timer(0.05, refused.set).start()
+            raise StoreError("refused")
+        return Stamp(b"", 0.0)
+
+    monkeypatch.setattr(ObstoreEngine, "_write", write)
+    engine = ObstoreEngine(lambda *_: None, shown="near://", features=Features(waits=True))
+    writes = [Write(str(number), b"") for number in range(100)]
+    with pytest.raises(StoreError, match="refused"):
+        execution.start(engine.write_many(writes)).result(20)
 
 
 def test_threads_beside_one_that_failed_are_waited_for(monkeypatch):

@@ -270,9 +270,8 @@ async def each_by_threads(
     timer = asyncio.get_running_loop().call_later(NEAR_S, hire_all)
     try:
         while busy := [task for task in crew if not task.done()]:
-            done, _ = await asyncio.wait(busy, return_when=asyncio.FIRST_EXCEPTION)
-            for task in done:
-                task.result()
+            await asyncio.wait(busy, return_when=asyncio.FIRST_EXCEPTION)
+            _raise_failure(crew)  # also of those hired meanwhile, which may be done already
     except BaseException:
         job.stopped.set()
         for task in crew:
@@ -282,6 +281,12 @@ async def each_by_threads(
     finally:
         timer.cancel()
     return job.results
+
+
+def _raise_failure(crew: Sequence[asyncio.Task[None]]) -> None:
+    for task in crew:
+        if task.done():
+            task.result()
 
 
 async def _one(work: Callable[[], T], turns: Turns, offload: Callable[..., Coroutine[Any, Any, T]]) -> T:
