@@ -62,10 +62,8 @@ def assemble(batch: FileBatch, wishes: Wishes) -> tuple[Mosaic, CombineReport]:
     """Return the whole and what is to be said of it; raises `CombineError` where files cannot be combined."""
     left_out = dict(batch.failed)
     if not batch.files:
-        reasons = "; ".join(f"{url}: {why}" for url, why in list(left_out.items())[:3])
-        raise CombineError(
-            f"None of the files could be scanned: {reasons}" if reasons else "There are no files"
-        )
+        why = batch.failures
+        raise CombineError(f"None of the files could be scanned: {why}" if why else "There are no files")
     new = frozenset(dim for dim in wishes.dims if (extents(batch, dim) < 0).all())
     batch = with_repeated(with_new_axes(batch, new), wishes.along)
     if wishes.on_difference == "skip":

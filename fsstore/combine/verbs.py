@@ -6,6 +6,7 @@ readers see the old extent or the new one, and of two writers at once the second
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
@@ -90,7 +91,7 @@ def combine(
 
     async def run() -> Combined | CombineReport:
         urls = await written_out(places)
-        found = naming.apply(await _scanned(urls, naming.in_files(dims), given, means))
+        found = naming.apply(await _scanned(urls, naming.in_files(dims), given, means, warns=not dry_run))
         mosaic, report = await execution.offload(assemble, found, wishes, kind="compute")
         return report if dry_run else Combined(mosaic, report, found, await _here(), options)
 
@@ -98,9 +99,12 @@ def combine(
 
 
 async def _scanned(
-    urls: Sequence[str], dims: Sequence[str], given: Coordinates, means: ScanMeans
+    urls: Sequence[str], dims: Sequence[str], given: Coordinates, means: ScanMeans, *, warns: bool = True
 ) -> FileBatch:
     found = await scan_many(urls, Wanted(tuple(dims), tuple(given.attributes)), means)
+    if warns and found.failed and found.files:
+        count = f"{len(found.failed)} of {len(urls)} files cannot be scanned and are left out"
+        warnings.warn(f"{count}, as the report says: {found.failures}", stacklevel=2)
     return given.put(found, urls)
 
 

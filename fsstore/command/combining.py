@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import warnings
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from fsstore.command.output import put, put_json
@@ -108,13 +110,21 @@ def _printed(arguments: Namespace, report: Any) -> None:
         put(str(report))
 
 
+@contextmanager
+def _told_by_report() -> Iterator[None]:
+    """Keep the warning about files that are left out to itself: the report that is printed names them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* are left out")
+        yield
+
+
 def refs_combine(arguments: Namespace) -> int:
     """Combine files, print the report, and save the dataset; 1 if files were left out."""
     from fsstore import references
 
     names: dict[str, Any] = _pairs(arguments.rename, "OLD=NEW, two names of variables")
     names.update(dict.fromkeys(arguments.leave_out or ()))
-    with executor_of(arguments) as executor:
+    with executor_of(arguments) as executor, _told_by_report():
         combined = references.combine(
             arguments.files, arguments.dim, coords=_rules(arguments.coord), variables=names,
             along=_pairs(arguments.along, "NAME=DIM"),
@@ -131,7 +141,7 @@ def refs_append(arguments: Namespace) -> int:
     """Add files to a dataset and print the report of the whole; 1 if files were left out."""
     from fsstore import references
 
-    with executor_of(arguments) as executor:
+    with executor_of(arguments) as executor, _told_by_report():
         report = references.append(
             place_of(arguments, arguments.target), arguments.files,
             executor=executor, progress=told(arguments), journal=arguments.journal,

@@ -11,7 +11,7 @@ import asyncio
 import random
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import BrokenExecutor, Executor
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 from uuid import uuid4
@@ -182,7 +182,12 @@ async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any
     Dask takes a call with equal arguments for one that it has made already: a second attempt would be answered with the
     failure of the first, and a task of another run with what the first run did.
     """
-    submitted = executor.submit(attempt, uuid4().hex, work, *arguments)
+    try:
+        submitted = executor.submit(attempt, uuid4().hex, work, *arguments)
+    except BrokenExecutor:
+        raise
+    except RuntimeError as error:  # that it was shut down
+        raise BrokenExecutor(f"The executor takes no more tasks: {error}") from error
     try:
         answer = await asyncio.wrap_future(submitted)
     except asyncio.CancelledError:

@@ -236,6 +236,32 @@ def test_the_batch_of_a_lost_worker_is_scanned_again(made):
     assert told[-1].retries == 1
 
 
+def test_an_executor_that_is_shut_down_costs_no_files(made):
+    """What it takes no more is scanned here; no file is blamed for it."""
+    _, paths, _ = made
+    executor = ThreadPoolExecutor(1)
+
+    def close(state):
+        executor.shutdown(wait=False, cancel_futures=True)
+
+    combined = references.combine(paths, "time", executor=executor, batch=1, progress=close).result(60)
+    assert combined.report.dims == {"time": 24}
+    assert not combined.report.left_out
+
+
+def test_files_that_fail_are_told_by_a_warning(made, tmp_path):
+    """Nobody has to look into the report to know that some are missing; of a dry run the report is the answer."""
+    place, paths, _ = made
+    paths[4].write_bytes(b"no data")
+    with pytest.warns(UserWarning, match=r"1 of 2 files cannot be scanned and are left out.*4\.nc"):
+        report = references.append(place, paths[3:5]).result()
+    assert list(report.left_out) == [str(paths[4])]
+    with pytest.warns(UserWarning, match=r"1 of 6 files .* as the report says: .*4\.nc"):
+        references.combine(paths, "time").result()
+    report = references.combine(paths, "time", dry_run=True).result()
+    assert list(report.left_out) == [str(paths[4])]
+
+
 def test_a_run_that_was_killed_goes_on(made, monkeypatch, tmp_path):
     """Batches that were finished are not scanned again, by the notes in the journal."""
     _, paths, files = made

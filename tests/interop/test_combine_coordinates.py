@@ -110,7 +110,8 @@ def test_a_file_that_fails_keeps_the_others_in_place(tmp_path, paths):
     (tmp_path / "damaged.nc").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(100))
     given = [DAYS[0], np.datetime64("2000-02-01"), *DAYS[1:]]
     listed = [paths[0], str(tmp_path / "damaged.nc"), *paths[1:]]
-    combined = references.combine(listed, "day", coords={"day": given}).result()
+    with pytest.warns(UserWarning, match="1 of 4 files cannot be scanned and are left out"):
+        combined = references.combine(listed, "day", coords={"day": given}).result()
     assert list(combined.report.left_out) == [listed[1]]
     combined.save(tmp_path / "all.mosaic")
     with _read(tmp_path / "all.mosaic") as found:

@@ -31,6 +31,7 @@ from many_files import FileOf, drifted, write
 
 sys.path.pop(0)
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* are left out")  # one is no file of data
 COUNT = 40
 
 

@@ -62,7 +62,8 @@ def test_a_hierarchy_beside_an_object_of_its_name_is_combined(tmp_path, moto_url
             files.pipe_file(f"{bucket}/{path.relative_to(tmp_path)}", path.read_bytes())
     files.pipe_file(f"{bucket}/0.zarr", b"a mark of some tool")
     files.pipe_file(f"{bucket}/note.txt", b"hello")
-    combined = references.combine([f"s3://{bucket}/0.zarr", f"s3://{bucket}/note.txt"], "time").result()
+    with pytest.warns(UserWarning, match=r"left out.*note\.txt"):
+        combined = references.combine([f"s3://{bucket}/0.zarr", f"s3://{bucket}/note.txt"], "time").result()
     assert combined.report.dims == {"time": 4}
     assert "begins like no format" in combined.report.left_out[f"s3://{bucket}/note.txt"]
 

@@ -137,6 +137,11 @@ class FileBatch:
         """The memory of the columns."""
         return sum(each.nbytes for each in self.variables.values())
 
+    @property
+    def failures(self) -> str:
+        """The first files that could not be scanned, and why, for a message."""
+        return "; ".join(f"{url}: {why}" for url, why in list(self.failed.items())[:3])
+
     def decoded(self, value: int, form: int) -> Any:
         """Return values as the attributes of a form say they are meant, NaN where there is none."""
         stored = self.values[value]
