@@ -29,10 +29,25 @@ from fsstore.task.tuning import (
     UNKNOWN_WIDTH,
 )
 
-__all__ = ["MISTAKES", "Ask", "Finished", "Partly", "Task", "answered", "run_tasks", "width_of", "workers_of"]
+__all__ = [
+    "MISTAKES",
+    "Ask",
+    "Finished",
+    "Partly",
+    "Task",
+    "TaskCancelledError",
+    "answered",
+    "run_tasks",
+    "width_of",
+    "workers_of",
+]
 
 MISTAKES = (ArithmeticError, LookupError, TypeError)
 """Errors that happen again when the same is tried again."""
+
+
+class TaskCancelledError(UnavailableError):
+    """An executor has cancelled a call, at which a worker may still be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +208,9 @@ async def answered(executor: Executor, work: Callable[..., Any], *arguments: Any
     except asyncio.CancelledError:
         if _is_being_cancelled():
             raise
-        why = "as when its workers are restarted; call the same again to go on"
-        raise UnavailableError(f"The executor has cancelled the task, {why}") from None
+        raise TaskCancelledError(
+            "The executor has cancelled the task, as when its workers are restarted; call the same again to go on"
+        ) from None
     except MISTAKES as error:
         why = f"{type(error).__name__}: {error}"
         raise UnavailableError(f"The executor gave no answer of its worker ({why})") from error
@@ -240,7 +256,7 @@ async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     for attempt in range(TASK_ATTEMPTS):
         try:
             return await ask(task)
-        except MISTAKES:
+        except (*MISTAKES, TaskCancelledError):
             raise
         except Exception as error:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)

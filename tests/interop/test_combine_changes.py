@@ -207,27 +207,31 @@ def test_both_forms_hold_the_same(made, form):
 
 
 class _Dying(ThreadPoolExecutor):
-    """An executor that loses the first task that it is given."""
+    """An executor that loses the first task that it is given, or cancels it."""
 
-    def __init__(self):
+    def __init__(self, *, cancels):
         super().__init__(1)
-        self.lost = 0
+        self.lost, self.cancels = 0, cancels
 
     def submit(self, work, /, *arguments, **options):
         """Lose a task, or do it."""
         if not self.lost:
             self.lost += 1
             failed: Future[object] = Future()
-            failed.set_exception(OSError("the worker is gone"))
+            if self.cancels:
+                failed.cancel()
+            else:
+                failed.set_exception(OSError("the worker is gone"))
             return failed
         return super().submit(work, *arguments, **options)
 
 
-def test_the_batch_of_a_lost_worker_is_scanned_again(made):
+@pytest.mark.parametrize("cancels", [False, True])
+def test_the_batch_of_a_lost_worker_is_scanned_again(made, cancels):
     """An executor that loses a task costs time, not files."""
     _, paths, _ = made
     told = []
-    with _Dying() as executor:
+    with _Dying(cancels=cancels) as executor:
         combined = references.combine(
             paths, "time", executor=executor, batch=2, progress=told.append
         ).result()
