@@ -211,7 +211,8 @@ def test_scanning_names_the_bad_file_and_keeps_the_others(scanned):
     """One damaged file is reported by name; the others are combined; progress is told for each."""
     files = [str(scanned / name) for name in ("0.h5", "bad.h5", "1.h5")]
     seen = []
-    combined = references.combine(files, "t", progress=seen.append).result()
+    with pytest.warns(UserWarning, match=r"1 of 3 files cannot be scanned and are left out.*bad\.h5"):
+        combined = references.combine(files, "t", progress=seen.append).result()
     assert (seen[-1].tasks, seen[-1].total) == (3, 3)
     assert list(combined.report.left_out) == [files[1]]
     combined.save(scanned / "both.json")
