@@ -112,7 +112,7 @@ def _printed(arguments: Namespace, report: Any) -> None:
 
 @contextmanager
 def _told_by_report() -> Iterator[None]:
-    """Keep the warning about files that are left out to itself: the report that is printed names them."""
+    """Hold back the warning about files that are left out: the report that is printed names them."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".* are left out")
         yield
