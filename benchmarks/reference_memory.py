@@ -23,7 +23,7 @@ import fsstore
 def run(url):
     store = fsstore.KvStore.open(url + "|reference:").result()
     return bytes(store["x/{chunk}"])
-import fsstore.kvstore.reference.driver, numpy
+import fsstore.reference.driver, numpy
 """
 _FSSPEC = """
 import fsspec, fsspec.implementations.reference, ujson

@@ -80,11 +80,11 @@ def index(folder: Path) -> Mapping[str, Contender]:
     import h5py
 
     from fsstore.context.context import Context
-    from fsstore.kvstore.scan.linked_hdf5.scanner import SCANNER
-    from fsstore.kvstore.scan.source import ScanSource
     from fsstore.kvstore.spec.opening import open_kv
     from fsstore.kvstore.spec.parse import kv_spec
     from fsstore.runtime import execution
+    from fsstore.scan.linked_hdf5.scanner import SCANNER
+    from fsstore.scan.source import ScanSource
 
     path = folder / "a.h5"
     with h5py.File(path, "w", libver=("earliest", "v108")) as file:

@@ -70,13 +70,13 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
 from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
-from fsstore.kvstore.reference.table.table import Rows
-from fsstore.kvstore.scan.chunk_table import Columns, Strided
-from fsstore.kvstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile
-from fsstore.kvstore.scan.hierarchy import Array as ScannedArray
-from fsstore.kvstore.scan.hierarchy import HierarchyBuilder
-from fsstore.kvstore.scan.kind import ScanKind
-from fsstore.kvstore.scan.source import ScanSource
+from fsstore.reference.table.table import Rows
+from fsstore.scan.chunk_table import Columns, Strided
+from fsstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile
+from fsstore.scan.hierarchy import Array as ScannedArray
+from fsstore.scan.hierarchy import HierarchyBuilder
+from fsstore.scan.kind import ScanKind
+from fsstore.scan.source import ScanSource
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import (
     Fields,

@@ -9,7 +9,7 @@
     assert references.verify("file:///data/a.json")
 
 To read arrays through a set, open `<url>|reference:` with `fsstore.open` or `fsstore.KvStore.open`; a set in memory has
-`references.store`.  This module is the door; what is behind it lives in `fsstore.kvstore.reference`.
+`references.store`.  This module is the door; what is behind it lives in `fsstore.reference`.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Dif
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.reference.collection.live_set import live_state, live_targets
-from fsstore.kvstore.reference.collection.references import References, Saving
-from fsstore.kvstore.reference.document.json_refs import from_mapping
-from fsstore.kvstore.reference.driver import driver_in_memory
-from fsstore.kvstore.reference.kind import targets_of
-from fsstore.kvstore.reference.load import Reading, Way, document_at, load
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.value import Located
-from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.tools.report import Report, Touched
-from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.kvstore.root.live import is_live_set
-from fsstore.kvstore.scan.as_references import format_of, references_of, scan_at
-from fsstore.kvstore.scan.driver import ScanDriver
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.reference.collection.live_set import live_state, live_targets
+from fsstore.reference.collection.references import References, Saving
+from fsstore.reference.document.json_refs import from_mapping
+from fsstore.reference.driver import driver_in_memory
+from fsstore.reference.kind import targets_of
+from fsstore.reference.load import Reading, Way, document_at, load
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.set_state import State
+from fsstore.reference.table.value import Located
+from fsstore.reference.target.location import beside
+from fsstore.reference.tools.report import Report, Touched
+from fsstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.runtime import execution
+from fsstore.scan.as_references import format_of, references_of, scan_at
+from fsstore.scan.driver import ScanDriver
 from fsstore.values import registry
 from fsstore.values.json_value import quote
 
@@ -124,7 +124,7 @@ async def _scanned(source: Any, base: KvPrefix) -> TableSet | None:
 
 async def _of_snapshot(base: KvPrefix) -> References:
     """Return the references of a snapshot of an Icechunk repository, from where that lies."""
-    from fsstore.kvstore.icechunk.driver import IcechunkDriver, references_of
+    from fsstore.icechunk.driver import IcechunkDriver, references_of
 
     assert isinstance(base.driver, IcechunkDriver)
     state = State(from_mapping(await references_of(base.driver, base.path)))

@@ -11,15 +11,15 @@ import numpy as np
 from fsstore.combine.tuning import CHECKED_AT_ONCE
 from fsstore.errors import StoreError
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.reference.table.grid import Grid
-from fsstore.kvstore.reference.table.value import Located
-from fsstore.kvstore.reference.target.grant import policy_of
-from fsstore.kvstore.reference.target.targets import Targets, check_prefixes, open_with_spec
-from fsstore.kvstore.reference.tools.verify import Problem, SetVerification, verify_state
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.driver import MosaicDriver, changed
 from fsstore.mosaic.value import HIDDEN, FileFact
+from fsstore.reference.collection.references import References
+from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.value import Located
+from fsstore.reference.target.grant import policy_of
+from fsstore.reference.target.targets import Targets, check_prefixes, open_with_spec
+from fsstore.reference.tools.verify import Problem, SetVerification, verify_state
 from fsstore.runtime import execution
 
 __all__ = ["changes", "undecodable", "undecodable_pieces", "verify_targets"]

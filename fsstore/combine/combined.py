@@ -16,22 +16,22 @@ from fsstore.combine.scan.scanning import place_of
 from fsstore.combine.tuning import DOCUMENT_HEAD_BYTES
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
-from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.reference.load import PARQUET_NAMES
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.value import is_url
-from fsstore.kvstore.reference.target.location import already_there, beside, name_of
-from fsstore.kvstore.reference.target.target_url import replaced
-from fsstore.kvstore.reference.tools.relocation import Moving, moving, written_as
-from fsstore.kvstore.reference.tools.report import Report
-from fsstore.kvstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.mosaic.document import stored_of
 from fsstore.mosaic.driver import MosaicDriver, mosaic_driver
 from fsstore.mosaic.saved import load_mosaic
 from fsstore.mosaic.stored import StoredColumns, is_mosaic, to_bytes
 from fsstore.mosaic.value import HIDDEN, Mosaic
+from fsstore.reference.collection.references import References
+from fsstore.reference.load import PARQUET_NAMES
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.set_state import State
+from fsstore.reference.table.value import is_url
+from fsstore.reference.target.location import already_there, beside, name_of
+from fsstore.reference.target.target_url import replaced
+from fsstore.reference.tools.relocation import Moving, moving, written_as
+from fsstore.reference.tools.report import Report
+from fsstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

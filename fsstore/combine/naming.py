@@ -13,7 +13,7 @@ from typing import Any
 
 from fsstore.combine.scan.facts import FileBatch, Form
 from fsstore.errors import NotFoundError, StoreError
-from fsstore.kvstore.reference.table.keys import check_key
+from fsstore.reference.table.keys import check_key
 from fsstore.values.json_value import quote
 
 __all__ = ["Naming"]

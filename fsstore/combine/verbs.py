@@ -32,10 +32,10 @@ from fsstore.combine.scan.scanning import Wanted, place_of
 from fsstore.combine.tuning import SAVE_ATTEMPTS
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
-from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.tools.relocation import moving
 from fsstore.mosaic.driver import mosaic_driver
 from fsstore.mosaic.saved import load_mosaic, with_copied
+from fsstore.reference.target.location import beside
+from fsstore.reference.tools.relocation import moving
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote

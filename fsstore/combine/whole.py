@@ -12,11 +12,11 @@ import numpy as np
 from fsstore.combine.scan.facts import FileBatch, Form, Ints
 from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.format.missing_value import MARK, mark_of, plain_mark
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.table.grid import grid_of
-from fsstore.kvstore.reference.table.keys import Family
-from fsstore.kvstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.mosaic.value import Layered, plain_document
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.table.grid import grid_of
+from fsstore.reference.table.keys import Family
+from fsstore.reference.table.table import INLINE, Block, Row, Rows, Table
 
 __all__ = ["WholeTables", "attributes_in", "placed_rows"]
 

@@ -21,10 +21,10 @@ from functools import cache
 from fsstore.discover.absence import UNKNOWN_FILE
 from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, ReadUpTo
-from fsstore.kvstore.reference.detect import DETECT as REFERENCE
-from fsstore.kvstore.reference.detect import is_parquet_index
 from fsstore.kvstore.root.chain_url import names_file
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.reference.detect import DETECT as REFERENCE
+from fsstore.reference.detect import is_parquet_index
 from fsstore.values import registry
 from fsstore.values.detection import Detection, is_page, match_file, match_files, settle, sizes
 from fsstore.values.file_compression import DETECT as COMPRESSED

@@ -21,9 +21,9 @@ from icechunk import VirtualChunkSpec
 from fsstore.errors import StoreError
 from fsstore.interop.tuning import ICECHUNK_TOGETHER
 from fsstore.interop.virtual_chunks import VirtualArray, group_attributes, virtual_arrays
-from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.reference.table.table import INLINE
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.reference.collection.references import References
+from fsstore.reference.table.table import INLINE
 from fsstore.values.json_value import quote
 
 __all__ = ["write_virtual"]

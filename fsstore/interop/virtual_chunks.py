@@ -24,12 +24,12 @@ from fsstore.format.field import WHOLE as WHOLE_ELEMENT
 from fsstore.format.fill_value import fill_to_v3
 from fsstore.format.zarr3_dtype import older_type, stored_type
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.reference.state.refset import Resolved
-from fsstore.kvstore.reference.table.grid import Grid, grid_of
-from fsstore.kvstore.reference.table.table import INLINE, WHOLE, Rows
-from fsstore.kvstore.reference.target.target_url import is_relative
-from fsstore.kvstore.reference.tools.relocation import absolute
+from fsstore.reference.collection.references import References
+from fsstore.reference.state.refset import Resolved
+from fsstore.reference.table.grid import Grid, grid_of
+from fsstore.reference.table.table import INLINE, WHOLE, Rows
+from fsstore.reference.target.target_url import is_relative
+from fsstore.reference.tools.relocation import absolute
 from fsstore.values.json_value import Json, quote
 from fsstore.view.codec import codecs_v3
 

@@ -21,12 +21,12 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from fsstore.errors import StoreError
 from fsstore.interop.virtual_chunks import document_v3, group_attributes, virtual_arrays
-from fsstore.kvstore.reference.collection.references import References
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.builder import TableBuilder
-from fsstore.kvstore.reference.table.grid import grid_of
-from fsstore.kvstore.reference.table.table import Rows
+from fsstore.reference.collection.references import References
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.set_state import State
+from fsstore.reference.table.builder import TableBuilder
+from fsstore.reference.table.grid import grid_of
+from fsstore.reference.table.table import Rows
 from fsstore.values.json_value import quote
 
 __all__ = ["from_virtual", "to_virtual"]

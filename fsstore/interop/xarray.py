@@ -29,8 +29,8 @@ from fsstore.format.missing_value import fill_marks
 from fsstore.interop.group import GroupArray, OpenGroup, open_group
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
-from fsstore.kvstore.reference.collection.references import References
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.reference.collection.references import References
 from fsstore.values.attribute_types import ATTRIBUTE_TYPES, single_numbers
 
 __all__ = ["FsstoreBackend"]

@@ -6,7 +6,9 @@ stores, each with what it trades.
 * for users: `store` is `KvStore`, `spec` reads what names one, `transaction` changes several keys at once;
 * roots: `memory` (`elsewhere` stands for that of another process), `local` files, and `root` for everything that a
   client library reaches: one driver (`engine`) over the clients in `client`, of which `web` speaks HTTP by itself;
-* adapters: `archive` (zip, and values compressed as a whole), `ocdbt` (databases), `reference` (kerchunk sets),
-  `icechunk` (versioned repositories, read-only), `scan` (files of other formats, such as HDF5), `shard` (many values
-  to a file, and several stores under one root).
+* adapters: `archive` (zip, and values compressed as a whole), `shard` (many values to a file, and several stores
+  under one root).
+
+Stores that are products of their own stand beside this package: `fsstore.ocdbt`, `fsstore.icechunk`,
+`fsstore.reference` and `fsstore.scan`.
 """

@@ -11,13 +11,13 @@ import numpy as np
 
 from fsstore.errors import JsonError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.table.keys import check_key
-from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import CellAxis, Pieces
 from fsstore.mosaic.stored import Column, StoredColumns
 from fsstore.mosaic.value import FileFact, Layered, Mosaic, PieceSource
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.table.keys import check_key
+from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
 from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, string
 
 __all__ = ["mosaic_of", "stored_of"]

@@ -34,17 +34,17 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.driver import ReferenceDriver, reference_driver
-from fsstore.kvstore.reference.state.set_state import Overlay, State, inline_generation
-from fsstore.kvstore.reference.table.grid import Grid
-from fsstore.kvstore.reference.taking import check_unchanged
-from fsstore.kvstore.reference.target.fetch import Scanned
-from fsstore.kvstore.reference.target.targets import OpenTarget
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
 from fsstore.mosaic.tuning import DATASET_ATTEMPTS, KEYS_OF_A_PAGE
 from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
+from fsstore.reference.driver import ReferenceDriver, reference_driver
+from fsstore.reference.state.set_state import Overlay, State, inline_generation
+from fsstore.reference.table.grid import Grid
+from fsstore.reference.taking import check_unchanged
+from fsstore.reference.target.fetch import Scanned
+from fsstore.reference.target.targets import OpenTarget
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Json, quote
 

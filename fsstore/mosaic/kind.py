@@ -16,11 +16,11 @@ from fsstore.errors import JsonError
 from fsstore.kvstore.contract.coalesce import limits_from
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
-from fsstore.kvstore.reference.kind import reach_members
-from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.reference.target.targets import open_in
 from fsstore.mosaic.driver import mosaic_driver
 from fsstore.mosaic.saved import load_mosaic
+from fsstore.reference.kind import reach_members
+from fsstore.reference.target.location import beside
+from fsstore.reference.target.targets import open_in
 from fsstore.values.json_value import Fields, Json, boolean
 from fsstore.values.url import encode_path
 

@@ -11,13 +11,13 @@ from dataclasses import replace
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.rewritten import add_page, with_references
-from fsstore.kvstore.reference.state.set_state import State, Taking
-from fsstore.kvstore.reference.table.builder import TableBuilder
 from fsstore.mosaic.document import mosaic_of, stored_of
 from fsstore.mosaic.stored import StoredColumns, from_bytes, to_json, to_parquet
 from fsstore.mosaic.value import Mosaic
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.rewritten import add_page, with_references
+from fsstore.reference.state.set_state import State, Taking
+from fsstore.reference.table.builder import TableBuilder
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

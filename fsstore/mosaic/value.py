@@ -17,10 +17,10 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.zarr3_dtype import stored_type
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.table.grid import Grid, grid_of
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.pieces import Pieces
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.table.grid import Grid, grid_of
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json
 

@@ -1,4 +1,4 @@
-"""The battery over the contract of scanners (`fsstore.kvstore.scan.contract`), for built-in and plug-in ones alike.
+"""The battery over the contract of scanners (`fsstore.scan.contract`), for built-in and plug-in ones alike.
 
 A case is a scanner and a whole file of its format.  Each function proves one promise and raises `AssertionError` naming
 the case.  With pytest:
@@ -20,12 +20,12 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.table.table import ABSENT, INLINE
-from fsstore.kvstore.scan.contract import MADE, FileScanner, Numbers
-from fsstore.kvstore.scan.driver import Means, ScanDriver
-from fsstore.kvstore.scan.source import ScanSource
+from fsstore.reference.table.table import ABSENT, INLINE
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.scan.contract import MADE, FileScanner, Numbers
+from fsstore.scan.driver import Means, ScanDriver
+from fsstore.scan.source import ScanSource
 
 __all__ = ["CHECKS", "ScannerCase"]
 
@@ -54,7 +54,7 @@ class ScannerCase:
         """Return the store that shows the file."""
         from fsstore.context.context import Context
         from fsstore.kvstore.contract.coalesce import Limits
-        from fsstore.kvstore.reference.target.targets import open_in
+        from fsstore.reference.target.targets import open_in
 
         means = Means(Limits(), open_in(Context()), CachePool())
         return ScanDriver(self.scanner, self.place(data), {}, means)

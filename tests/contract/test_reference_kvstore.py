@@ -11,11 +11,11 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.driver import reference_driver
-from fsstore.kvstore.reference.kind import open_reference
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.set_state import Overlay, State
-from fsstore.kvstore.reference.table.table import Table
+from fsstore.reference.driver import reference_driver
+from fsstore.reference.kind import open_reference
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.set_state import Overlay, State
+from fsstore.reference.table.table import Table
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import READING
 from fsstore.testing.kvstore_suite import CHECKS, filled

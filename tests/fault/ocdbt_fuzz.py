@@ -26,18 +26,18 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.format.config import Config
-from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location
-from fsstore.kvstore.ocdbt.format.envelope import BTREE_NODE, MANIFEST, VERSION_NODE, seal, unseal
-from fsstore.kvstore.ocdbt.format.leaf import Leaf
-from fsstore.kvstore.ocdbt.format.manifest import decode_manifest, encode_manifest, manifest_number
-from fsstore.kvstore.ocdbt.format.node import decode_node
-from fsstore.kvstore.ocdbt.format.varint import Cursor, encode
-from fsstore.kvstore.ocdbt.format.version_tree import decode_version_node, encode_version_node
-from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.leaf_merge import merge
-from fsstore.kvstore.ocdbt.split import Builder
-from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.ocdbt.format.config import Config
+from fsstore.ocdbt.format.data_file import DataFile, Location
+from fsstore.ocdbt.format.envelope import BTREE_NODE, MANIFEST, VERSION_NODE, seal, unseal
+from fsstore.ocdbt.format.leaf import Leaf
+from fsstore.ocdbt.format.manifest import decode_manifest, encode_manifest, manifest_number
+from fsstore.ocdbt.format.node import decode_node
+from fsstore.ocdbt.format.varint import Cursor, encode
+from fsstore.ocdbt.format.version_tree import decode_version_node, encode_version_node
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.leaf_merge import merge
+from fsstore.ocdbt.split import Builder
+from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 
 SMALL = {"max_decoded_node_bytes": 200, "max_inline_value_bytes": 4, "version_tree_arity_log2": 1}

@@ -19,8 +19,8 @@ import time
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 
 WINDOW = 40

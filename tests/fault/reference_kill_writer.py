@@ -14,7 +14,7 @@ import sys
 
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.reference.kind import open_reference
+from fsstore.reference.kind import open_reference
 from fsstore.runtime import execution
 
 

@@ -13,13 +13,13 @@ import pytest
 
 from fsstore.context.context import Context
 from fsstore.errors import StoreError
-from fsstore.kvstore.scan.hdf5 import walk
-from fsstore.kvstore.scan.hdf5.format.reader import Reader, UnknownError
-from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
-from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.runtime import execution
+from fsstore.scan.hdf5 import walk
+from fsstore.scan.hdf5.format.reader import Reader, UnknownError
+from fsstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.scan.source import ScanSource
 
 NUMBERS = [0, 1, 0xFF, 0xFFFF, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1]
 

@@ -18,7 +18,7 @@ from fsstore import references
 from fsstore.errors import DataLossError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.client.web import generation_of
 from fsstore.kvstore.contract.driver import UNKNOWN
-from fsstore.kvstore.reference.parquet.read import read_partition
+from fsstore.reference.parquet.read import read_partition
 from fsstore.values.file_compression import expand, usual_limit
 from fsstore.values.printing import literal, pretty
 
@@ -116,7 +116,7 @@ def test_malformed_dates_leave_a_value_readable(date):
 
 def test_partitions_whose_paths_are_none_of_theirs_are_damaged(monkeypatch):
     """Numbers into the dictionary of URLs are checked before they are used."""
-    from fsstore.kvstore.reference.parquet import read
+    from fsstore.reference.parquet import read
 
     columns = read._Columns(np.array([0, 7]), ["u"], np.zeros(2, "i8"), np.zeros(2, "i8"), None)  # noqa: SLF001
     monkeypatch.setattr(read, "_read", lambda _: columns)

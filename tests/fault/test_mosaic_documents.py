@@ -11,13 +11,13 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.table.table import Row, Rows, Table
 from fsstore.mosaic.decoding import Decoding
 from fsstore.mosaic.document import mosaic_of, stored_of
 from fsstore.mosaic.pieces import CellAxis, Pieces
 from fsstore.mosaic.stored import from_bytes, to_json, to_parquet
 from fsstore.mosaic.value import FileFact, Layered, Mosaic, PieceSource
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.table.table import Row, Rows, Table
 
 
 def _mosaic(count=4):

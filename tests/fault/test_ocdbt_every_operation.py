@@ -7,8 +7,8 @@ import pytest
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.tools.verify import verify
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 
 SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 20, "version_tree_arity_log2": 1}

@@ -25,7 +25,7 @@ from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
-from fsstore.kvstore.reference.kind import open_reference
+from fsstore.reference.kind import open_reference
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 

@@ -21,8 +21,8 @@ from astropy.io import fits
 import fsstore as ts
 from fsstore.codec.grib_header import check_grib
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.kvstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
-from fsstore.kvstore.scan.hdf5.format.filter import Filter
+from fsstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
+from fsstore.scan.hdf5.format.filter import Filter
 
 PROGRAM = Path(__file__).with_name("scan_fuzz.py")
 

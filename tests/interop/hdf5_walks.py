@@ -7,12 +7,12 @@ import dataclasses
 import numpy as np
 
 from fsstore.context.context import Context
-from fsstore.kvstore.scan.hdf5 import walk
-from fsstore.kvstore.scan.hdf5.open_file import OpenHdf5
-from fsstore.kvstore.scan.source import ScanSource
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.runtime import execution
+from fsstore.scan.hdf5 import walk
+from fsstore.scan.hdf5.open_file import OpenHdf5
+from fsstore.scan.source import ScanSource
 
 
 def objects(path, *, parse):

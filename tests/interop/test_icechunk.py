@@ -28,9 +28,9 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
+from fsstore.icechunk.kind import KIND
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.kind import KvOpening
-from fsstore.kvstore.icechunk.kind import KIND
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Recording

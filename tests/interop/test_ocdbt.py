@@ -19,11 +19,11 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.format.data_file import DataFile
-from fsstore.kvstore.ocdbt.format.manifest import decode_manifest, encode_manifest
-from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.options import choice_of
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.ocdbt.format.data_file import DataFile
+from fsstore.ocdbt.format.manifest import decode_manifest, encode_manifest
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.options import choice_of
 from fsstore.runtime.execution import drive, map_blocking
 
 SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 4}

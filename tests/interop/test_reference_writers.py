@@ -20,7 +20,7 @@ from fsstore import references
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.reference.kind import open_reference
+from fsstore.reference.kind import open_reference
 from fsstore.runtime import execution
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")

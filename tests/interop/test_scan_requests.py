@@ -278,7 +278,7 @@ def test_a_file_that_changes_is_scanned_again(server):
 
 def test_one_chunk_takes_one_request_that_sees_whether_the_file_changed(server, tune):
     """Nothing is asked beside the chunk, whose own answer says of which generation the file is."""
-    tune("kvstore", TRUSTED_S=0.0)
+    tune("scan", TRUSTED_S=0.0)
     for value in (1, 2):
         with h5py.File(server.folder / "fresh.h5", "w") as file:
             file.create_dataset("v", data=np.full(100, value), chunks=(10,))
@@ -295,7 +295,7 @@ def test_one_chunk_takes_one_request_that_sees_whether_the_file_changed(server, 
 @pytest.mark.parametrize("box", [slice(112, 195), slice(42, 95), slice(42, 175)])
 def test_several_chunks_take_no_other_request_unless_some_are_missing(server, tune, box):
     """Chunks that are read say of which generation the file is; whether one is still missing has to be asked."""
-    tune("kvstore", TRUSTED_S=0.0)
+    tune("scan", TRUSTED_S=0.0)
     for value in (1, 2):
         with h5py.File(server.folder / "fresh.h5", "w") as file:
             data = file.create_dataset("v", (200,), "i4", chunks=(10,))

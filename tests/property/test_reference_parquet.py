@@ -13,8 +13,8 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.kind import open_reference
-from fsstore.kvstore.reference.parquet.metadata import format_metadata
+from fsstore.reference.kind import open_reference
+from fsstore.reference.parquet.metadata import format_metadata
 from fsstore.runtime import execution
 
 chunk = st.tuples(st.integers(0, 4), st.integers(0, 3))

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.document import json_batch, json_scan
-from fsstore.kvstore.reference.document.json_refs import from_json, from_mapping
-from fsstore.kvstore.reference.document.writer import encode
-from fsstore.kvstore.reference.load import decompress
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.keys import check_key, split
-from fsstore.kvstore.reference.table.value import Located, decode_text, decode_value, encode_text
+from fsstore.reference.document import json_batch, json_scan
+from fsstore.reference.document.json_refs import from_json, from_mapping
+from fsstore.reference.document.writer import encode
+from fsstore.reference.load import decompress
+from fsstore.reference.state.set_state import State
+from fsstore.reference.table.keys import check_key, split
+from fsstore.reference.table.value import Located, decode_text, decode_value, encode_text
 from fsstore.runtime import execution
 from fsstore.values.file_compression import method_of
 
@@ -118,7 +118,7 @@ def test_inline_bytes_survive_as_text(data):
 @settings(max_examples=150, deadline=None)
 def test_splitting_keys_loses_none(keys):
     """Every key lands in one group or among the loose ones, and joining a group gives its keys back."""
-    from fsstore.kvstore.reference.table.keys import join
+    from fsstore.reference.table.keys import join
 
     groups, loose = split([key.encode() for key in keys])
     back = {position: keys[position] for position in loose}
@@ -142,7 +142,7 @@ SIMILAR = st.tuples(
 @settings(max_examples=400, deadline=None)
 def test_keys_of_one_family_are_split_as_each_alone(parts, separator):
     """A batch, nearly all of which is of one family as a rule, is split as every key by itself would be."""
-    from fsstore.kvstore.reference.table.keys import split_one
+    from fsstore.reference.table.keys import split_one
 
     keys = [separator.join([lead, *numbers]).encode() for lead, numbers in parts]
     groups, loose = split(keys)

@@ -38,30 +38,30 @@ from fsstore.driver.stack import KIND as STACK
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
+from fsstore.icechunk.driver import IcechunkDriver
+from fsstore.icechunk.kind import KIND as ICECHUNK
 from fsstore.kvstore.archive.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
 from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvDriver
 from fsstore.kvstore.contract.kind import KvKind
 from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.icechunk.driver import IcechunkDriver
-from fsstore.kvstore.icechunk.kind import KIND as ICECHUNK
 from fsstore.kvstore.local.driver import KIND as FILE
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.driver import OcdbtDriver
-from fsstore.kvstore.ocdbt.kind import KIND as OCDBT
-from fsstore.kvstore.reference.driver import ReferenceDriver
-from fsstore.kvstore.reference.kind import KIND as REFERENCE
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
-from fsstore.kvstore.scan.kind import FITS, GRIB, HDF5, NETCDF3
-from fsstore.kvstore.scan.kind import TIFF as TIFF_FILE
 from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
 from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
 from fsstore.mosaic.driver import MosaicDriver
 from fsstore.mosaic.kind import KIND as MOSAIC
+from fsstore.ocdbt.driver import OcdbtDriver
+from fsstore.ocdbt.kind import KIND as OCDBT
+from fsstore.reference.driver import ReferenceDriver
+from fsstore.reference.kind import KIND as REFERENCE
+from fsstore.scan.kind import FITS, GRIB, HDF5, NETCDF3
+from fsstore.scan.kind import TIFF as TIFF_FILE
 
 kinds: tuple[KvKind, ...] = (
     FILE,

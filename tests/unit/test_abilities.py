@@ -13,10 +13,10 @@ from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.single_writer import SingleWriterDriver
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.driver import OcdbtDriver
-from fsstore.kvstore.reference.driver import ReferenceDriver
 from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.ocdbt.driver import OcdbtDriver
+from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording
 from fsstore.view.driver import ViewDriver
 

@@ -8,16 +8,16 @@ import pytest
 import zstandard
 
 from fsstore.errors import DataLossError, PermissionDeniedError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.icechunk.format import envelope
-from fsstore.kvstore.icechunk.format.config import containers_of_flexbuffer, containers_of_yaml
-from fsstore.kvstore.icechunk.format.envelope import MAGIC, open_envelope
-from fsstore.kvstore.icechunk.format.identifier import decode_identifier, encode_identifier
-from fsstore.kvstore.icechunk.format.manifest import decode_manifest
-from fsstore.kvstore.icechunk.format.repo import decode_repo
-from fsstore.kvstore.icechunk.format.snapshot import decode_snapshot
-from fsstore.kvstore.icechunk.keys import KeyForm
-from fsstore.kvstore.icechunk.kind import KIND
-from fsstore.kvstore.icechunk.location import expand, target_of
+from fsstore.icechunk.format import envelope
+from fsstore.icechunk.format.config import containers_of_flexbuffer, containers_of_yaml
+from fsstore.icechunk.format.envelope import MAGIC, open_envelope
+from fsstore.icechunk.format.identifier import decode_identifier, encode_identifier
+from fsstore.icechunk.format.manifest import decode_manifest
+from fsstore.icechunk.format.repo import decode_repo
+from fsstore.icechunk.format.snapshot import decode_snapshot
+from fsstore.icechunk.keys import KeyForm
+from fsstore.icechunk.kind import KIND
+from fsstore.icechunk.location import expand, target_of
 
 FILES = {
     1: {

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.table.grid import Grid
-from fsstore.kvstore.reference.table.keys import split_one, tails
-from fsstore.kvstore.reference.table.table import ABSENT, Block, Rows, Table
+from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import split_one, tails
+from fsstore.reference.table.table import ABSENT, Block, Rows, Table
 
 GRIDS = [
     Grid("g/0", (20,), False, ".", False),

@@ -12,11 +12,11 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.ocdbt.kind import open_database
-from fsstore.kvstore.ocdbt.mutation import Request
-from fsstore.kvstore.ocdbt.tools.verify import verify
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.mutation import Request
+from fsstore.ocdbt.tool import verify
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.execution import call, drive
 from fsstore.testing.doubles import Recording, Slow

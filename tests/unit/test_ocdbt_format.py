@@ -17,26 +17,26 @@ from fsstore.errors import (
 )
 from fsstore.kvstore.contract.key_range import key_text
 from fsstore.kvstore.contract.key_texts import keys_bytes, keys_texts
-from fsstore.kvstore.ocdbt.format import envelope
-from fsstore.kvstore.ocdbt.format.config import Config, parse_constraints
-from fsstore.kvstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files
-from fsstore.kvstore.ocdbt.format.generation import value_generation
-from fsstore.kvstore.ocdbt.format.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
-from fsstore.kvstore.ocdbt.format.leaf import INLINE
-from fsstore.kvstore.ocdbt.format.manifest import (
+from fsstore.ocdbt.format import envelope
+from fsstore.ocdbt.format.config import Config, parse_constraints
+from fsstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files
+from fsstore.ocdbt.format.generation import value_generation
+from fsstore.ocdbt.format.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
+from fsstore.ocdbt.format.leaf import INLINE
+from fsstore.ocdbt.format.manifest import (
     Manifest,
     decode_manifest,
     encode_manifest,
     manifest_number,
     numbered_key,
 )
-from fsstore.kvstore.ocdbt.format.node import decode_node
-from fsstore.kvstore.ocdbt.format.varint import U16, Cursor, encode, encode_column
-from fsstore.kvstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
-from fsstore.kvstore.ocdbt.format.version_tree import ranges_below
-from fsstore.kvstore.ocdbt.leaf_merge import leaf_of
-from fsstore.kvstore.ocdbt.options import format_time, parse_time, parse_version
-from fsstore.kvstore.ocdbt.split import Builder
+from fsstore.ocdbt.format.node import decode_node
+from fsstore.ocdbt.format.varint import U16, Cursor, encode, encode_column
+from fsstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
+from fsstore.ocdbt.format.version_tree import ranges_below
+from fsstore.ocdbt.leaf_merge import leaf_of
+from fsstore.ocdbt.options import format_time, parse_time, parse_version
+from fsstore.ocdbt.split import Builder
 
 MANIFEST = bytes.fromhex(
     "0cdb3a2a8600000000000000000000112233445566778899aabbccddeeff0004808080040400020000220000642f6536"
@@ -177,7 +177,7 @@ def test_envelope_of_other_writers():
 
 def test_decompression_bombs(tune):
     """A body that unfolds beyond the limit is refused, whether or not it says so."""
-    tune("kvstore", BODY_LIMIT=10_000_000)
+    tune("ocdbt", BODY_LIMIT=10_000_000)
     streaming = zstandard.ZstdCompressor().compressobj()
     silent = streaming.compress(bytes(20_000_000)) + streaming.flush()
     for frame in (silent, zstandard.compress(bytes(20_000_000))):
@@ -221,7 +221,7 @@ def test_shared_prefixes():
 
 def test_shared_prefixes_in_blocks(tune):
     """Keys are compared in blocks; the seams do not show."""
-    tune("kvstore", COMPARED_KEY_BYTES=20)
+    tune("ocdbt", COMPARED_KEY_BYTES=20)
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted

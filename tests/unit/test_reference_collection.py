@@ -16,8 +16,8 @@ import pytest
 import fsstore as ts
 from fsstore import references
 from fsstore.errors import JsonError, NotFoundError, StoreError
-from fsstore.kvstore.reference.table.value import Located
-from fsstore.kvstore.scan.as_references import format_of_head
+from fsstore.reference.table.value import Located
+from fsstore.scan.as_references import format_of_head
 from fsstore.values.file_compression import method_of
 
 
@@ -268,7 +268,7 @@ def test_reference_documents_are_told_by_their_first_bytes(pack):
 
     import zstandard
 
-    from fsstore.kvstore.reference.detect import HEAD, looks_like_references
+    from fsstore.reference.detect import HEAD, looks_like_references
 
     packer = {
         "": bytes,

@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.document.json_plain import Plain, meant
-from fsstore.kvstore.reference.table.builder import TableBuilder
-from fsstore.kvstore.reference.table.families import families, families_of, hashes_of
-from fsstore.kvstore.reference.table.inline import Inline, Piece, base64_sizes
-from fsstore.kvstore.reference.table.keys import split_one
-from fsstore.kvstore.reference.table.table import ABSENT, Row, Rows
-from fsstore.kvstore.reference.table.text import LONGEST, Text
-from fsstore.kvstore.reference.table.value import decode_text
+from fsstore.reference.document.json_plain import Plain, meant
+from fsstore.reference.table.builder import TableBuilder
+from fsstore.reference.table.families import families, families_of, hashes_of
+from fsstore.reference.table.inline import Inline, Piece, base64_sizes
+from fsstore.reference.table.keys import split_one
+from fsstore.reference.table.table import ABSENT, Row, Rows
+from fsstore.reference.table.text import LONGEST, Text
+from fsstore.reference.table.value import decode_text
 
 
 def test_numbers_are_read_backwards_from_any_place():

@@ -29,10 +29,10 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write, begin_creatin
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.document.json_refs import from_mapping
-from fsstore.kvstore.reference.kind import KIND, open_reference
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.target.targets import open_with_spec
+from fsstore.reference.document.json_refs import from_mapping
+from fsstore.reference.kind import KIND, open_reference
+from fsstore.reference.state.set_state import State
+from fsstore.reference.target.targets import open_with_spec
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
 

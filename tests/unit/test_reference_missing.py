@@ -17,7 +17,7 @@ from fsstore.dataset.listing import list_arrays
 from fsstore.errors import FailedPreconditionError, NotFoundError, PermissionDeniedError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.kind import open_reference
+from fsstore.reference.kind import open_reference
 from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Faulty
 

@@ -15,10 +15,10 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
-from fsstore.kvstore.reference.kind import open_reference
-from fsstore.kvstore.reference.parquet.metadata import format_metadata
-from fsstore.kvstore.reference.parquet.write import encode_partition
-from fsstore.kvstore.reference.table.table import INLINE, Rows
+from fsstore.reference.kind import open_reference
+from fsstore.reference.parquet.metadata import format_metadata
+from fsstore.reference.parquet.write import encode_partition
+from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
 
 LOCAL = LocalDriver(Protocol(sync=False))

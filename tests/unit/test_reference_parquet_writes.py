@@ -19,7 +19,7 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.reference.kind import open_reference
+from fsstore.reference.kind import open_reference
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 

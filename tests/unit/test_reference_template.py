@@ -11,11 +11,11 @@ import pytest
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.document.json_refs import from_json
-from fsstore.kvstore.reference.generate.columns import written_out
-from fsstore.kvstore.reference.generate.generator import parse_gen
-from fsstore.kvstore.reference.generate.template import TemplateError, Templates, render
-from fsstore.kvstore.reference.table.value import Located
+from fsstore.reference.document.json_refs import from_json
+from fsstore.reference.generate.columns import written_out
+from fsstore.reference.generate.generator import parse_gen
+from fsstore.reference.generate.template import TemplateError, Templates, render
+from fsstore.reference.table.value import Located
 
 SPECIFICATION = """{
 "version": 1,

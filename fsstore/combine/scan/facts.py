@@ -16,9 +16,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.decoding import attributes_decoding
 from fsstore.mosaic.value import FileFact
+from fsstore.reference.table.table import INLINE, Rows
 
 __all__ = ["NONE", "FileBatch", "Form", "Ints", "VariableColumns", "joined", "value_key"]
 

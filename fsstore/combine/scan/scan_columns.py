@@ -13,9 +13,9 @@ import numpy as np
 
 from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
 from fsstore.errors import JsonError
-from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.stored import Column, StoredColumns
 from fsstore.mosaic.value import FileFact
+from fsstore.reference.table.table import INLINE, Rows
 
 __all__ = ["batch_columns", "batch_of"]
 

@@ -29,8 +29,8 @@ from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.format.missing_value import MARK, fill_marks, plain_mark
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.reference.table.table import INLINE, Rows
 from fsstore.mosaic.value import FileFact
+from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 

@@ -17,18 +17,18 @@ from fsstore.combine.tuning import FORMAT_HEAD_BYTES, OPEN_ATTEMPTS, PAST_BLOCKS
 from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.reference.driver import driver_in_memory
-from fsstore.kvstore.reference.load import Reading, load
-from fsstore.kvstore.reference.state.refset import TableSet
-from fsstore.kvstore.reference.state.set_state import State
-from fsstore.kvstore.reference.table.grid import Grid, grid_of, is_document
-from fsstore.kvstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
-from fsstore.kvstore.reference.target.location import beside
-from fsstore.kvstore.scan.as_references import format_of_head
-from fsstore.kvstore.scan.contract import MADE, SELF, FileScanner
-from fsstore.kvstore.scan.driver import ScanDriver
-from fsstore.kvstore.scan.source import FileChangedError, ScanSource
 from fsstore.mosaic.value import FileFact
+from fsstore.reference.driver import driver_in_memory
+from fsstore.reference.load import Reading, load
+from fsstore.reference.state.refset import TableSet
+from fsstore.reference.state.set_state import State
+from fsstore.reference.table.grid import Grid, grid_of, is_document
+from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
+from fsstore.reference.target.location import beside
+from fsstore.scan.as_references import format_of_head
+from fsstore.scan.contract import MADE, SELF, FileScanner
+from fsstore.scan.driver import ScanDriver
+from fsstore.scan.source import FileChangedError, ScanSource
 from fsstore.values import registry
 from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads

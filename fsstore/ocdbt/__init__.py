@@ -1,0 +1,194 @@
+"""OCDBT databases: versioned key-value stores, each a B+tree in a directory of another store.
+
+The bytes are TensorStore's; either library reads and continues what the other wrote.  `fsstore.KvStore` reads and
+writes the keys (`|ocdbt:`); the functions of this module are for what lies beyond keys and values: versions, health,
+copies without history, and the nodes themselves.
+
+Databases are given as a `KvStore`, a spec or a URL: of the ocdbt store itself (`file:///data/db|ocdbt:`) or of the
+directory it lives in (`file:///data/db/`).  Everything returns a `Future`.
+
+>>> import fsstore as ts
+>>> store = ts.KvStore.open("memory://|ocdbt:").result()
+>>> store["a"] = b"1"
+>>> [version.num_keys for version in versions(store).result()]
+[0, 1]
+>>> verify(store).result().ok
+True
+
+* `answer`: from entries of leaves to answers: of reads, and of listings
+* `cache`: the cache of decoded nodes
+* `commit`: making a version: read the newest, apply the requests, store the data, replace the manifest if nobody
+  was faster
+* `detect`: how an OCDBT database is recognised, for automatic detection
+* `driver`: the key-value store over an OCDBT database
+* `format`: the stored structures of an OCDBT database: bytes to values and back, without input or output
+* `history`: finding one of many versions: by generation number or by commit time
+* `kind`: the static side of the ocdbt store: its members, its URLs, how it is opened
+* `leaf_merge`: merging of changes into a leaf, by column: 10,000 writes into 100,000 entries are a few array
+  operations
+* `mutation`: what a commit changes: requests of callers, and the changes that result from those whose conditions
+  hold
+* `options`: the JSON members of the ocdbt store: their parsing, canonical form, and what they mean for opening
+* `rebuild`: applying changes to a tree: copy on write, from the leaves up
+* `sink`: the data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
+  back
+* `source`: where a database is read: its manifests, and the nodes that references lead to
+* `split`: building of nodes: how entries are divided into nodes, encoded, and told to the level above
+* `tool`: tools for whole databases: list their versions, verify them, dump their nodes, compact them
+* `tree`: looking keys up in a version, and listing them
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from fsstore.context.context import Context
+from fsstore.errors import NotFoundError, StoreError
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.ocdbt import tool
+from fsstore.ocdbt.driver import OcdbtDriver
+from fsstore.ocdbt.format.version import Version
+from fsstore.ocdbt.history import find_version
+from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.options import choice_of, take_members
+from fsstore.ocdbt.tool import (
+    VerifyReport,
+    VersionInfo,
+    describe_version,
+    undump_manifest,
+    undump_version_tree_node,
+)
+from fsstore.runtime import execution
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
+from fsstore.values.json_value import Fields
+
+__all__ = [
+    "VerifyReport",
+    "VersionInfo",
+    "compact",
+    "dump",
+    "undump_manifest",
+    "undump_version_tree_node",
+    "verify",
+    "versions",
+]
+
+T = TypeVar("T")
+
+
+def dump(base: Any, node: str | None = None, *, context: Context | None = None) -> Future[Any]:
+    """Return the manifest of the database in the directory `base` as JSON, or the node or value `node` refers to.
+
+    References are the `location` and `indirect_value` members of other dumps.
+    """
+    return _with_store(base, context, lambda store: tool.dump(_directory(store), node))
+
+
+def versions(store: Any, *, context: Context | None = None) -> Future[list[VersionInfo]]:
+    """Return all versions, oldest first."""
+    return _with_store(store, context, lambda opened: tool.versions(_database(opened).source))
+
+
+def verify(
+    store: Any, *, version: int | str | None = None, context: Context | None = None
+) -> Future[VerifyReport]:
+    """Check every node of a version and that its values are there; the newest, or the one that `version` says."""
+
+    async def work(opened: KvStore) -> VerifyReport:
+        database = _database(opened)
+        return await tool.verify(database.source, await _version(database, version))
+
+    return _with_store(store, context, work)
+
+
+def compact(
+    store: Any, target: Any, *, version: int | str | None = None, context: Context | None = None
+) -> Future[VersionInfo]:
+    """Copy one version into a new database at `target` and return that database's only version.
+
+    The configuration is the source's where the spec of `target` says nothing.  An existing database is refused.
+    """
+    try:
+        opening = _opened(target, context)
+    except StoreError as error:
+        return futures.failed(error)
+
+    async def work(opened: KvStore) -> VersionInfo:
+        database = _database(opened)
+        new = _database(opening.result() if opening.done() else await opening)
+        chosen = await _version(database, version)
+        manifest = database.source.last.manifest
+        if manifest is None:
+            raise NotFoundError(f"{database.source.base.describe()} holds no OCDBT database")
+        config = new.committer.new_config(manifest.config)
+        return describe_version(await tool.compact(database.source, chosen, new.committer, config))
+
+    return _with_store(store, context, work, opening)
+
+
+def _opened(store: Any, context: Context | None) -> Future[KvStore]:
+    return futures.ready(store) if isinstance(store, KvStore) else KvStore.open(store, context=context)
+
+
+def _with_store(
+    store: Any,
+    context: Context | None,
+    work: Callable[[KvStore], Coroutine[Any, Any, T]],
+    *others: Future[KvStore],
+) -> Future[T]:
+    """Return the future of `work` on an opened store; `others` are stores that it will wait for."""
+    try:
+        opening = _opened(store, context)
+        if all(one.done() for one in (opening, *others)):
+            drivers = [one.result()._open.driver for one in (opening, *others)]
+            return execution.start(work(opening.result()), waits=any(one.features.waits for one in drivers))
+    except StoreError as error:
+        return futures.failed(error)
+
+    async def chain() -> T:
+        return await work(await opening)
+
+    return execution.start(chain())
+
+
+def _directory(store: KvStore) -> KvPrefix:
+    """Return the directory of a database given as such, or as the `ocdbt` store."""
+    driver = store._open.driver
+    return driver.source.base if isinstance(driver, OcdbtDriver) else _database(store).source.base
+
+
+def _database(store: KvStore) -> OcdbtDriver:
+    """Return the driver of a database given as the `ocdbt` store or as its directory."""
+    driver = store._open.driver
+    if isinstance(driver, OcdbtDriver):
+        return driver
+    found: OcdbtDriver = open_database(store._open.prefix)
+    return found
+
+
+async def _version(database: OcdbtDriver, version: int | str | None) -> Version:
+    """Return a version of a database."""
+    manifest = (await database.source.snapshot()).manifest
+    if version is None:
+        found, _ = await database.version()
+    else:
+        choice = choice_of(_member(version))
+        found = (
+            None
+            if manifest is None or choice is None
+            else await find_version(database.source, manifest, choice)
+        )
+    if found is None:
+        raise NotFoundError(f"{database.source.base.describe()} holds no such version of an OCDBT database")
+    return found
+
+
+def _member(version: int | str) -> Any:
+    """Return a version in the form of the `version` member."""
+    fields = Fields({"version": version})
+    members = take_members(fields)
+    fields.finish()
+    return members["version"]

@@ -1,0 +1,268 @@
+"""Making a version: read the newest, apply the requests, store the data, replace the manifest if nobody was faster.
+
+There is no lock and no lease.  The manifest is written on condition that it is the one the commit began with; on a
+mismatch everything but the values already stored is done again on what is there now.  A store that cannot write under a
+condition refuses to commit, unless the spec says `single_writer` and so promises that there is only one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+
+from fsstore.errors import (
+    AbortedError,
+    AlreadyExistsError,
+    FailedPreconditionError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
+from fsstore.kvstore.contract.key_range import key_text
+from fsstore.ocdbt.tuning import MANIFESTS_KEPT, REWRITE_ATTEMPTS
+from fsstore.ocdbt.format.config import Config, Constraints, ManifestKind
+from fsstore.ocdbt.format.generation import value_generation
+from fsstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
+from fsstore.ocdbt.format.version import EMPTY, Version, VersionNodeRef
+from fsstore.ocdbt.format.version_tree import VersionNode, advance, encode_version_node, needed
+from fsstore.ocdbt.history import Choice, find_version
+from fsstore.ocdbt.mutation import NetChanges, Request
+from fsstore.ocdbt.rebuild import rebuild
+from fsstore.ocdbt.sink import DATA_NAME, NodeLayout, Sink
+from fsstore.ocdbt.source import DatabaseSource, Snapshot
+from fsstore.ocdbt.split import Builder, Root
+from fsstore.ocdbt.tree import find
+from fsstore.runtime import execution
+
+__all__ = ["Committer", "Options", "current_generations"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How a database is written."""
+
+    constraints: Constraints
+    assume_config: bool = False
+    single_writer: bool = False
+    layout: NodeLayout = field(default_factory=NodeLayout)
+
+
+class Committer:
+    """Commits requests to the database of a source."""
+
+    def __init__(self, source: DatabaseSource, options: Options) -> None:
+        self.source = source
+        self._options = options
+        self._swept = False
+        self._features = source.manifests.driver.features
+        self._pause_s = 0.01 if self._features.waits else 0.001
+        self.assumed = options.constraints.complete(self._default_kind()) if options.assume_config else None
+
+    def _default_kind(self) -> ManifestKind:
+        features = self._features
+        return "numbered" if features.create_only and not features.conditional_write else "single"
+
+    @property
+    def layout(self) -> NodeLayout:
+        """Where data go."""
+        return self._options.layout
+
+    def new_config(self, model: Config) -> Config:
+        """Return the configuration of a new database: that of `model` but for the uuid and what the spec gives."""
+        given = self._options.constraints.given
+        return replace(model, **{"uuid": os.urandom(16), "manifest_kind": self._default_kind(), **given})
+
+    async def create(self, config: Config, root: Root) -> Version:
+        """Store the manifest of a new database with one version; `AlreadyExistsError` if there is one already."""
+        version = Version(1, root.height, root.location, root.statistics, time.time_ns())
+        absent = Snapshot(None, NO_VALUE, time.time())
+        self._refuse_unguarded(config.manifest_kind)
+        if config.manifest_kind == "numbered":
+            stamp = await self._put(MANIFEST_KEY, Manifest(config), NO_VALUE)
+            if stamp.generation == UNKNOWN:
+                raise AlreadyExistsError(
+                    f"{self.source.manifests.describe()} holds an OCDBT database already"
+                )
+        if not await self._publish(absent, Manifest(config, (version,))):
+            raise AlreadyExistsError(f"{self.source.manifests.describe()} holds an OCDBT database already")
+        return version
+
+    def check(self, config: Config) -> None:
+        """Raise unless the stored configuration is what the spec asks for."""
+        self._options.constraints.check(config)
+        if self.assumed is None:
+            return
+        names = (
+            "max_inline_value_bytes",
+            "max_decoded_node_bytes",
+            "version_tree_arity_log2",
+            "level",
+            "manifest_kind",
+        )
+        try:
+            Constraints({name: getattr(self.assumed, name) for name in names}).check(config)
+        except FailedPreconditionError as error:
+            raise error.within("Observed config does not match assumed config") from None
+
+    def accepts(self, config: Config) -> bool:
+        """Return whether the stored configuration is what the spec asks for."""
+        try:
+            self.check(config)
+        except FailedPreconditionError:
+            return False
+        return True
+
+    async def commit(self, requests: Sequence[Request]) -> None:
+        """Apply `requests` in one new version, or in none if they change nothing, and answer them."""
+        await self._sweep()
+        for attempt in range(REWRITE_ATTEMPTS):
+            if attempt:
+                # the loser waits a little, at random: an attempt in vain leaves a data file behind
+                await execution.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
+            snapshot = await self.source.snapshot()
+            if snapshot.manifest is None or not snapshot.manifest.versions:
+                snapshot = await self._begin(snapshot)
+            manifest = snapshot.manifest
+            if manifest is None or not (manifest.versions or self.assumed):
+                continue
+            self.check(manifest.config)
+            if await self._attempt(snapshot, manifest, requests):
+                return
+        raise AbortedError(
+            f"{self.source.manifests.describe()} changed {REWRITE_ATTEMPTS} times during one commit"
+        )
+
+    async def _sweep(self) -> None:
+        """Before the first commit, remove unfinished data files of killed writers: their names are not used again."""
+        base = self.source.base
+        sweeper = able(base.driver, SweepsUnfinished)
+        if self._swept or sweeper is None:
+            return
+        self._swept = True
+        for prefix in self._options.layout.prefixes():
+            with suppress(StoreError):  # permission to write need not include listing
+                await sweeper.sweep_unfinished(base.path + key_text(prefix), DATA_NAME)
+
+    async def _begin(self, snapshot: Snapshot) -> Snapshot:
+        """Return a snapshot one can commit to: that of an empty database, which is stored unless assumed."""
+        manifest = snapshot.manifest
+        config = manifest.config if manifest else self.assumed
+        if config is None:
+            config = self._options.constraints.complete(self._default_kind())
+        if manifest is None and config.manifest_kind == "numbered":
+            self._refuse_unguarded("numbered")
+            await self._put(MANIFEST_KEY, Manifest(config), NO_VALUE)
+            snapshot = await self.source.snapshot()
+            if snapshot.manifest is None or snapshot.manifest.versions:
+                return snapshot
+            config = snapshot.manifest.config
+        self.check(config)
+        if self.assumed is not None:
+            return snapshot._replace(manifest=Manifest(config))
+        first = Manifest(config, (Version(1, 0, None, EMPTY, time.time_ns()),))
+        await self._publish(snapshot, first)
+        return await self.source.snapshot()
+
+    async def _attempt(self, snapshot: Snapshot, manifest: Manifest, requests: Sequence[Request]) -> bool:
+        """Try one commit on top of a snapshot; return whether the requests are answered."""
+        source, config = self.source, manifest.config
+        newest = manifest.newest if manifest.versions else Version(0, 0, None, EMPTY, 0)
+        wanted = [key for request in requests for key in request.conditional_keys()]
+        changes = NetChanges(await current_generations(source, newest, wanted))
+        sink = Sink(self._options.layout)
+
+        for request in requests:
+            changes.apply(request, config.max_inline_value_bytes, lambda value: sink.place("value", value))
+        when = snapshot.time
+        if not changes.empty:
+            builder = Builder(config, lambda data: sink.place("btree_node", data), source.keep_node)
+            root = await rebuild(source, newest, changes, builder)
+            if root is not None:
+                following = await self._follow(manifest, newest, root, sink)
+                await sink.flush(source.base)
+                if not await self._publish(snapshot, following):
+                    return False
+                when = source.last.time
+        for request in requests:
+            request.time = when
+        return True
+
+    async def _follow(self, manifest: Manifest, newest: Version, root: Root, sink: Sink) -> Manifest:
+        """Return the manifest whose newest version has this root."""
+        config, log2 = manifest.config, manifest.config.version_tree_arity_log2
+        when = max(time.time_ns(), newest.commit_time + 1)
+        new = Version(newest.generation + 1, root.height, root.location, root.statistics, when)
+        if not manifest.versions:
+            return Manifest(config, (new,))
+        refs = needed(newest.generation, manifest.refs, new.generation, log2)
+        nodes = await self.source.version_nodes(refs, log2)
+        children = {ref.generation: node.children for ref, node in zip(refs, nodes, strict=True)}
+
+        def store(node: VersionNode) -> VersionNodeRef:
+            return node.reference(sink.place("version_tree_node", encode_version_node(node, config.level)))
+
+        versions, kept = advance(
+            manifest.versions, manifest.refs, new, log2, store, lambda ref: children[ref.generation]
+        )
+        return Manifest(config, versions, kept)
+
+    def _refuse_unguarded(self, kind: ManifestKind) -> None:
+        features = self._features
+        able = features.create_only if kind == "numbered" else features.conditional_write
+        if not features.writable:
+            raise UnimplementedError(f"{self.source.manifests.describe()} cannot be written")
+        if not able and not self._options.single_writer:
+            raise UnimplementedError(
+                f"{self.source.manifests.describe(MANIFEST_KEY)} cannot be written under a condition, so writers"
+                ' could lose each other\'s commits; "single_writer": true commits without protection'
+            )
+
+    async def _publish(self, snapshot: Snapshot, manifest: Manifest) -> bool:
+        """Replace the manifest of `snapshot`; return whether nobody was faster."""
+        kind = manifest.config.manifest_kind
+        self._refuse_unguarded(kind)
+        if kind == "numbered":
+            return await self._publish_numbered(snapshot, manifest)
+        stamp = await self._put(MANIFEST_KEY, manifest, snapshot.generation)
+        if stamp.generation == UNKNOWN:
+            return False
+        self.source.remember(Snapshot(manifest, stamp.generation, stamp.time))
+        return True
+
+    async def _put(self, key: str, manifest: Manifest, if_equal: bytes) -> Stamp:
+        features = self._features
+        able = features.create_only if if_equal == NO_VALUE else features.conditional_write
+        condition = if_equal if able else UNKNOWN
+        return await self.source.manifests.write(key, encode_manifest(manifest), condition)
+
+    async def _publish_numbered(self, snapshot: Snapshot, manifest: Manifest) -> bool:
+        new = manifest.newest
+        stamp = await self._put(numbered_key(new.generation), manifest, NO_VALUE)
+        if stamp.generation == UNKNOWN:
+            return False
+        old = [number for number in snapshot.numbers if number < new.generation - MANIFESTS_KEPT]
+        with suppress(StoreError):  # what cannot be deleted now is deleted by a later commit, or harmless
+            await self.source.manifests.write_many([Write(numbered_key(number), None) for number in old])
+        fresh = await self.source.snapshot()
+        if fresh.manifest is None:
+            return False
+        found = await find_version(self.source, fresh.manifest, Choice("generation", new.generation))
+        return found == new
+
+
+async def current_generations(
+    source: DatabaseSource, version: Version, keys: Sequence[bytes]
+) -> dict[bytes, bytes]:
+    """Return the generations of those of `keys` that exist."""
+    if not keys:
+        return {}
+    out: dict[bytes, bytes] = {}
+    for leaf, indexes, rows in await find(source, version, keys):
+        for index, row in zip(indexes, rows, strict=True):
+            out[keys[index]] = value_generation(leaf.value(row))
+    return out

@@ -1,0 +1,257 @@
+"""Which targets a reference set may read.
+
+A reference set is a program that makes its reader fetch things, written by whoever wrote the set.  So:
+
+* A set on this machine may read any target of a known kind.
+* A set from elsewhere reads remote targets only: no local file, no memory of this process, no loopback, link-local or
+  unspecified address, however it is spelled.  Its own host is no exception made for it, but the place it came from is:
+  what lies on the same host and port was already trusted with the set.
+* It reads them through clients that can be held to that: web servers, and object stores whose servers a URL does not
+  name.  Clients that look up names and follow servers as they please (`ftp`, `sftp`, `webhdfs`, ...) need permission.
+* What the caller names is allowed: `targets`, the right sides of `rewrite`, and `allow`.
+* With `allow` given, nothing else is.
+
+URLs are compared in one spelling: scheme and host in lower case, hosts as IDNA prepares them for the resolver, `s3a` as
+`s3`, bare paths as `file`, dot segments removed (`%2e` too where the scheme decodes it), default ports dropped.
+
+A prefix ends at a component boundary, so
+`https://host` never stands for `https://host.evil` or `https://host@evil`.
+
+Pure: no name is resolved, no link followed.  Callers who can resolve names or links check the result as well: each hop
+of a redirect goes through `check`, each address that is about to be connected to through `check_address`.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Literal
+from urllib.parse import urlsplit
+
+from fsstore.errors import PermissionDeniedError, UrlError
+from fsstore.kvstore.web.host import is_internal, is_internal_address, is_plain, prepared
+from fsstore.redaction import redact_url
+from fsstore.reference.target.target_url import is_foreign, split_scheme
+from fsstore.values.json_value import quote
+
+__all__ = [
+    "Policy",
+    "has_prefix",
+    "host_of",
+    "join_relative",
+    "longest_prefix",
+    "normalize",
+    "normalize_prefix",
+]
+
+_SLASHES = re.compile("//+")
+_SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}
+_PORTS = {"http": ":80", "https": ":443"}
+_LOCAL = frozenset({"file", "memory"})
+HELD = frozenset(
+    {
+        *("s3", "gs", "http", "https", "abfs", "az", "adl", "wasb", "hf", "github", "dropbox", "gdrive"),
+    }
+)
+"""Schemes whose clients connect where the policy says, or to servers that no URL names."""
+NAMED = frozenset({"hdfs", "webhdfs", "ftp", "sftp", "webdav", "webdavs", "oci", "oss"})
+"""Schemes of other places that are not this machine, whose clients connect wherever a name or a server leads them."""
+_PORT = re.compile(r":[0-9]{0,5}\Z")
+_HOST = re.compile(r"(?:\[[0-9A-Fa-f:.]+(?:%[^\[\]]*)?\]|[^\[\]:]+)(?::[0-9]{0,5})?")
+_MARKS = frozenset("?#\\")
+
+
+def normalize(url: str) -> str:
+    """Return an absolute URL in the spelling in which URLs are compared.
+
+    >>> normalize("HTTP://Host:80/a/../b")
+    'http://host/b'
+    >>> normalize("/data//./x")
+    'file:///data/x'
+    """
+    if url.startswith("/"):
+        return "file://" + _without_dots(_SLASHES.sub("/", url))
+    if is_foreign(url):
+        raise UrlError(
+            f"{quote(url)} is a path of Windows; say with `rewrite` where what begins so is on this machine",
+            url,
+        )
+    parts = split_scheme(url)
+    if parts is None or any(ord(char) < 32 for char in url):
+        raise _invalid(url)
+    scheme, rest = parts
+    scheme = _SAME.get(scheme.lower(), scheme.lower())
+    if scheme == "file":
+        host, slash, path = rest.partition("/")
+        if host not in ("", "localhost"):
+            raise UrlError(f"A file URL names another host: {quote(url)}", url)
+        return "file://" + _without_dots(_SLASHES.sub("/", slash + path))
+    if scheme in _PORTS:
+        host, path, query = _web_parts(rest, url)
+        return f"{scheme}://{host.removesuffix(_PORTS[scheme])}{_without_dots(_decoded_dots(path)) or '/'}{query}"
+    host, slash, path = rest.partition("/")
+    return f"{scheme}://{_authority(scheme, host, url)}{_without_dots(slash + path)}"
+
+
+def _authority(scheme: str, host: str, url: str) -> str:
+    """Return what stands for a server, bucket or account; marks at which clients cut it differently are refused."""
+    if _MARKS & set(host) or host.count("@") > 1:
+        raise _invalid(url)
+    if scheme not in NAMED:
+        return host
+    user, at, name = host.rpartition("@")
+    return user + at + _prepared(name, url)
+
+
+def _prepared(host: str, url: str) -> str:
+    try:
+        return prepared(host)
+    except ValueError:
+        raise _invalid(url) from None
+
+
+def _invalid(url: str) -> UrlError:
+    return UrlError(f"Invalid URL of a reference target: {quote(redact_url(url))}", redact_url(url))
+
+
+def _web_parts(rest: str, url: str) -> tuple[str, str, str]:
+    """Return host with port, path and query of what follows `http://`; user information is refused."""
+    rest = rest.partition("#")[0]
+    head, mark, query = rest.partition("?")
+    host, slash, path = head.partition("/")
+    if "@" in host or "\\" in head or not _HOST.fullmatch(host):
+        raise _invalid(url)
+    name, colon, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
+    return _prepared(name, url).rstrip(".") + colon + port, slash + path, mark + query
+
+
+def _decoded_dots(path: str) -> str:
+    return re.sub("%2e", ".", path, flags=re.IGNORECASE)
+
+
+def _without_dots(path: str) -> str:
+    """Return an absolute path without `.` and `..`; other empty components and the last slash stay."""
+    if "/." not in path:
+        return path
+    out: list[str] = []
+    for part in path.split("/")[1:]:
+        if part == "..":
+            del out[-1:]
+        elif part != ".":
+            out.append(part)
+    ends = path.endswith(("/.", "/.."))
+    return "/" + "/".join(out) + ("/" if ends and out else "")
+
+
+def has_prefix(url: str, prefix: str) -> bool:
+    """Return whether a normalized URL lies at or below a normalized prefix."""
+    if not url.startswith(prefix):
+        return False
+    return len(url) == len(prefix) or prefix.endswith("/") or url[len(prefix)] in "/?"
+
+
+def longest_prefix(url: str, prefixes: Iterable[str]) -> str | None:
+    """Return the longest of `prefixes` at or above a URL, or None."""
+    return max((prefix for prefix in prefixes if has_prefix(url, prefix)), key=len, default=None)
+
+
+def normalize_prefix(prefix: str) -> str:
+    """Return a prefix the caller gave, in the spelling of URLs; `s3://` means all buckets."""
+    parts = split_scheme(prefix)
+    if parts is not None and not parts[1]:
+        return f"{_SAME.get(parts[0].lower(), parts[0].lower())}://"
+    if parts is None and not prefix.startswith("/"):
+        raise UrlError(f"A prefix of targets must be a URL or an absolute path: {quote(prefix)}", prefix)
+    web = prefix.lower().startswith(("http://", "https://"))
+    normal = normalize(prefix)
+    return normal.removesuffix("/") if web and "/" not in prefix.split("://", 1)[1] else normal
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """The places that a set may read.  `home` is the prefix of the place it came from, if it has a URL.
+
+    `allow` and `granted` are normalized prefixes; `allow=None` is the default rule.
+    """
+
+    origin: Literal["local", "remote"]
+    home: str | None = None
+    allow: tuple[str, ...] | None = None
+    granted: tuple[str, ...] = ()
+
+    @property
+    def restricts(self) -> bool:
+        """Whether some targets of known kinds are refused."""
+        return self.origin == "remote" or self.allow is not None
+
+    def check(self, url: str) -> str:
+        """Return the normalized URL, or raise `PermissionDeniedError` that says which option would allow it."""
+        normal = normalize(url)
+        if longest_prefix(normal, (*self.granted, *(self.allow or ()))) is not None:
+            return normal
+        if self.allow is not None:
+            raise self._refusal(normal, "it lies outside the prefixes given as `allow`")
+        if self.home is not None and has_prefix(normal, self.home):
+            return normal
+        scheme, _, rest = normal.partition("://")
+        if scheme not in HELD | NAMED | _LOCAL:
+            raise self._refusal(normal, "no store is known for its scheme; name one in `targets`")
+        if self.origin == "remote":
+            self._check_remote(normal, scheme, re.split("[/?]", rest, maxsplit=1)[0])
+        return normal
+
+    def _check_remote(self, url: str, scheme: str, host: str) -> None:
+        """Refuse what a set from elsewhere may not read unless it is named."""
+        if scheme in _LOCAL:
+            raise self._refusal(url, "a set from a remote place reads nothing of this machine")
+        if is_internal(host):
+            raise self._refusal(url, "a set from a remote place reads no loopback or link-local address")
+        if scheme in NAMED:
+            raise self._refusal(url, f"where a client of {scheme} connects to cannot be checked")
+        if scheme in _PORTS and not is_plain(_PORT.sub("", host)):
+            raise self._refusal(url, "its host is no plain name")
+
+    def check_address(self, origin: str, address: str) -> None:
+        """Raise `PermissionDeniedError` if a server's name leads to this machine although nobody named that server."""
+        if self.origin == "local" or not is_internal_address(address):
+            return
+        place = normalize(origin)
+        host = place.partition("://")[2].rstrip("/")
+        if self.home is not None and has_prefix(place, self.home) and is_internal(host):
+            return
+        if any(
+            has_prefix(each, place) or has_prefix(place, each)
+            for each in (*self.granted, *(self.allow or ()))
+        ):
+            return
+        raise self._refusal(place, "its name leads to a loopback or link-local address")
+
+    def _refusal(self, url: str, why: str) -> PermissionDeniedError:
+        shown = quote(redact_url(url))
+        return PermissionDeniedError(
+            f"The reference target {shown} may not be read: {why} (to permit it, list its prefix in `allow`)"
+        )
+
+
+def join_relative(directory: str, relative: str) -> str:
+    """Return the path a relative URL names below a directory path, dot segments removed.
+
+    A path that climbs above the root is refused.
+    """
+    path = posixpath.normpath(posixpath.join("/" + directory, relative))
+    depth = 0
+    for part in (directory + "/" + relative).split("/"):
+        depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
+        if depth < 0:
+            raise PermissionDeniedError(
+                f"The reference target {quote(relative)} climbs out of the store of its set"
+            )
+    return path[1:] if not directory.startswith("/") else "/" + path.lstrip("/")
+
+
+def host_of(url: str) -> str:
+    """Return the part of a normalized URL that names a machine, bucket or account, for reports."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
