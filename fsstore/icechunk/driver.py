@@ -21,6 +21,7 @@ from fsstore.icechunk.keys import DOCUMENT, array_of
 from fsstore.icechunk.listing import pages_of
 from fsstore.icechunk.location import NAMED
 from fsstore.icechunk.repository import PinnedSnapshot, Repository
+from fsstore.icechunk.tuning import TREE_PAGE
 from fsstore.icechunk.virtual import Part, urls_of
 from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.byte_range import resolve_range
@@ -34,7 +35,6 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.icechunk.tuning import TREE_PAGE
 from fsstore.reference.state.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
 

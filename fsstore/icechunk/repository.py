@@ -23,8 +23,8 @@ from fsstore.icechunk.format.repo import Repo, decode_repo
 from fsstore.icechunk.format.snapshot import ArrayChunks, HierarchySnapshot, SnapshotNode, decode_snapshot
 from fsstore.icechunk.keys import KeyForm, form_of
 from fsstore.icechunk.selector import Selector
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.icechunk.tuning import SNAPSHOTS_KEPT_BYTES, TRUSTED_S
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import quote
 

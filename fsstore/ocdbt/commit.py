@@ -24,7 +24,6 @@ from fsstore.errors import (
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
 from fsstore.kvstore.contract.key_range import key_text
-from fsstore.ocdbt.tuning import MANIFESTS_KEPT, REWRITE_ATTEMPTS
 from fsstore.ocdbt.format.config import Config, Constraints, ManifestKind
 from fsstore.ocdbt.format.generation import value_generation
 from fsstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
@@ -37,6 +36,7 @@ from fsstore.ocdbt.sink import DATA_NAME, NodeLayout, Sink
 from fsstore.ocdbt.source import DatabaseSource, Snapshot
 from fsstore.ocdbt.split import Builder, Root
 from fsstore.ocdbt.tree import find
+from fsstore.ocdbt.tuning import MANIFESTS_KEPT, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 
 __all__ = ["Committer", "Options", "current_generations"]

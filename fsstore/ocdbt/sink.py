@@ -11,8 +11,8 @@ from typing import Literal, NamedTuple, TypeAlias
 
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
 from fsstore.kvstore.contract.key_range import key_text
-from fsstore.ocdbt.tuning import PADDED_FROM_BYTES
 from fsstore.ocdbt.format.data_file import DataFile, Location
+from fsstore.ocdbt.tuning import PADDED_FROM_BYTES
 
 __all__ = ["DATA_NAME", "NodeLayout", "Sink"]
 

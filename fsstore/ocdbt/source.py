@@ -13,7 +13,6 @@ from typing import NamedTuple, TypeVar
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.key_range import KeyRange, key_text
-from fsstore.ocdbt.tuning import MANIFEST_ATTEMPTS
 from fsstore.ocdbt.cache import NodeCache
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.manifest import (
@@ -26,6 +25,7 @@ from fsstore.ocdbt.format.manifest import (
 from fsstore.ocdbt.format.node import Node, decode_node
 from fsstore.ocdbt.format.version import VersionNodeRef
 from fsstore.ocdbt.format.version_tree import VersionNode, decode_version_node
+from fsstore.ocdbt.tuning import MANIFEST_ATTEMPTS
 
 __all__ = ["ABSENT", "DatabaseSource", "Snapshot", "read_spans"]
 

@@ -16,7 +16,6 @@ import numpy as np
 from fsstore.errors import AlreadyExistsError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.ocdbt.tuning import COMPACTED_BYTES, VERIFIED_AT_ONCE
 from fsstore.ocdbt.answer import entries_of
 from fsstore.ocdbt.commit import Committer
 from fsstore.ocdbt.format.config import Config, complete_config
@@ -36,6 +35,7 @@ from fsstore.ocdbt.sink import Sink
 from fsstore.ocdbt.source import DatabaseSource, read_spans
 from fsstore.ocdbt.split import Builder
 from fsstore.ocdbt.tree import Slice, Step, check_child, walk
+from fsstore.ocdbt.tuning import COMPACTED_BYTES, VERIFIED_AT_ONCE
 from fsstore.runtime.together import outcomes
 from fsstore.values.json_value import Fields, array_of, integer, quote, string
 

@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from fsstore.errors import DataLossError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.ocdbt.tuning import TREE_WINDOW_BYTES, TREE_WINDOW_NODES
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.interior import Interior
 from fsstore.ocdbt.format.leaf import Leaf
 from fsstore.ocdbt.format.node import Node
 from fsstore.ocdbt.format.version import Version
 from fsstore.ocdbt.source import DatabaseSource
+from fsstore.ocdbt.tuning import TREE_WINDOW_BYTES, TREE_WINDOW_NODES
 
 __all__ = ["Hits", "Slice", "Step", "check_child", "find", "walk"]
 

@@ -42,7 +42,6 @@ from fsstore.kvstore.contract.entry_columns import EntryColumns
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.value_limit import values_up_to
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.reference.tuning import FEW_KEYS
 from fsstore.reference.state.refset import Resolved, TableSet
 from fsstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
@@ -51,6 +50,7 @@ from fsstore.reference.taking import TakesFiles
 from fsstore.reference.target.fetch import REST, Asks, Fetcher, Scanned
 from fsstore.reference.target.grant import policy_of
 from fsstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
+from fsstore.reference.tuning import FEW_KEYS
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 

@@ -21,7 +21,6 @@ from fsstore.kvstore.contract.driver import Buffer, KvPrefix, ReadResult
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.spec.parse import place_spec
 from fsstore.kvstore.spec.storage_option import with_storage_options
-from fsstore.reference.tuning import LOADED_PIECE_BYTES
 from fsstore.reference.document.json_refs import Pieces, from_json
 from fsstore.reference.parquet.files import PartitionFiles
 from fsstore.reference.parquet.metadata import format_metadata
@@ -30,6 +29,7 @@ from fsstore.reference.state.refset import TableSet
 from fsstore.reference.state.set_state import State
 from fsstore.reference.table.table import Table
 from fsstore.reference.target.location import directory, name_of
+from fsstore.reference.tuning import LOADED_PIECE_BYTES
 from fsstore.runtime import execution
 from fsstore.values.file_compression import method_of, pieces, usual_limit
 

@@ -14,7 +14,6 @@ from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, ResourceExhaustedError
 from fsstore.kvstore.contract.coalesce import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.grid import Grid
@@ -25,6 +24,7 @@ from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.scan.driver import Means, ScanDriver
 from fsstore.scan.scanned_set import family_of
 from fsstore.scan.signature import HDF5
+from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.values import registry
 from fsstore.values.foreign_format import IMAGES
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fsstore.scan.tuning import RUN_CHUNK_BYTES
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.scan.contract import MADE, SELF, Numbers
+from fsstore.scan.tuning import RUN_CHUNK_BYTES
 
 __all__ = ["Columns", "Made", "Strided", "empty", "inline", "run_chunks", "run_strides", "single"]
 

@@ -39,7 +39,6 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.spec.opening import leads_elsewhere
-from fsstore.scan.tuning import CHANGED_FILE_ATTEMPTS, TRUSTED_S
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.state.scan_record import ScanRecord
 from fsstore.reference.state.set_state import Overlay, State
@@ -54,6 +53,7 @@ from fsstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_
 from fsstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.scan.source import FileChangedError, ScanSource
 from fsstore.scan.targets import PinnedFile, ScanTargets
+from fsstore.scan.tuning import CHANGED_FILE_ATTEMPTS, TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote
 
 __all__ = ["Means", "Scan", "ScanDriver"]

@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.scan.tuning import FEW_KEYS, ROWS_AT_ONCE
 from fsstore.reference.state.refset import Page, Resolved
 from fsstore.reference.table.grid import Grid
 from fsstore.reference.table.keys import Family, split, split_one
@@ -21,6 +20,7 @@ from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.first_touch import FirstTouch
 from fsstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy, ScannedFile
+from fsstore.scan.tuning import FEW_KEYS, ROWS_AT_ONCE
 
 __all__ = ["Kept", "ScannedSet", "family_of"]
 

@@ -17,6 +17,7 @@ from typing import TypeAlias, TypeVar
 
 from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
+from fsstore.runtime import execution, fork
 from fsstore.scan.tuning import (
     CACHED_SPAN_BYTES,
     PAST_CACHE_BYTES,
@@ -25,7 +26,6 @@ from fsstore.scan.tuning import (
     SCAN_KEPT_BYTES,
     TRUSTED_S,
 )
-from fsstore.runtime import execution, fork
 
 __all__ = ["Blocks", "FileChangedError", "MissError", "Reach", "ScanSource", "Span"]
 

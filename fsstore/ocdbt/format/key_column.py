@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.errors import ResourceExhaustedError
-from fsstore.ocdbt.tuning import COLUMN_LETTERS, COMPARED_KEY_BYTES
 from fsstore.ocdbt.format.envelope import BODY_LIMIT
 from fsstore.ocdbt.format.varint import U16, Cursor, Ints, encode_column
+from fsstore.ocdbt.tuning import COLUMN_LETTERS, COMPARED_KEY_BYTES
 
 __all__ = ["KEY_LIMIT", "encode_keys", "key_lengths", "shared_prefixes", "take_keys"]
 

@@ -16,9 +16,9 @@ import json
 from typing import Any, NamedTuple
 
 from fsstore.errors import JsonError
-from fsstore.reference.tuning import PARSED_LEAST_BYTES
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.value import MAX_OFFSET, decode_text, is_url
+from fsstore.reference.tuning import PARSED_LEAST_BYTES
 
 __all__ = ["MemberBatch", "sort", "take"]
 

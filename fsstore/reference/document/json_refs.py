@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
 from fsstore.reference.document import json_batch, json_scan
 from fsstore.reference.document.json_scan import JsonMember, MemberSink, Scanner
 from fsstore.reference.generate.generator import MAX_TABULATED, Gen, parse_gen
@@ -28,6 +27,7 @@ from fsstore.reference.table.builder import Run, TableBuilder
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table
 from fsstore.reference.table.value import decode_value, plain_text
+from fsstore.reference.tuning import REFERENCES_AT_ONCE
 from fsstore.values.json_value import show
 
 __all__ = ["Pieces", "from_json", "from_mapping"]

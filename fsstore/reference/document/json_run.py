@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 import numpy as np
 
-from fsstore.reference.tuning import URL_LOOK_AHEAD
 from fsstore.reference.document.json_form import Members, Places, members
 from fsstore.reference.document.json_plain import Plain, meant
 from fsstore.reference.table.builder import Run
@@ -23,6 +22,7 @@ from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.table.text import Ints, Text
 from fsstore.reference.table.value import decode_text, is_url
+from fsstore.reference.tuning import URL_LOOK_AHEAD
 
 __all__ = ["take"]
 

@@ -17,6 +17,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError
+from fsstore.reference.document import json_batch
+from fsstore.reference.document.json_run import take
+from fsstore.reference.table.builder import Run
 from fsstore.reference.tuning import (
     FEW_MEMBERS,
     LEAST_WINDOW_BYTES,
@@ -24,9 +27,6 @@ from fsstore.reference.tuning import (
     MOST_WINDOW_BYTES,
     PARSED_BYTES,
 )
-from fsstore.reference.document import json_batch
-from fsstore.reference.document.json_run import take
-from fsstore.reference.table.builder import Run
 
 __all__ = ["Buffer", "JsonMember", "MemberSink", "Scanner"]
 

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
 from fsstore.reference.generate.generator import Gen
 from fsstore.reference.generate.template import MAX_TEXT, ManyTexts, Template, TemplateError, Value
 from fsstore.reference.table.value import Located
+from fsstore.reference.tuning import REFERENCES_AT_ONCE
 
 __all__ = ["Written", "written_out"]
 

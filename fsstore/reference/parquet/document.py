@@ -28,7 +28,6 @@ import numpy as np
 
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
-from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE, SET_ATTEMPTS
 from fsstore.reference.parquet.files import Loaded, PartitionFiles, Where, file_name
 from fsstore.reference.parquet.metadata import format_metadata, is_object
 from fsstore.reference.parquet.read import Partition
@@ -38,6 +37,7 @@ from fsstore.reference.parquet.write import encode_partition
 from fsstore.reference.state.set_state import Changes, Saved, State, Taking
 from fsstore.reference.table.grid import Grid, is_document
 from fsstore.reference.table.table import ABSENT, INLINE, Rows
+from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE, SET_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import PARQUET_KEPT_BYTES
 from fsstore.reference.parquet.read import Partition, read_partition
+from fsstore.reference.tuning import PARQUET_KEPT_BYTES
 from fsstore.runtime import fork
 
 __all__ = ["Loaded", "PartitionFiles", "Where", "file_name", "where_of"]

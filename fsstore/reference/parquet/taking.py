@@ -23,13 +23,13 @@ import numpy as np
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
-from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE
 from fsstore.reference.parquet.files import Where, file_name
 from fsstore.reference.parquet.metadata import format_metadata, is_object
 from fsstore.reference.parquet.refs import ParquetSet
 from fsstore.reference.parquet.write import encode_partition
 from fsstore.reference.state.set_state import State, Taking
 from fsstore.reference.table.table import INLINE, Rows
+from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

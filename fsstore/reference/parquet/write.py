@@ -23,7 +23,6 @@ import numpy as np
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import DICTIONARY_FROM, PARQUET_WRITES
 from fsstore.reference.parquet.files import file_name, where_of
 from fsstore.reference.parquet.metadata import MAX_RECORD_SIZE, format_metadata, is_object, parse_metadata
 from fsstore.reference.state.refset import Resolved
@@ -33,6 +32,7 @@ from fsstore.reference.table.grid import Grid, around_others, grid_of, is_docume
 from fsstore.reference.table.keys import split
 from fsstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.reference.table.value import is_url
+from fsstore.reference.tuning import DICTIONARY_FROM, PARQUET_WRITES
 from fsstore.values.json_value import quote
 
 __all__ = ["encode_partition", "save_parquet"]

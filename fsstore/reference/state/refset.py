@@ -15,13 +15,13 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
 from fsstore.reference.generate.columns import written_out
 from fsstore.reference.generate.generator import Gen, parse_gen
 from fsstore.reference.generate.template import Templates
 from fsstore.reference.state.scan_record import ScanRecord
 from fsstore.reference.table.table import ABSENT, Row, Rows, Table
 from fsstore.reference.table.value import Located
+from fsstore.reference.tuning import REFERENCES_AT_ONCE
 from fsstore.runtime import fork
 
 __all__ = ["Page", "ReferenceSet", "Resolved", "TableSet"]

@@ -23,10 +23,10 @@ from fsstore.errors import AbortedError, NotFoundError, StoreError, Unimplemente
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import SET_ATTEMPTS
 from fsstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.reference.tuning import SET_ATTEMPTS
 from fsstore.runtime import fork
 
 __all__ = ["Changes", "Document", "Overlay", "Saved", "State", "Taking", "inline_generation"]

@@ -16,12 +16,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.reference.tuning import DENSE_PLACES, FAMILY_FROM, ROWS_AT_ONCE
 from fsstore.reference.table.families import FoundFamilies, families_of, hashes_of
 from fsstore.reference.table.inline import Inline, Piece
 from fsstore.reference.table.keys import Family, join, split
 from fsstore.reference.table.table import INLINE, Block, Int32, Int64, Row, Rows, Table
 from fsstore.reference.table.text import Ints, Mask, Words
+from fsstore.reference.tuning import DENSE_PLACES, FAMILY_FROM, ROWS_AT_ONCE
 
 __all__ = ["Run", "TableBuilder"]
 

@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fsstore.reference.tuning import FAMILY_FROM
 from fsstore.reference.table.keys import Family, KeyGroup
 from fsstore.reference.table.keys import split as split_keys
 from fsstore.reference.table.text import LONGEST, Ints, Mask, Text, Words
+from fsstore.reference.tuning import FAMILY_FROM
 
 __all__ = ["FoundFamilies", "families", "families_of", "hashes_of"]
 

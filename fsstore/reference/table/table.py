@@ -27,8 +27,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import FEW_KEYS, ROWS_AT_ONCE
 from fsstore.reference.table.keys import Family, join, split, split_one, tails
+from fsstore.reference.tuning import FEW_KEYS, ROWS_AT_ONCE
 
 __all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Int32", "Int64", "Row", "Rows", "Table"]
 

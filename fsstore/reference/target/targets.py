@@ -22,7 +22,6 @@ from fsstore.context.context import Context
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.reference.tuning import PLACES_KEPT
 from fsstore.kvstore.web.header import check_headers
 from fsstore.redaction import redact_url
 from fsstore.reference.target.policy import (
@@ -35,6 +34,7 @@ from fsstore.reference.target.policy import (
 )
 from fsstore.reference.target.target_url import Link, first_link, is_relative, replaced
 from fsstore.reference.target.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
+from fsstore.reference.tuning import PLACES_KEPT
 from fsstore.values.json_value import quote
 
 __all__ = ["OpenTarget", "TargetPlace", "Targets", "check_prefixes", "open_in", "open_with_spec"]

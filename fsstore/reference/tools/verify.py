@@ -15,11 +15,11 @@ import numpy as np
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.reference.tuning import TARGETS_AT_ONCE
 from fsstore.redaction import redact_url
 from fsstore.reference.state.set_state import State
 from fsstore.reference.table.table import WHOLE
 from fsstore.reference.target.targets import Targets
+from fsstore.reference.tuning import TARGETS_AT_ONCE
 from fsstore.runtime import execution
 
 __all__ = ["MAX_PROBLEMS", "Problem", "SetVerification", "verify_state"]

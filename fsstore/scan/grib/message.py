@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
-from fsstore.scan.tuning import GRIB_STEP_BYTES
 from fsstore.scan.source import Blocks
+from fsstore.scan.tuning import GRIB_STEP_BYTES
 
 __all__ = ["GribField", "MessageWalk", "assembled", "idx_offsets"]
 

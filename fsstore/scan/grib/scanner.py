@@ -12,7 +12,6 @@ import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
-from fsstore.scan.tuning import GRIB_HEAD_BYTES
 from fsstore.reference.table.table import Row, Rows
 from fsstore.runtime import execution
 from fsstore.scan.chunk_table import Columns, inline, single
@@ -22,6 +21,7 @@ from fsstore.scan.grib.library import FieldKeys, GribLibrary
 from fsstore.scan.grib.message import GribField, MessageWalk, assembled, idx_offsets
 from fsstore.scan.hierarchy import Array, HierarchyBuilder
 from fsstore.scan.source import ScanSource
+from fsstore.scan.tuning import GRIB_HEAD_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "GribFile", "GribScanner"]

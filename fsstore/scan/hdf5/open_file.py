@@ -15,12 +15,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
-from fsstore.scan.tuning import OBJECT_AHEAD_BYTES
 from fsstore.runtime import fork
 from fsstore.scan.hdf5.format.global_heap import COLLECTION, ends
 from fsstore.scan.hdf5.format.reader import Reader, UnknownError
 from fsstore.scan.hdf5.format.superblock import begin
 from fsstore.scan.source import Blocks, MissError, ScanSource
+from fsstore.scan.tuning import OBJECT_AHEAD_BYTES
 
 __all__ = ["OpenHdf5", "load_h5py", "refused"]
 

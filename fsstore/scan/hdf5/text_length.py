@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import DataLossError
-from fsstore.scan.tuning import LONG_TEXT_BYTES
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.filter_pipeline import undone
 from fsstore.scan.hdf5.format.global_heap import heap_value
 from fsstore.scan.hdf5.format.reader import Reader
+from fsstore.scan.tuning import LONG_TEXT_BYTES
 
 __all__ = ["check_lengths"]
 

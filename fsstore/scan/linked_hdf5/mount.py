@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
-from fsstore.scan.tuning import LINKED_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.scan.hdf5.walk import FileLink, Objects
 from fsstore.scan.linked_hdf5.other_file import OtherFiles
+from fsstore.scan.tuning import LINKED_AT_ONCE
 
 __all__ = ["Mount", "mounts_of"]
 

@@ -11,7 +11,6 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
-from fsstore.scan.tuning import LINKED_DATASETS_KEPT, LINKED_FILES_KEPT
 from fsstore.reference.target.target_url import is_relative
 from fsstore.runtime.first_touch import FirstTouch
 from fsstore.scan.hdf5.dataset import Dataset
@@ -19,6 +18,7 @@ from fsstore.scan.hdf5.described import described_at
 from fsstore.scan.hdf5.open_file import OpenHdf5, refused
 from fsstore.scan.hdf5.walk import Objects, Walk
 from fsstore.scan.source import ScanSource
+from fsstore.scan.tuning import LINKED_DATASETS_KEPT, LINKED_FILES_KEPT
 
 __all__ = ["OtherFiles", "beside"]
 

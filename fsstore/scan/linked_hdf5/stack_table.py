@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, PermissionDeniedError, UnimplementedError
-from fsstore.scan.tuning import LINKED_AT_ONCE
 from fsstore.reference.table.grid import Grid
 from fsstore.reference.table.table import ABSENT, Rows
 from fsstore.runtime import execution
@@ -26,6 +25,7 @@ from fsstore.scan.hdf5.mapping import AxisSelection, VirtualPart, paired
 from fsstore.scan.hdf5.open_file import OpenHdf5
 from fsstore.scan.hdf5.storage import IndexedStorage, RunStorage, storage_of
 from fsstore.scan.linked_hdf5.other_file import OtherFiles
+from fsstore.scan.tuning import LINKED_AT_ONCE
 from fsstore.values.json_value import Json
 
 __all__ = ["Pattern", "pattern_of", "table_of"]

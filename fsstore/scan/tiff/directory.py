@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
-from fsstore.scan.tuning import DIRECTORIES_AHEAD, DIRECTORY_BYTES
 from fsstore.scan.source import Blocks, MissError
+from fsstore.scan.tuning import DIRECTORIES_AHEAD, DIRECTORY_BYTES
 
 __all__ = ["ByteOrder", "DirectoryWalk", "TiffDirectory", "TiffEntry", "TiffValues"]
 

@@ -11,7 +11,6 @@ import numpy as np
 
 from fsstore.errors import DataLossError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.scan.tuning import TIFF_PEEK_BYTES
 from fsstore.scan.chunk_table import run_chunks
 from fsstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
 from fsstore.scan.hierarchy import Array, HierarchyBuilder
@@ -23,6 +22,7 @@ from fsstore.scan.tiff.ome import ome_images
 from fsstore.scan.tiff.page import TAGS, TiffPage, page_of
 from fsstore.scan.tiff.segments import TiffSegments
 from fsstore.scan.tiff.series import TiffImage, TiffLevel, images_of
+from fsstore.scan.tuning import TIFF_PEEK_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner"]

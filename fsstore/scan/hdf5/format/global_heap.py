@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fsstore.scan.tuning import HEAP_AHEAD_BYTES
 from fsstore.scan.hdf5.format.reader import Reader
+from fsstore.scan.tuning import HEAP_AHEAD_BYTES
 
 __all__ = ["COLLECTION", "ends", "heap_value"]
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fsstore.scan.tuning import HEADER_AHEAD_BYTES
 from fsstore.scan.hdf5.format.reader import Reader, UnknownError
+from fsstore.scan.tuning import HEADER_AHEAD_BYTES
 
 __all__ = ["Message", "committed", "messages_of", "unshared"]
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from fsstore.scan.tuning import LINKS_AHEAD_BYTES
 from fsstore.scan.hdf5.format.link import ObjectLink
 from fsstore.scan.hdf5.format.reader import Reader
+from fsstore.scan.tuning import LINKS_AHEAD_BYTES
 
 __all__ = ["links_of_table"]
 
