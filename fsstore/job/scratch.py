@@ -1,4 +1,4 @@
-"""Where a job keeps what is its own until it is done: its journal, what it spills, and databases of its workers.
+"""Where a job keeps what is its own until it is done: its claim, its journal, what it spills, its workers' databases.
 
 It stands beside the target, below `.fsstore-job/`, in the same store.  For an OCDBT database, a reference set or a
 virtual dataset it stands in the store around it: each note would be a version of the database, or the set written anew.
@@ -7,6 +7,7 @@ virtual dataset it stands in the store around it: each note would be a version o
 from __future__ import annotations
 
 import hashlib
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from fsstore.dataset.removal import remove_directory
@@ -15,12 +16,14 @@ from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.task.claim import Claim, claimed
 
 __all__ = ["BESIDE", "Scratch", "around", "is_of_job"]
 
 BESIDE = ".fsstore-job"
 """The name of the directory."""
 _ABOVE = "fsstore-job"
+_CLAIM = "claim"
 _OLD = "~old"
 _OVER = "~over"  # behind all others
 
@@ -70,7 +73,11 @@ class Scratch:
     async def holds_others(self, name: str) -> bool:
         """Whether another job than the one of this name has begun here, and did not end."""
         keys = await self.store.list()
-        return any(not key.startswith(f"{name}/".encode()) for key in keys)
+        return any(key != _CLAIM.encode() and not key.startswith(f"{name}/".encode()) for key in keys)
+
+    def claimed(self, job: str) -> AbstractAsyncContextManager[Claim]:
+        """Hold the claim of the target while a job runs, which `job` describes as a part of a sentence."""
+        return claimed(self.store, _CLAIM, job)
 
     async def end(self, stage: str) -> None:
         """Note that a job is done, and that only what it leaves in its stage and here is to be removed."""
@@ -109,8 +116,9 @@ class Scratch:
             await self.clear()
 
     async def clear(self) -> None:
-        """Remove everything, the directory included where there are such things."""
+        """Remove everything but the claim, and without one the directory too, where there are such things."""
         await self.store.write(_OVER, b"")
-        await self.store.delete_range(KeyRange("", _OVER))
-        await self.store.delete_range(KeyRange())
+        await self.store.delete_range(KeyRange("", _CLAIM))
+        await self.store.delete_range(KeyRange(f"{_CLAIM}\0", _OVER))
+        await self.store.delete_range(KeyRange(_OVER))
         await remove_directory(self.opened.prefix)

@@ -15,3 +15,7 @@ PACE_MEMORY = (
 TASK_ATTEMPTS = 3  # at a task that fails, before the job fails
 STOPPED_S = 0.5  # for tasks that are stopped by Ctrl-C
 TASK_PAUSE_S = 0.2  # before a task that failed is tried again; it doubles
+BEAT_S = (
+    10.0  # between two writes of a claim: requests against how long it takes to see that its job is alive
+)
+LEASE_S = 60.0  # without such a write before a job elsewhere is over: waiting for it against taking a slow one's place

@@ -1,0 +1,263 @@
+"""Claims: one job at a time changes a place, and says so there.
+
+A claim is a value beside the target, written under a condition: only if there is none, or over that of a job that is
+over.  It names the job, its process and its host, and while the job runs it is written again every `BEAT_S`.
+
+A job is over, and its claim is taken, if
+
+* its process is gone, or its number belongs to another process by now: on the same machine that is known at once;
+* its process is this one, and the job has ended without giving up the claim;
+* nobody has written the claim again for `LEASE_S`.  The next claimant watches for so long on its own clock, so
+  clocks that differ between hosts or jump do not matter.
+
+Every other claim is an error that names its holder, at once on the same machine, else with the next beat at the latest.
+Two threads of one process are two claimants.
+
+A process may be stopped for longer than the lease, so a job asks again (`check`) before the step that makes its work
+visible.  A store without conditions (`features.create_only`, `conditional_write`) takes claims too, but there two jobs
+that begin in the same moment may both believe theirs, until one of them asks again: at most one of them ends well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import time
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import TypeVar
+from uuid import getnode, uuid4
+
+from fsstore.errors import AbortedError, FailedPreconditionError, OutcomeUnknownError, StoreError
+from fsstore.kvstore.contract.ability import KeepsDirectories, able
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN
+from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.runtime import execution
+from fsstore.runtime.state import OfProcess
+from fsstore.task.tuning import BEAT_S, LEASE_S
+
+__all__ = ["Claim", "claimed"]
+
+T = TypeVar("T")
+
+_mine: OfProcess[set[str]] = OfProcess(set)
+"""The claims that jobs of this process hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Holder:
+    """The job that holds a claim, with its process and machine."""
+
+    claim: str
+    job: str
+    """Its work as a part of a sentence: `a copy of file:///a/`."""
+    host: str
+    machine: str
+    """Tells machines apart, those that run under one name too, and after each start of one."""
+    pid: int
+    started: str
+    since: float
+    beat: int = 0
+    at: float = 0.0
+    """When it was written, on the clock of its machine."""
+
+    @classmethod
+    def parsed(cls, value: bytes) -> _Holder | None:
+        """Return what a claim says; None if a crash has left it torn."""
+        try:
+            return cls(**json.loads(value))
+        except (ValueError, TypeError):
+            return None
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(replace(self, at=time.monotonic()))).encode()
+
+    def __str__(self) -> str:
+        since = datetime.fromtimestamp(self.since, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+        return f"{self.job}, begun at {since} by process {self.pid} on {self.host}"
+
+
+@asynccontextmanager
+async def claimed(store: KvStore, key: str, job: str) -> AsyncIterator[Claim]:
+    """Hold the claim at a key while a job runs, which `job` describes as a part of a sentence: `a copy of memory://a/`.
+
+    Raises `FailedPreconditionError`, which names the holder, if another job holds it.
+    """
+    claim = Claim(store, key, _this(job))
+    _mine.now.add(claim.holder.claim)
+    try:
+        await claim.take()
+        yield claim
+    finally:
+        try:
+            await claim.release()
+        finally:
+            _mine.now.discard(claim.holder.claim)
+
+
+class Claim:
+    """The claim of one job: `check` says whether it still holds it."""
+
+    def __init__(self, store: KvStore, key: str, holder: _Holder) -> None:
+        self.holder = holder
+        self._store, self._key = store, key
+        self._generation = UNKNOWN
+        self._ended = asyncio.Event()
+        self._beating: asyncio.Future[None] | None = None
+
+    @property
+    def _place(self) -> str:
+        return self._store.prefix.describe(self._key)
+
+    async def check(self) -> None:
+        """Raise `AbortedError` if another job has taken the claim, as it may while this process was stopped."""
+        found, generation = await self._read()
+        if found is None or found.claim != self.holder.claim:
+            taken = "is gone" if found is None else f"was taken by {found}"
+            raise AbortedError(
+                f"The claim of {self.holder.job} at {self._place} {taken}, as may be where a process is stopped for"
+                f" longer than {LEASE_S:.0f} s; nothing more is written, so call it again when nobody else is at it"
+            )
+        self._generation = generation
+
+    async def take(self) -> None:
+        """Write the claim, over that of a job that is over if there is one, and keep it fresh."""
+        known = NO_VALUE
+        while not await self._put(known):
+            found, generation = await self._read()
+            if found is not None and found.claim == self.holder.claim:  # written, and the answer was lost
+                self._generation = generation
+                break
+            if generation != NO_VALUE and not await self._is_over(found, generation):
+                raise FailedPreconditionError(
+                    f"The place is being changed by {found}, which holds {self._place}; wait until it has ended, or"
+                    " end it, and call again"
+                )
+            known = generation
+        self._beating = asyncio.ensure_future(self._beat())
+
+    async def _beat(self) -> None:
+        """Write the claim again and again until the job has ended, or another one holds it."""
+        while not self._ended.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ended.wait(), BEAT_S)
+                return
+            self.holder = replace(self.holder, beat=self.holder.beat + 1)
+            with suppress(StoreError):  # the next one may do; `check` says what was lost
+                if not await self._put(self._generation):
+                    await self.check()
+
+    async def release(self) -> None:
+        """Give up the claim, if it is still this one; what cannot be removed is taken by the next job."""
+        self._ended.set()
+        if self._beating is not None:
+            await self._beating
+        with suppress(StoreError):
+            found, generation = await self._read()
+            if found is None or found.claim != self.holder.claim:
+                return
+            features = self._store.prefix.driver.features
+            guarded = features.conditional_write and features.conditional_delete
+            await self._store.write(self._key, None, if_equal=generation if guarded else None)
+            keeping = able(self._store.prefix.driver, KeepsDirectories)
+            if keeping is not None and self._store.path:
+                await keeping.remove_directory(self._store.path)
+
+    async def _put(self, known: bytes) -> bool:
+        """Write the claim where `known` is what stands there; return whether it was, as far as is known."""
+        features, condition = self._store.prefix.driver.features, known
+        if not (features.create_only if known == NO_VALUE else features.conditional_write):
+            if (await self._read())[1] != known:
+                return False
+            condition = UNKNOWN
+        with suppress(OutcomeUnknownError):
+            stamp = await _whole(
+                self._store.write(self._key, self.holder.to_bytes(), if_equal=condition or None)
+            )
+            if condition == UNKNOWN:
+                found, generation = await self._read()
+                if found is None or found.claim != self.holder.claim:
+                    return False
+                stamp.generation = generation
+            self._generation = stamp.generation or self._generation
+            return stamp.generation != UNKNOWN
+        return False
+
+    async def _read(self) -> tuple[_Holder | None, bytes]:
+        answer = await self._store.read(self._key)
+        if answer.state != "value":
+            return None, NO_VALUE
+        return _Holder.parsed(bytes(answer.value)), answer.stamp.generation
+
+    async def _is_over(self, found: _Holder | None, generation: bytes) -> bool:
+        """Whether the job of a claim is over, or the claim is another one by now."""
+        if found is not None and found.machine == self.holder.machine:
+            if (found.pid, found.started) == (self.holder.pid, self.holder.started):
+                return found.claim not in _mine.now
+            if not await execution.offload(_runs, found.pid, found.started):
+                return True
+            if 0 <= time.monotonic() - found.at < LEASE_S:
+                return False
+        until = time.monotonic() + LEASE_S
+        while time.monotonic() < until:
+            await execution.pause(BEAT_S / 4)
+            now, other = await self._read()
+            if other != generation:
+                return now is None or found is None or now.claim != found.claim
+        return True
+
+
+async def _whole(step: Awaitable[T]) -> T:
+    """Await a step, which goes on to its end if the caller is cancelled, so that the caller may undo it."""
+    task = asyncio.ensure_future(step)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        with suppress(StoreError):
+            await task
+        raise
+
+
+def _this(job: str) -> _Holder:
+    pid = os.getpid()
+    host, machine = _machine()
+    return _Holder(uuid4().hex, job, host, machine, pid, _started(pid), time.time())
+
+
+@cache
+def _machine() -> tuple[str, str]:
+    """Return the name of this host, and a text that no other machine has, nor this one after its next start."""
+    host = socket.gethostname()
+    try:
+        start = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return host, f"{host} {start} {Path('/proc/self/ns/pid').readlink()}"
+    except OSError:
+        return host, f"{host} {getnode():x}"
+
+
+def _started(pid: int) -> str:
+    """Return when a process was started, as Linux says it; empty elsewhere, or if the process has ended."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "" if fields[0] in "ZX" else fields[19]
+    except OSError:
+        return ""
+
+
+def _runs(pid: int, started: str) -> bool:
+    """Whether a process still runs: there is one of this number, and it is the same."""
+    foreign = False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # another user's, of whom the system may say nothing
+        foreign = True
+    seen = _started(pid)
+    return seen == started or (foreign and not seen)
