@@ -23,8 +23,7 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from fsstore.combine.checking import undecodable, verify_targets
-from fsstore.combine.combined import Combined, CombinedSaving, dataset_at
+from fsstore.combine.combined import Combined, CombinedSaving, dataset_at, undecodable, verify_targets
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError

@@ -1,23 +1,34 @@
-"""Combining many files into one dataset: scanned once each, placed by their coordinates, put together by arithmetic.
+"""Many files as one dataset: each is scanned once, placed by its coordinates, and put together by arithmetic.
 
-Files become columns (`scan`), columns become one dataset (`assembly`), and that is a value that is saved, read and
-added to (`combined`, `verbs`).  Where files differ, arrays become layers instead of wrong numbers.
+Files become columns, columns become one dataset, and the dataset is a value that is saved, read and added to.  Where
+files differ, arrays become layers instead of wrong numbers: a *virtual dataset* (mosaic) is one document that shows
+the files as one zarr hierarchy.  Users reach all of it through `fsstore.references` and the command line.
 
-* `agreement`: whether files hold the same values where several hold the same part of a variable
-* `assembly`: from a batch of files to the whole: each variable put together as far as files agree
-* `checking`: sets and datasets against their files: there, long enough, unchanged, and decodable
-* `combined`: what combining makes: to be read, looked into, checked, moved and saved
-* `coordinates`: coordinates of files that are in no variable: given, or told by names and attributes
-* `differ`: how the forms of one variable differ, and how its values are to be decoded
-* `layers`: arrays of pieces: sources for files that are encoded alike, and where each file lies
-* `naming`: variables under other names, left out, or made coordinates
-* `new_axis`: variables of files that have no dimension of the name: each file becomes one step of a new one
-* `order`: where files lie along a dimension: coordinates sorted, and gaps, overlaps and doubles found
-* `repeated`: variables that do not grow and differ between files, repeated along a dimension
-* `report`: what combining says of itself
-* `times`: times of all files as those of the whole
-* `tuning`: the numbers that tune it, each with what it trades
-* `unit_change`: changes between units that are multiples of each other, or shifted
-* `verbs`: combining, adding files to a saved dataset, replacing and dropping them, and checking whether they changed
-* `whole`: making the tables of the whole
+Scanning files into columns:
+
+* `calendar`: times of the CF conventions as integers, and changes between units
+* `facts`: what is known of many files, as columns, and how batches become one
+* `source_file`: one file: documents, references, the bytes of its chunks, fingerprints of its values
+* `scanning`: scanning files into a batch
+* `many`: scanning many files on an executor, with a journal
+
+Putting columns together:
+
+* `agreement`: how files differ: in form, in decoding, in values that several of them hold
+* `order`: where files lie along a dimension: gaps, overlaps and doubles found, times made comparable
+* `layers`: tables of references for files that are alike, layers of pieces for others
+* `assembly`: from a batch of files to the whole
+* `report`: the report of combining: what was found, what was left out, and why
+
+The virtual dataset:
+
+* `mosaic`: the dataset as a value
+* `mosaic_document`: its document, saved and replaced in one step
+* `mosaic_stored`: the stored forms, parquet and JSON
+* `mosaic_driver`: the key-value store that shows it
+
+The verbs:
+
+* `combined`: the result of combining: read, inspected, checked, moved and saved
+* `verbs`: combine, append, replace, drop, and ask which files changed
 """

@@ -1,27 +1,242 @@
-"""Whether files agree in values: in a variable that does not grow, and where several hold the same part of one.
-
-One of the files that hold the same part is used, so all must hold the same values.  These are compared as stored,
-by values that the scan has kept or by their fingerprints, and so are the attributes that say what they mean.
-"""
+"""How files differ: in the form of a variable, in its decoding, and in values that several of them hold."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from fsstore.combine.differ import MEANING, Compared, said_of
-from fsstore.combine.report import grouped
-from fsstore.combine.scan.calendar import is_time
-from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
-from fsstore.combine.unit_change import unit_change
-from fsstore.mosaic.fingerprint import fingerprint_of
+from fsstore.combine.calendar import is_time, unit_change
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.mosaic import Decoding, attributes_decoding
+from fsstore.combine.report import Difference, grouped
+from fsstore.combine.source_file import fingerprint_of
+from fsstore.driver.chunked import ZARR2, ZARR3
+from fsstore.errors import StoreError
+from fsstore.format.contract import decode_stored
+from fsstore.format.field import WHOLE
+from fsstore.format.missing_value import MARK, mark_of
+from fsstore.values.attribute_types import ATTRIBUTE_TYPES
 
-__all__ = ["Sharing", "holds_values", "same_values", "shared_obstacle", "sharing", "static_obstacle"]
+__all__ = [
+    "Compared",
+    "MEANING",
+    "OF_PACKED",
+    "PACKING",
+    "Sharing",
+    "compare",
+    "decoding_of",
+    "holds_values",
+    "meaning",
+    "minority",
+    "said_of",
+    "same_values",
+    "shared_obstacle",
+    "sharing",
+    "static_obstacle",
+    "stored_types",
+]
+
+
+# How the forms of one variable differ: in what, whether it can be reconciled, and how values are to be
+# decoded.
+
+
+PACKING = ("scale_factor", "add_offset", ATTRIBUTE_TYPES, "_FillValue", "missing_value", "_Unsigned")
+"""Attributes that say how stored values are unpacked; pieces are unpacked by their own."""
+
+OF_PACKED = (*PACKING, "valid_min", "valid_max", "valid_range", "actual_range")
+"""Attributes that are no longer true of values that are unpacked."""
+
+MEANING = (*PACKING, "units", "calendar", "dtype", "positive", "_Encoding")
+"""Attributes that say what stored values mean."""
+_NAMES = {"dtype": "type", "data_type": "type", "chunks": "chunk grid", "chunk_grid": "chunk grid"}
+_CODECS = ("filters", "compressor", "codecs")
+_LONGEST = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """The forms of a variable, in order of their first file.
+
+    `encodings` and `meanings` say which forms agree in each; `obstacle` is what cannot be reconciled, if anything.
+    """
+
+    forms: tuple[int, ...]
+    encodings: tuple[int, ...]
+    meanings: tuple[int, ...]
+    differences: tuple[Difference, ...]
+    missing: bool
+    obstacle: str = ""
+
+    @property
+    def agrees(self) -> bool:
+        """Whether one array of references can hold all of it."""
+        return len(set(self.encodings)) == 1 and len(set(self.meanings)) == 1 and not self.obstacle
+
+
+def stored_types(forms: Mapping[int, Form]) -> dict[int, np.dtype[Any]]:
+    """Return the types of stored values; thousands of forms that differ in attributes alone have one document."""
+    known: dict[tuple[int, str], np.dtype[Any]] = {}
+    for form in forms.values():
+        if (form.version, form.document) not in known:
+            kind = ZARR2 if form.version == 2 else ZARR3
+            document = form.document_for(form.shape)
+            array = decode_stored(kind.format, document, {WHOLE: True})
+            known[form.version, form.document] = array.dtype.numpy_dtype
+    return {number: known[form.version, form.document] for number, form in forms.items()}
+
+
+def compare(batch: FileBatch, path: str, growing: Set[str], *, is_placed: bool = False) -> Compared:
+    """Return how the forms of a variable differ.
+
+    Sizes of dimensions that are `growing` may differ, and all that is encoded may of a variable whose values are known
+    (`is_placed`): it is written anew.
+    """
+    columns = batch.variables[path]
+    forms = [number for number in dict.fromkeys(columns.form.tolist()) if number != NONE]
+    listed = [batch.forms[number] for number in forms]
+    encodings = _numbers([_encoding(form, growing) for form in listed])
+    meanings = _numbers([meaning(form) for form in listed])
+    differences = _differences(batch, columns, dict(zip(forms, listed, strict=True)), growing)
+    obstacle = "" if is_placed else _obstacle(listed, growing)
+    return Compared(
+        tuple(forms), encodings, meanings, differences, bool((columns.form == NONE).any()), obstacle
+    )
+
+
+def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
+    known: dict[Any, int] = {}
+    return tuple(known.setdefault(value, len(known)) for value in values)
+
+
+def _sizes(form: Form, growing: Set[str]) -> dict[str, int]:
+    return {dim: size for dim, size in zip(form.dims, form.shape, strict=True) if dim not in growing}
+
+
+def _encoding(form: Form, growing: Set[str]) -> tuple[Any, ...]:
+    return form.version, form.document, form.dims, tuple(_sizes(form, growing).items())
+
+
+def meaning(form: Form) -> str:
+    """Return what attributes say of what stored values mean, as a text."""
+    said = {name: said_of(form, name) for name in MEANING if name in form.attrs}
+    return json.dumps({name: value for name, value in said.items() if value is not None}, sort_keys=True)
+
+
+def said_of(form: Form, name: str) -> Any:
+    """Return an attribute that says what stored values mean, None if it says nothing: NaN is missing, marked or not.
+
+    Marks are the same in every version of zarr, whether they are told as numbers or in base64.
+    """
+    value = form.attrs.get(name)
+    if name != MARK or not isinstance(value, str | float):
+        return value
+    mark = mark_of(form.attrs, np.dtype("f8"), form.version)
+    if mark is None:
+        return value
+    return None if np.isnan(mark) else float(mark)
+
+
+def _obstacle(forms: Sequence[Form], growing: Set[str]) -> str:
+    """Return why the forms of a variable cannot be parts of one array."""
+    first = forms[0]
+    for form in forms[1:]:
+        if form.dims != first.dims:
+            return f"dimensions {first.dims} and {form.dims}"
+        if _sizes(form, growing) != _sizes(first, growing):
+            return f"dimension sizes {_sizes(first, growing)} and {_sizes(form, growing)}"
+        one, other = str(first.attrs.get("units", "")), str(form.attrs.get("units", ""))
+        if not is_time(first.attrs) and not is_time(form.attrs) and unit_change(other, one) is None:
+            return f"units {one!r} and {other!r}, between which no conversion is known"
+        if is_time(first.attrs) != is_time(form.attrs) or (is_time(first.attrs) and one != other):
+            return f"units {one!r} and {other!r} of a variable too large to be converted"
+        for name in ("positive", "dtype", "calendar"):
+            if first.attrs.get(name) != form.attrs.get(name):
+                return f"attribute {name!r}: {first.attrs.get(name)!r} and {form.attrs.get(name)!r}"
+    return ""
+
+
+def _differences(
+    batch: FileBatch, columns: VariableColumns, forms: Mapping[int, Form], growing: Set[str]
+) -> tuple[Difference, ...]:
+    said = {number: _said(form, growing) for number, form in forms.items()}
+    names = dict.fromkeys(name for each in said.values() for name in each)
+    urls: list[str] = []
+    out = []
+    for name in names:
+        values = {number: each.get(name, "none") for number, each in said.items()}
+        if len(set(values.values())) > 1:
+            urls = urls or [fact.url for fact in batch.files]
+            pairs = [
+                (url, values[form])
+                for url, form in zip(urls, columns.form.tolist(), strict=True)
+                if form != NONE
+            ]
+            out.append(grouped(name, [url for url, _ in pairs], [value for _, value in pairs]))
+    if (columns.form == NONE).any():
+        urls = urls or [fact.url for fact in batch.files]
+        there = ["missing" if form == NONE else "present" for form in columns.form.tolist()]
+        out.append(grouped("missing variable", urls, there))
+    return tuple(out)
+
+
+def _said(form: Form, growing: Set[str]) -> dict[str, str]:
+    """Return everything a form says, as short texts by what a report calls it."""
+    said: dict[str, str] = {}
+    codecs = {name: form.parsed[name] for name in _CODECS if form.parsed.get(name)}
+    said["codec"] = _short(codecs)
+    for name, value in form.parsed.items():
+        if name not in _CODECS and name not in ("zarr_format", "node_type", "dimension_names"):
+            said[_NAMES.get(name, name.replace("_", " "))] = _short(value)
+    said["dimensions"] = ", ".join(form.dims)
+    said["dimension size"] = _short(_sizes(form, growing))
+    for name, value in form.attrs.items():
+        if name != "_ARRAY_DIMENSIONS":
+            said[f"attribute {name}"] = _short(value)
+    return said
+
+
+def _short(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 3] + "..."
+
+
+def decoding_of(form: Form, stored: np.dtype[Any], wanted: str) -> Decoding:
+    """Return how a piece of this form is decoded to the units `wanted`; raises `StoreError` if that cannot be."""
+    try:
+        found = attributes_decoding(form.attrs, stored)
+    except ValueError as error:
+        raise StoreError(f"An attribute for unpacking is no number: {error}") from error
+    change = unit_change(str(form.attrs.get("units", "")), wanted)
+    if change is None or change == (1.0, 0.0):
+        return found
+    floats = found.floats or ("<f4" if stored.kind == "f" and stored.itemsize <= 4 else "<f8")
+    return Decoding(floats, found.unsigned, found.missing, found.scale, found.offset, change[0], change[1])
+
+
+def minority(batch: FileBatch, growing: Set[str], placed: Set[str]) -> dict[str, str]:
+    """Return the files that differ from most others in how a variable is stored or meant, and in what."""
+    out: dict[str, str] = {}
+    for path, columns in batch.variables.items():
+        if path in placed:
+            continue
+        keys = {
+            number: (_encoding(batch.forms[number], growing), meaning(batch.forms[number]))
+            for number in set(columns.form.tolist())
+            if number != NONE
+        }
+        each = [keys.get(form) for form in columns.form.tolist()]
+        usual, _ = Counter(each).most_common(1)[0]
+        for fact, key in zip(batch.files, each, strict=True):
+            if key != usual:
+                what = "lacks" if key is None else "has" if usual is None else "differs in"
+                out.setdefault(fact.url, f'it {what} the variable "{path}"')
+    return out
 
 
 def same_values(batch: FileBatch, columns: VariableColumns) -> Ints:

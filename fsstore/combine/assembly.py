@@ -1,51 +1,181 @@
-"""From a batch of files to the whole: files placed along dimensions, each variable put together as far as they agree.
+"""From a batch of files to the whole: each variable is put together as far as the files agree.
 
-A variable becomes references where all files agree in how it is stored and meant, and the ends of files fall between
-chunks; values where it places files or tells times; layers where neither is so.  A fact that could only be guessed is
-an error that names the files.  Nothing here reads or writes.
-"""
+Variables without the dimension become steps of a new one; those that differ between files are repeated along it."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from fsstore.combine.agreement import (
+    OF_PACKED,
+    Compared,
     Sharing,
+    compare,
     holds_values,
+    meaning,
+    minority,
+    said_of,
     same_values,
     shared_obstacle,
     sharing,
     static_obstacle,
 )
-from fsstore.combine.differ import Compared, compare, minority, said_of
-from fsstore.combine.layers import FilePlaces, put_layered
-from fsstore.combine.new_axis import with_new_axes
+from fsstore.combine.calendar import encode_times, is_time, parse_units
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.layers import FilePlaces, WholeTables, placed_rows, put_layered
+from fsstore.combine.mosaic import Mosaic
 from fsstore.combine.order import (
     DimensionOrder,
+    FileTimes,
     OnOverlap,
+    WholeTimes,
     cells,
+    coordinate_path,
     extents,
     one_file_a_place,
     order_along,
 )
-from fsstore.combine.repeated import attributes_and_values, with_repeated
 from fsstore.combine.report import ArrayReport, CombineError, CombineReport
-from fsstore.combine.scan.calendar import encode_times, is_time, parse_units
-from fsstore.combine.scan.facts import NONE, FileBatch, Form, Ints, VariableColumns
-from fsstore.combine.times import FileTimes, WholeTimes
-from fsstore.combine.whole import WholeTables, placed_rows
 from fsstore.errors import StoreError
-from fsstore.mosaic.value import Mosaic
+from fsstore.values.json_value import quote
 
-__all__ = ["OnDifference", "Wishes", "assemble"]
+__all__ = ["OnDifference", "Wishes", "assemble", "attributes_and_values", "with_new_axes", "with_repeated"]
+
+
+# Variables of files that have no dimension of the name: each file becomes one step of a new one.
+
+
+_BOUND_TO_AXES = ("transpose", "sharding_indexed", "reshape", "vlen-utf8", "vlen-bytes")
+_LABELS = "_ARRAY_DIMENSIONS"
+
+
+def with_new_axes(batch: FileBatch, dims: Set[str]) -> FileBatch:
+    """Return the batch with `dims`, which no file has, as first dimensions of what differs between files.
+
+    Coordinates of other dimensions stay, and so does what is equal in all files, as far as its values are known.
+    """
+    if not dims:
+        return batch
+    forms, values = list(batch.forms), list(batch.values)
+    variables, placing = dict(batch.variables), {coordinate_path(batch, dim) for dim in dims}
+    for path, columns in batch.variables.items():
+        name = path.rpartition("/")[2]
+        used = [number for number in dict.fromkeys(columns.form.tolist()) if number != NONE]
+        if path in placing or any(forms[number].dims == (name,) for number in used):
+            continue
+        known = columns.value[columns.form != NONE]
+        meanings = {meaning(forms[number]) for number in used}
+        if (known != NONE).all() and len(set(known.tolist())) == 1 and len(meanings) == 1:
+            continue
+        table = np.full(len(forms) + 1, NONE, np.int64)
+        for number in used:
+            forms.append(_extended(path, forms[number], sorted(dims)))
+            table[number] = len(forms) - 1
+        table[-1] = NONE
+        value = _with_values(batch, columns, values, len(dims))
+        variables[path] = replace(columns, form=table[columns.form], value=value)
+    return replace(batch, forms=forms, values=values, variables=variables)
+
+
+def _with_values(batch: FileBatch, columns: VariableColumns, values: list[Any], more: int) -> Ints:
+    """Return the column of values of a variable that has more dimensions; `values` gets them, or their fingerprints."""
+    known: dict[tuple[int, int], int] = {}
+    out = columns.value.copy()
+    for at in np.flatnonzero((columns.value != NONE) & (columns.form != NONE)).tolist():
+        pair = int(columns.value[at]), int(columns.form[at])
+        if pair not in known:
+            value, shape = batch.values[pair[0]], batch.forms[pair[1]].shape
+            known[pair] = len(values)
+            values.append(value.reshape((1,) * more + shape) if value.shape == shape else value)
+        out[at] = known[pair]
+    return out
+
+
+def _extended(path: str, form: Form, dims: list[str]) -> Form:
+    parsed = json.loads(form.document)
+    ones = [1] * len(dims)
+    if form.version == 3:
+        if any(each.get("name") in _BOUND_TO_AXES for each in parsed.get("codecs", ())):
+            raise CombineError(f'The codecs of "{path}" do not allow a new dimension')
+        inner = parsed["chunk_grid"]["configuration"]
+        inner["chunk_shape"] = [*ones, *inner["chunk_shape"]]
+        parsed["dimension_names"] = [*dims, *form.dims]
+    else:
+        parsed["chunks"] = [*ones, *parsed["chunks"]]
+    attributes = json.loads(form.attributes)
+    if _LABELS in attributes or form.version == 2:
+        attributes[_LABELS] = [*dims, *form.dims]
+    text = json.dumps(parsed, sort_keys=True, separators=(",", ":"))
+    said = json.dumps(attributes, separators=(",", ":"))
+    return Form(form.version, text, (*ones, *form.shape), (*dims, *form.dims), said)
+
+
+# Variables that do not grow and differ between files, such as when each was made: repeated along a
+# dimension.
+
+
+def with_repeated(batch: FileBatch, along: Mapping[str, str]) -> FileBatch:
+    """Return the batch in which variables have a dimension more, each file's value repeated for its steps of it."""
+    forms, values, variables = list(batch.forms), list(batch.values), dict(batch.variables)
+    for path, dim in along.items():
+        columns = variables.get(path)
+        if columns is None:
+            raise CombineError(
+                f"There is no variable {quote(path)}; there are {', '.join(map(quote, variables))}"
+            )
+        used = {forms[number] for number in set(columns.form.tolist()) if number != NONE}
+        if all(dim in form.dims for form in used):
+            continue
+        if not holds_values(batch, columns):
+            raise CombineError(f"The variable {quote(path)} is too large to be repeated along {quote(dim)}")
+        sizes = np.maximum(extents(batch, dim), 1)
+        form, value = columns.form.copy(), columns.value.copy()
+        known: dict[tuple[int, int, int], tuple[int, int]] = {}
+        for at in np.flatnonzero(columns.form != NONE).tolist():
+            key = int(form[at]), int(value[at]), int(sizes[at])
+            if key not in known:
+                known[key] = len(forms), len(values)
+                forms.append(_repeated_form(forms[key[0]], dim, key[2]))
+                values.append(np.repeat(values[key[1]][None], key[2], axis=0))
+            form[at], value[at] = known[key]
+        variables[path] = replace(columns, form=form, value=value)
+    return replace(batch, forms=forms, values=values, variables=variables) if along else batch
+
+
+def _repeated_form(form: Form, dim: str, size: int) -> Form:
+    document, attributes = json.loads(form.document), json.loads(form.attributes)
+    dims = (dim, *form.dims)
+    if form.version == 3:
+        inner = document["chunk_grid"]["configuration"]
+        inner["chunk_shape"], document["dimension_names"] = [1, *inner["chunk_shape"]], list(dims)
+    else:
+        document["chunks"], attributes[_LABELS] = [1, *document["chunks"]], list(dims)
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return Form(form.version, text, (size, *form.shape), dims, json.dumps(attributes, separators=(",", ":")))
+
+
+def attributes_and_values(
+    batch: FileBatch, path: str, compared: Compared
+) -> tuple[dict[str, Any], dict[int, Any]]:
+    """Return the attributes of a variable whose values are known, and these by file, as they are stored or meant."""
+    columns, attributes = batch.variables[path], dict(batch.forms[compared.forms[0]].attrs)
+    have = np.flatnonzero(columns.form != NONE).tolist()
+    pairs = {at: (int(columns.value[at]), int(columns.form[at])) for at in have}
+    if len(set(compared.meanings)) == 1 and len(have) == len(columns.form):
+        return attributes, {at: batch.values[value] for at, (value, _) in pairs.items()}
+    if len({str(batch.forms[form].attrs.get("units", "")) for _, form in pairs.values()}) > 1:
+        raise CombineError(f"The variable {quote(path)} has several units, and is not repeated")
+    plain = {name: value for name, value in attributes.items() if name not in OF_PACKED}
+    return plain, {at: batch.decoded(*pair) for at, pair in pairs.items()}
+
 
 OnDifference = Literal["layer", "raise", "skip"]
-_LABELS = "_ARRAY_DIMENSIONS"
 
 
 @dataclass(frozen=True, slots=True)

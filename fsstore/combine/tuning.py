@@ -1,5 +1,7 @@
 """The numbers that tune combining files, each with what it trades."""
 
+KEYS_OF_A_PAGE = 4096  # of a listing that are made at once: columns of keys against memory
+FINGERPRINT_ELEMENTS = 2**16  # that are hashed at once: intermediate results stay in the cache of a processor
 # files whose size is asked together: requests in flight against the load on their server
 CHECKED_AT_ONCE = 64
 DOCUMENT_HEAD_BYTES = 256  # that tell whether a place holds a virtual dataset: one small request

@@ -1,46 +1,345 @@
-"""The verbs: `combine`, and what is done to a saved dataset: `append`, `replace`, `drop`, `changed_files`.
+"""The verbs for many files: combine, append, replace, drop, and ask which files changed.
 
-Changing a dataset scans new files only.  The document is written under the condition that it still is what was read:
-readers see the old extent or the new one, and of two writers at once the second does it again on top of the first.
-"""
+Before files are combined, variables are renamed or left out, and coordinates in no variable are given or derived."""
 
 from __future__ import annotations
 
+import json
+import re
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
+from dataclasses import replace as replaced
 from fnmatch import fnmatchcase
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
-from fsstore.combine.checking import changes
-from fsstore.combine.combined import Combined, document_bytes, moved_batch
-from fsstore.combine.coordinates import Coordinates, CoordinatesOf, with_given_of
-from fsstore.combine.naming import Naming
+from fsstore.combine.combined import Combined, changes, document_bytes, moved_batch
+from fsstore.combine.facts import NONE, FileBatch, Form, Ints, batch_of, joined, value_key
+from fsstore.combine.many import ScanMeans, scan_many, written_out
+from fsstore.combine.mosaic_document import load_mosaic, with_copied
+from fsstore.combine.mosaic_driver import mosaic_driver
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
-from fsstore.combine.scan.facts import FileBatch, joined
-from fsstore.combine.scan.many import ScanMeans, scan_many, written_out
-from fsstore.combine.scan.scan_columns import batch_of
-from fsstore.combine.scan.scanning import Wanted, place_of
+from fsstore.combine.scanning import Wanted, place_of
 from fsstore.combine.tuning import SAVE_ATTEMPTS
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
-from fsstore.mosaic.driver import mosaic_driver
-from fsstore.mosaic.saved import load_mosaic, with_copied
+from fsstore.reference.table.keys import check_key
 from fsstore.reference.target.location import beside
 from fsstore.reference.tools.relocation import moving
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 
-__all__ = ["append", "changed_files", "combine", "drop", "replace"]
+__all__ = [
+    "Coordinates",
+    "CoordinatesOf",
+    "Naming",
+    "append",
+    "changed_files",
+    "combine",
+    "drop",
+    "replace",
+    "with_given_of",
+]
+
+
+# Variables under other names, left out, or made coordinates.
+
+
+_NAMING = ("coordinates", "bounds", "climatology", "ancillary_variables", "grid_mapping")
+_LABELS = "_ARRAY_DIMENSIONS"
+
+
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """The names of variables in the whole; `coordinates` are those that readers are told to be coordinates."""
+
+    names: Mapping[str, str | None] = field(default_factory=dict)
+    coordinates: Sequence[str] = ()
+
+    @classmethod
+    def of_json(cls, names: Any, coordinates: Any) -> Naming:
+        """Return what is kept with a dataset; raises `StoreError` for what cannot be."""
+        names, coordinates = names or {}, coordinates or []
+        if not isinstance(names, dict) or not isinstance(coordinates, list):
+            raise StoreError("The dataset does not say what its variables are called in files")
+        texts = [*names, *coordinates, *(new for new in names.values() if new is not None)]
+        if not all(isinstance(each, str) for each in texts):
+            raise StoreError("The dataset does not say what its variables are called in files")
+        return cls(names, coordinates)
+
+    def in_files(self, dims: Sequence[str]) -> tuple[str, ...]:
+        """Return what dimensions of the whole are called in files."""
+        old = {_last(new): _last(path) for path, new in self.names.items() if new is not None}
+        return tuple(old.get(dim, dim) for dim in dims)
+
+    def apply(self, batch: FileBatch, *, are_all: bool = True) -> FileBatch:
+        """Return the batch with variables under their names; all that are named must be there if files `are_all`."""
+        missing = [name for name in self.names if name not in batch.variables]
+        if are_all and missing:
+            raise NotFoundError(
+                f"There is no variable {quote(missing[0])}; there are {', '.join(map(quote, batch.variables))}"
+            )
+        out: dict[str, Any] = {}
+        for path, columns in batch.variables.items():
+            new = self.names.get(path, path)
+            if new is None:
+                continue
+            if new in out or check_key(f"{new}/.zarray") is not None:
+                raise StoreError(f"{quote(path)} cannot be called {quote(new)}")
+            out[new] = columns
+        words = self._words(batch)
+        forms = [_renamed(form, words) for form in batch.forms] if words else batch.forms
+        groups = self._groups(replaced(batch, variables=out), words, are_all=are_all)
+        return replaced(batch, variables=out, forms=forms, groups=groups)
+
+    def _words(self, batch: FileBatch) -> dict[str, str]:
+        """Return the other names of variables, if they are no paths, and of dimensions that are called like them."""
+        renamed = {_last(path): _last(new) for path, new in self.names.items() if new is not None}
+        words = {old: new for old, new in renamed.items() if old != new}
+        dims = {dim for form in batch.forms for dim in form.dims}
+        for old, new in words.items():
+            if new in dims and old in dims:
+                raise StoreError(f"The dimension {quote(old)} cannot be called {quote(new)}, as another is")
+        return words
+
+    def _groups(
+        self, batch: FileBatch, words: Mapping[str, str], *, are_all: bool
+    ) -> dict[str, Mapping[str, Any]]:
+        groups: dict[str, Mapping[str, Any]] = {
+            path: _in_texts(dict(said), words) for path, said in batch.groups.items()
+        }
+        for path in self.coordinates:
+            if are_all and path not in batch.variables:
+                raise NotFoundError(
+                    f"There is no variable {quote(path)}; there are {', '.join(map(quote, batch.variables))}"
+                )
+            group, _, name = path.rpartition("/")
+            said = groups.setdefault(group, {})
+            listed = str(said.get("coordinates", "")).split()
+            groups[group] = {**said, "coordinates": " ".join(dict.fromkeys([*listed, name]))}
+        return groups
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+def _renamed(form: Form, words: Mapping[str, str]) -> Form:
+    """Return a form whose dimensions, and whose attributes that name variables, have the other names."""
+    parsed, attributes = json.loads(form.document), json.loads(form.attributes)
+    if isinstance(parsed.get("dimension_names"), list):
+        parsed["dimension_names"] = [words.get(dim, dim) for dim in parsed["dimension_names"]]
+    if isinstance(attributes.get(_LABELS), list):
+        attributes[_LABELS] = [words.get(dim, dim) for dim in attributes[_LABELS]]
+    text = json.dumps(parsed, sort_keys=True, separators=(",", ":"))
+    said = json.dumps(_in_texts(attributes, words), separators=(",", ":"))
+    return Form(form.version, text, form.shape, tuple(words.get(dim, dim) for dim in form.dims), said)
+
+
+def _in_texts(attributes: dict[str, Any], words: Mapping[str, str]) -> dict[str, Any]:
+    for name in _NAMING:
+        text = attributes.get(name)
+        if isinstance(text, str):
+            attributes[name] = " ".join(words.get(word, word) for word in text.split())
+    return attributes
+
+
+# Coordinates of files that are not in a variable of theirs: given one by one, told by their names or an
+# attribute.
+
+
+CoordinatesOf: TypeAlias = Sequence[Any] | re.Pattern[str] | str | Callable[[str], Any]
+"""How files tell their coordinate: a value each, a pattern of their URLs, `attr:name`, or a function of the URL."""
+
+_ATTRIBUTE = "attr:"
+_DATE = ("year", "month", "day", "hour", "minute", "second")
+_GIVEN = "given"
+
+
+@dataclass(frozen=True, slots=True)
+class Coordinates:
+    """Where files lie along dimensions, by rules or by values."""
+
+    rules: Mapping[str, CoordinatesOf]
+
+    @classmethod
+    def of(cls, coords: Mapping[str, CoordinatesOf] | None, dims: Sequence[str]) -> Coordinates:
+        """Return what a caller asks for; raises `CombineError` for what cannot be."""
+        for dim, rule in (coords or {}).items():
+            if dim not in dims:
+                raise CombineError(
+                    f"Coordinates are given for {quote(dim)}, along which files are not combined"
+                )
+            if isinstance(rule, str) and not rule.startswith(_ATTRIBUTE):
+                raise CombineError(
+                    f"Coordinates of {quote(dim)} are values, a compiled pattern, a function or "
+                    f'"attr:name", not {rule!r}'
+                )
+        return cls(dict(coords or {}))
+
+    @property
+    def attributes(self) -> list[str]:
+        """The attributes of files that are needed."""
+        found = [rule for rule in self.rules.values() if isinstance(rule, str)]
+        return [rule.removeprefix(_ATTRIBUTE) for rule in found]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what is kept with a dataset: rules that can be written down."""
+        return {dim: _rule_to_json(rule) for dim, rule in self.rules.items()}
+
+    def for_more(self, kept: Any, dims: Sequence[str], *, keeps: bool) -> Coordinates:
+        """Return the rules for files that are added: those that are kept with a dataset, and what is given now.
+
+        Raises `CombineError` if the others were given by value, and those of the new files are not; files that are
+        scanned again keep theirs (`keeps`).
+        """
+        rules = dict(self.rules)
+        for dim, rule in (kept if isinstance(kept, Mapping) else {}).items():
+            if dim in rules or (keeps and rule == _GIVEN):
+                continue
+            if rule == _GIVEN:
+                raise CombineError(
+                    f"Coordinates of {quote(dim)} were given; give those of the new files as `coords`"
+                )
+            rules[dim] = _rule_of_json(rule)
+        for dim in rules:
+            if not isinstance(kept, Mapping) or dim not in kept:
+                raise CombineError(f"The files of the dataset have coordinates of {quote(dim)} of their own")
+        return Coordinates.of(rules, dims)
+
+    def put(self, batch: FileBatch, urls: Sequence[str]) -> FileBatch:
+        """Return the batch with the coordinates of its files; `urls` are all that were to be scanned, in order."""
+        values = list(batch.values)
+        known: dict[Any, int] = {}
+        given: dict[str, Ints] = {
+            name: column for name, column in batch.given.items() if not name.startswith(_ATTRIBUTE)
+        }
+        for dim, rule in self.rules.items():
+            column = []
+            for value in self._values(dim, rule, batch, urls):
+                key = value_key(value)
+                if key not in known:
+                    known[key] = len(values)
+                    values.append(value)
+                column.append(known[key])
+            given[dim] = np.array(column, np.int64)
+        return replaced(batch, values=values, given=given)
+
+    def _values(self, dim: str, rule: CoordinatesOf, batch: FileBatch, urls: Sequence[str]) -> list[Any]:
+        files = [fact.url for fact in batch.files]
+        if isinstance(rule, str):
+            said = [_said(batch, rule, at) for at in range(len(files))]
+            return _plain(dim, said, files)
+        if isinstance(rule, re.Pattern):
+            return _plain(dim, [_matched(dim, rule, url) for url in files], files)
+        if callable(rule):
+            return [_array(dim, rule(url), url) for url in files]
+        if len(rule) != len(urls):
+            raise CombineError(f"There are {len(rule)} coordinates of {quote(dim)} for {len(urls)} files")
+        of = {
+            url.rpartition("|")[0]: value for url, value in zip(urls, rule, strict=True)
+        }  # of scanned files
+        of.update(zip(urls, rule, strict=True))
+        return [_array(dim, of[url], url) for url in files]
+
+
+def with_given_of(batch: FileBatch, before: FileBatch) -> FileBatch:
+    """Return the batch of files that were scanned again, with the coordinates that were given for them before."""
+    at = {fact.url: number for number, fact in enumerate(before.files)}
+    values, given = list(batch.values), dict(batch.given)
+    for dim, column in before.given.items():
+        if dim not in given:
+            old = [int(column[at[fact.url]]) for fact in batch.files]
+            given[dim] = np.arange(len(old)) + len(values)
+            values += [before.values[value] for value in old]
+    return replaced(batch, values=values, given=given)
+
+
+def _said(batch: FileBatch, rule: str, at: int) -> Any:
+    number = int(batch.given[rule][at])
+    if number == NONE:
+        name = rule.removeprefix(_ATTRIBUTE)
+        raise CombineError(f"{batch.files[at].url} has no attribute {quote(name)}")
+    return batch.values[number].item()
+
+
+def _matched(dim: str, rule: re.Pattern[str], url: str) -> Any:
+    found = rule.search(url)
+    if found is None or not found.groups():
+        why = "has no group" if found else "does not fit"
+        raise CombineError(f"The pattern {rule.pattern!r} of {quote(dim)} {why} {url}")
+    named = found.groupdict()
+    if "year" not in named:
+        return found.group(1)
+    part = {name: int(named.get(name) or (1 if name in _DATE[:3] else 0)) for name in _DATE}
+    date = f"{part['year']:04d}-{part['month']:02d}-{part['day']:02d}"
+    text = f"{date}T{part['hour']:02d}:{part['minute']:02d}:{part['second']:02d}"
+    return _array(dim, np.datetime64(text, "s") if _is_time(text) else None, url)
+
+
+def _is_time(text: str) -> bool:
+    try:
+        return not np.isnat(np.datetime64(text, "s"))
+    except ValueError:
+        return False
+
+
+def _plain(dim: str, values: Sequence[Any], urls: Sequence[str]) -> list[Any]:
+    """Return coordinates that were told as texts: as numbers or times, if all of them are."""
+    if not all(isinstance(value, str) for value in values):
+        return [_array(dim, value, url) for value, url in zip(values, urls, strict=True)]
+    found: Sequence[Any] = values
+    for read in (int, float, _time):
+        try:
+            found = [read(value) for value in values]
+            break
+        except ValueError:
+            continue
+    return [_array(dim, value, url) for value, url in zip(found, urls, strict=True)]
+
+
+def _time(text: str) -> Any:
+    plain = text.strip().removesuffix("Z")
+    if not re.match(r"\d{4}-\d\d", plain):
+        raise ValueError(text)
+    return np.datetime64(plain, "s")
+
+
+def _array(dim: str, value: Any, url: str) -> Any:
+    found = np.atleast_1d(np.asarray(value))
+    if found.dtype.kind not in "biufMSU" or found.ndim != 1:
+        raise CombineError(f"The coordinate of {quote(dim)} of {url} is no number, time or text: {value!r}")
+    return found
+
+
+def _rule_to_json(rule: CoordinatesOf) -> Any:
+    if isinstance(rule, str):
+        return rule
+    if isinstance(rule, re.Pattern) and isinstance(rule.pattern, str):
+        return {"pattern": rule.pattern, "flags": rule.flags & re.IGNORECASE.value}
+    return _GIVEN
+
+
+def _rule_of_json(value: Any) -> CoordinatesOf:
+    match value:
+        case str():
+            return value
+        case {"pattern": str(pattern), "flags": int(flags)}:
+            try:
+                return re.compile(pattern, flags & re.IGNORECASE.value)
+            except re.error as error:
+                raise StoreError(f"The pattern that is kept for coordinates is none: {error}") from error
+        case _:
+            raise StoreError("The dataset does not say where its coordinates come from")
 
 
 async def _here() -> KvPrefix:

@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.combine.mosaic import CellAxis, Decoding, FileFact, Layered, Mosaic, Pieces, PieceSource
+from fsstore.combine.mosaic_document import mosaic_of, stored_of
+from fsstore.combine.mosaic_stored import from_bytes, to_json, to_parquet
 from fsstore.errors import StoreError
-from fsstore.mosaic.decoding import Decoding
-from fsstore.mosaic.document import mosaic_of, stored_of
-from fsstore.mosaic.pieces import CellAxis, Pieces
-from fsstore.mosaic.stored import from_bytes, to_json, to_parquet
-from fsstore.mosaic.value import FileFact, Layered, Mosaic, PieceSource
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.table import Row, Rows, Table
 

@@ -14,7 +14,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.combine.scan import many
+from fsstore.combine import many
 
 sys.path.insert(0, str(Path(__file__).parent))
 

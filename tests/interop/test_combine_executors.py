@@ -17,8 +17,8 @@ import pytest
 import xarray as xr
 
 from fsstore import references
-from fsstore.combine.scan import many
-from fsstore.combine.scan.scanning import scan_files_here
+from fsstore.combine import many
+from fsstore.combine.scanning import scan_files_here
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -153,7 +153,7 @@ def test_a_file_that_kills_its_worker_is_named(client, made, tmp_path, monkeypat
 SCRIPT = """
     import sys
     from fsstore import references
-    from fsstore.combine.scan import many
+    from fsstore.combine import many
 
     plain = many.scan_files_here
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsstore import references
-from fsstore.combine.scan.calendar import encode_times, instants, parse_units
+from fsstore.combine.calendar import encode_times, instants, parse_units
 
 DAY = np.timedelta64(1, "D")
 

@@ -17,12 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fsstore import references
-from fsstore.combine.scan import many
-from fsstore.combine.scan.facts import FileBatch, joined
-from fsstore.combine.scan.packing import packed, unpacked
-from fsstore.combine.scan.parts import ScanPart, ScanParts, merged, merged_bytes
-from fsstore.combine.scan.scan_columns import batch_columns
-from fsstore.combine.scan.scanning import Wanted, scan_files_here
+from fsstore.combine import many
+from fsstore.combine.facts import FileBatch, batch_columns, joined
+from fsstore.combine.many import ScanPart, ScanParts, merged, merged_bytes, packed, unpacked
+from fsstore.combine.scanning import Wanted, scan_files_here
 from fsstore.errors import JsonError, StoreError
 
 sys.path.insert(0, str(Path(__file__).parent))

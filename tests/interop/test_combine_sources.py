@@ -105,7 +105,7 @@ _WIDE = """
 import json, pathlib, resource, sys, time
 from fsstore import references
 from fsstore.combine import verbs
-from fsstore.combine.scan import many
+from fsstore.combine import many
 
 def resident():
     return int(pathlib.Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()

@@ -10,8 +10,8 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.combine.scan import file_values
-from fsstore.mosaic.fingerprint import Fingerprint, fingerprint_of
+from fsstore.combine import source_file
+from fsstore.combine.source_file import Fingerprint, fingerprint_of
 
 ROUGH = np.random.default_rng(5).normal(size=(512, 512)).astype("f4")  # 1 MB
 ENCODINGS = {
@@ -128,7 +128,7 @@ def test_chunks_that_are_not_there_are_fill_values(tmp_path, fill):
 
 def test_a_new_dimension_reads_no_data(tmp_path, monkeypatch):
     """Where files become steps of a dimension that none has, large variables grow and are not read through."""
-    monkeypatch.setattr(file_values, "Fingerprint", None)
+    monkeypatch.setattr(source_file, "Fingerprint", None)
     for number in range(2):
         xr.Dataset({"height": (("y", "x"), ROUGH + number)}).to_netcdf(tmp_path / f"{number}.nc")
     report = references.combine(str(tmp_path / "?.nc"), "run", coords={"run": [1, 2]}, dry_run=True).result()

@@ -21,6 +21,8 @@ from fsstore.codec.zarr3.endian import BytesCodec
 from fsstore.codec.zarr3.transpose import TransposeCodec
 from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
 from fsstore.codec.zarr3.zstd import ZstdCodec
+from fsstore.combine.mosaic_driver import KIND as MOSAIC
+from fsstore.combine.mosaic_driver import MosaicDriver
 from fsstore.driver.array import KIND as ARRAY
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.auto import KIND as AUTO
@@ -54,8 +56,6 @@ from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
 from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
 from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
-from fsstore.mosaic.driver import MosaicDriver
-from fsstore.mosaic.kind import KIND as MOSAIC
 from fsstore.ocdbt.driver import OcdbtDriver
 from fsstore.ocdbt.kind import KIND as OCDBT
 from fsstore.reference.driver import ReferenceDriver

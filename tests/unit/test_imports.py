@@ -88,8 +88,6 @@ PACKAGES: tuple[str, ...] = (
     "arrays",
     "view",  # shows arrays as keys: a store to those above it, a user of drivers below
     "filesystem",
-    "mosaic",
-    "combine.scan",
     "combine",
     "references",
     "dataset",
@@ -131,7 +129,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "zfpy": ("codec.numcodecs.numeric_v2", "codec.extension.zfp", "codec.extension.zfp_expert"),
     "zlib_ng": ("codec",),
     "google_crc32c": ("codec", "kvstore", "ocdbt"),
-    "pyarrow": ("reference", "mosaic.stored"),
+    "pyarrow": ("reference", "combine.mosaic_stored"),
     "fastparquet": ("reference",),
     "obstore": ("kvstore",),
     "aiohttp": ("kvstore.client.web", "reference.target.held_client"),

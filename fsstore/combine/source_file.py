@@ -1,23 +1,31 @@
-"""One file as combining sees it: documents, references of its arrays, and the bytes of chunks that are wanted now.
+"""One file of many: its documents and references, the bytes of its chunks, and the values of its variables.
 
-Files of scanned formats are read by their scanner, without a store around it.  Everything else that shows zarr keys
-(a zarr hierarchy, a reference set, a snapshot) is listed: its chunks are whole values, or what its references say.
-"""
+Large variables are compared by a fingerprint, without keeping their values."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from fsstore.combine.scan.facts import Ints
-from fsstore.combine.tuning import FORMAT_HEAD_BYTES, OPEN_ATTEMPTS, PAST_BLOCKS_BYTES
+from fsstore.combine.facts import Ints
+from fsstore.combine.mosaic import FileFact
+from fsstore.combine.tuning import (
+    FINGERPRINT_BYTES,
+    FINGERPRINT_CHUNKS,
+    FORMAT_HEAD_BYTES,
+    OPEN_ATTEMPTS,
+    PAST_BLOCKS_BYTES,
+)
 from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError, StoreError
+from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.mosaic.value import FileFact
+from fsstore.combine.tuning import FINGERPRINT_ELEMENTS
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.load import Reading, load
 from fsstore.reference.state.refset import TableSet
@@ -25,6 +33,7 @@ from fsstore.reference.state.set_state import State
 from fsstore.reference.table.grid import Grid, grid_of, is_document
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.reference.target.location import beside
+from fsstore.runtime import execution
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileScanner
 from fsstore.scan.driver import ScanDriver
@@ -33,7 +42,21 @@ from fsstore.values import registry
 from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads
 
-__all__ = ["ArrayReferences", "ElsewhereError", "SourceFile", "open_source"]
+__all__ = [
+    "ArrayReferences",
+    "ElsewhereError",
+    "Fingerprint",
+    "SourceFile",
+    "fingerprint_in",
+    "fingerprint_of",
+    "open_source",
+    "whole_of",
+]
+
+
+# One file as combining sees it: documents, references of its arrays, and the bytes of chunks that are
+# wanted now.
+
 
 _PARSED = ".zarray"
 
@@ -280,3 +303,193 @@ async def _hierarchy(url: str, place: KvPrefix) -> SourceFile | None:
     table = Table(urls, inline, names, Rows.of(rows))
     state = State(TableSet(table))
     return await ListedSource(FileFact(url), state, await beside(place), kind=place.driver.id).listed()
+
+
+# Fingerprints of values: whether large arrays of different files are equal, without keeping either.
+
+
+Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
+
+_EXACT = 2.0**53
+_SEEDS = (np.uint64(0x8A5CD789635D2DFF), np.uint64(0x121FD2155C472F96))
+_STEP, _ONE, _TWO = map(np.uint64, (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
+_FIRST, _SECOND, _THIRD = map(np.uint64, (30, 27, 31))
+_NAN = np.array(np.nan).view(np.uint64)
+
+
+class Fingerprint:
+    """The fingerprint of an array of this shape and type, to which parts are added in any order, each once."""
+
+    def __init__(self, shape: Sequence[int], dtype: np.dtype[Any]) -> None:
+        self._shape = tuple(shape)
+        self._sums = np.zeros(2, np.uint64)
+        if dtype.kind in "mM":  # their numbers mean something only with the unit
+            unit = hashlib.blake2b(dtype.newbyteorder("<").str.encode(), digest_size=16).digest()
+            self._sums += np.frombuffer(unit, "<u8")
+
+    def add(self, origin: Sequence[int], values: Any) -> None:
+        """Add the values that stand at `origin`."""
+        flat = np.ascontiguousarray(values).reshape(-1)
+        for start in range(0, flat.size, FINGERPRINT_ELEMENTS):
+            words = _words(flat[start : start + FINGERPRINT_ELEMENTS])
+            self._add(origin, values.shape, start, words)
+
+    def add_fill(self, origin: Sequence[int], shape: Sequence[int], fill: Any) -> None:
+        """Add a part of this shape that is all `fill`."""
+        word = _words(np.asarray(fill).reshape(1))
+        count = math.prod(shape)
+        for start in range(0, count if word[0] else 0, FINGERPRINT_ELEMENTS):
+            self._add(origin, shape, start, np.repeat(word, min(FINGERPRINT_ELEMENTS, count - start)))
+
+    @staticmethod
+    def counts(fill: Any, dtype: np.dtype[Any]) -> bool:
+        """Return whether parts that are all `fill` change a fingerprint."""
+        return bool(_words(np.asarray(fill, dtype).reshape(1))[0])
+
+    def _add(self, origin: Sequence[int], shape: Sequence[int], start: int, words: Words) -> None:
+        rest: Any = np.arange(start, start + len(words), dtype=np.uint64)
+        place, stride = np.zeros(len(words), np.uint64), 1
+        for size, whole, first in zip(reversed(shape), reversed(self._shape), reversed(origin), strict=True):
+            rest, coord = np.divmod(rest, np.uint64(size))
+            place += (coord + np.uint64(first)) * np.uint64(stride % 2**64)
+            stride *= whole
+        there = words != 0
+        for number, seed in enumerate(_SEEDS):
+            mixed = _mixed(_mixed(place * _STEP + seed) + words)
+            self._sums[number : number + 1] += mixed[there].sum(dtype=np.uint64)  # of arrays, which wrap
+
+    def value(self) -> Words:
+        """Return the fingerprint: two numbers."""
+        return self._sums.astype("<u8")
+
+
+def fingerprint_of(values: Any) -> Words:
+    """Return the fingerprint of values that are all there."""
+    found = Fingerprint(values.shape, values.dtype)
+    found.add((0,) * values.ndim, values)
+    return found.value()
+
+
+def _mixed(words: Words) -> Words:
+    """Return words each bit of which depends on all bits of the given ones."""
+    words = (words ^ words >> _FIRST) * _ONE
+    words = (words ^ words >> _SECOND) * _TWO
+    return words ^ words >> _THIRD
+
+
+def _words(flat: Any) -> Words:
+    """Return a word for each value: equal ones for equal values, whatever their type of number."""
+    kind, size = flat.dtype.kind, flat.dtype.itemsize
+    if kind in "biu":
+        floats = flat.astype(np.float64)
+        if size < 8:
+            return _of_floats(floats)
+        signed = np.where(flat < 0, _STEP, np.uint64(0))
+        return np.where(np.abs(floats) < _EXACT, _of_floats(floats), _mixed(flat.astype(np.uint64) ^ signed))
+    if kind == "f" and size <= 8:
+        return _of_floats(flat.astype(np.float64))
+    if kind == "c" and size <= 16:
+        real, imaginary = _of_floats(flat.real.astype(np.float64)), _of_floats(flat.imag.astype(np.float64))
+        return np.where(imaginary != 0, _mixed(imaginary + _STEP) + real, real)
+    if kind == "O":
+        return np.array([_of_object(each) for each in flat.tolist()], np.uint64)
+    return _of_bytes(flat)
+
+
+def _of_floats(floats: Any) -> Words:
+    return np.where(np.isnan(floats), _NAN, (floats + 0.0).view(np.uint64))
+
+
+def _of_object(value: Any) -> int:
+    data = value if isinstance(value, bytes) else str(value).encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little") if data else 0
+
+
+def _of_bytes(flat: Any) -> Words:
+    plain = np.ascontiguousarray(flat.astype(flat.dtype.newbyteorder("<"), copy=False))
+    size = plain.dtype.itemsize
+    padded = np.zeros((len(plain), -(-size // 8) * 8), np.uint8)
+    padded[:, :size] = np.frombuffer(plain.tobytes(), np.uint8).reshape(len(plain), size)
+    out = np.zeros(len(plain), np.uint64)
+    for number, column in enumerate(padded.view("<u8").T):
+        word = column.astype(np.uint64)
+        out = np.where(word != 0, _mixed(out + word + np.uint64(number + 1)), out)
+    return out
+
+
+_MOST_FILL = 2**28  # elements of chunks that are not there, of a fill value other than zero
+
+
+async def whole_of(array: ChunkedArray, path: str, source: SourceFile, found: ArrayReferences) -> Any:
+    """Return the values of a variable."""
+    return _whole(array, source.grids[path].shape, found, await source.chunks(path, found))
+
+
+async def fingerprint_in(array: ChunkedArray, path: str, source: SourceFile, found: ArrayReferences) -> Any:
+    """Return the fingerprint of a variable; None where its values cannot be compared."""
+    grid, out = source.grids[path].shape, Fingerprint(array.shape, array.model.dtype)
+    for at in _groups(found.rows.length):
+        some = ArrayReferences(found.number[at], found.rows.take(at), found.urls, found.inline)
+        try:
+            chunks = await source.chunks(path, some)
+        except ElsewhereError:
+            return None
+        await execution.offload(_add_chunks, out, array, grid, (some.number, chunks))
+    return out.value() if await execution.offload(_add_fill, out, array, grid, found.number) else None
+
+
+def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chunks: Sequence[Any]) -> Any:
+    """Return the values of an array, from all its chunks."""
+    out = np.full(array.shape, array.model.fill, array.model.dtype)
+    for number, data in zip(found.number.tolist(), chunks, strict=True):
+        values = array.model.chain.decode(data)
+        sides = _sides(array, grid, number)
+        inner = tuple(slice(0, side.stop - side.start) for side in sides)
+        out[sides] = values[inner]
+    return out.astype(str) if out.dtype.kind == "O" else out
+
+
+def _sides(array: ChunkedArray, grid: Sequence[int], number: int) -> tuple[slice, ...]:
+    """Return where a chunk lies, without what is outside the array."""
+    place = np.unravel_index(number, grid) if array.shape else ()
+    return tuple(
+        slice(int(at) * step, min((int(at) + 1) * step, size))
+        for at, step, size in zip(place, array.read_chunk, array.shape, strict=True)
+    )
+
+
+def _groups(lengths: Any) -> Iterator[slice]:
+    """Yield chunks that are read together: few bytes, or one chunk."""
+    start, held = 0, 0
+    for at, length in enumerate(lengths.tolist()):
+        size = max(length, FINGERPRINT_BYTES // FINGERPRINT_CHUNKS)
+        if at > start and held + size > FINGERPRINT_BYTES:
+            yield slice(start, at)
+            start, held = at, 0
+        held += size
+    if start < len(lengths):
+        yield slice(start, len(lengths))
+
+
+def _add_chunks(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], found: tuple[Any, Any]) -> None:
+    numbers, chunks = found
+    for number, data in zip(numbers.tolist(), chunks, strict=True):
+        sides = _sides(array, grid, number)
+        inner = tuple(slice(0, side.stop - side.start) for side in sides)
+        out.add([side.start for side in sides], array.model.chain.decode(data)[inner])
+
+
+def _add_fill(out: Fingerprint, array: ChunkedArray, grid: Sequence[int], present: Any) -> bool:
+    """Add the chunks that are not there; return whether that can be done within bounds."""
+    count, fill = math.prod(grid), array.model.fill
+    if len(present) == count or not Fingerprint.counts(fill, array.model.dtype):
+        return True
+    if math.prod(array.shape) > _MOST_FILL:
+        return False
+    there = np.zeros(count, np.bool_)
+    there[present] = True
+    for number in np.flatnonzero(~there).tolist():
+        sides = _sides(array, grid, number)
+        shape = [side.stop - side.start for side in sides]
+        out.add_fill([side.start for side in sides], shape, np.asarray(fill, array.model.dtype))
+    return True

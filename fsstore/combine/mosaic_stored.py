@@ -1,11 +1,4 @@
-"""The two stored forms of a virtual dataset: a header in JSON, and named columns.
-
-The JSON form holds both in one document that people can read.  The parquet form is one file of columns: each row is a
-column of the dataset, a list of integers, texts or byte strings; the first row is the header.  Columns that only
-adding files needs lie in row groups behind the others, and are not read to open the dataset.
-
-Both begin with a mark of their own: no reader of reference sets takes one for a set and reads fill values.
-"""
+"""The two stored forms of a virtual dataset, parquet and JSON, and how they are recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -19,9 +12,24 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, StoreError, UnimplementedError
+from fsstore.values.detection import Detection
 from fsstore.values.json_value import loads
 
-__all__ = ["MARK", "Column", "StoredColumns", "from_bytes", "is_mosaic", "to_bytes", "to_json", "to_parquet"]
+__all__ = [
+    "Column",
+    "DETECT",
+    "MARK",
+    "StoredColumns",
+    "from_bytes",
+    "is_mosaic",
+    "to_bytes",
+    "to_json",
+    "to_parquet",
+]
+
+
+# The two stored forms of a virtual dataset: a header in JSON, and named columns.
+
 
 MARK = "fsstore_mosaic"
 _VERSION = 1
@@ -251,3 +259,15 @@ def _column_of(row: Any) -> Column:
             listed: list[str] | list[bytes] = inner.to_pylist()
             return listed
     return []
+
+
+DETECT = Detection(
+    "mosaic",
+    "store",
+    matches=is_mosaic,
+    head=256,
+    confirm=is_mosaic,
+    confirm_head=256,
+    over=("json", "reference"),
+    title="a virtual dataset",
+)

@@ -18,10 +18,10 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.combine.scan.calendar import is_time
-from fsstore.combine.scan.facts import NONE, FileBatch, Form, VariableColumns, value_key
-from fsstore.combine.scan.file_values import fingerprint_in, whole_of
-from fsstore.combine.scan.source_file import ArrayReferences, SourceFile, open_source
+from fsstore.combine.calendar import is_time
+from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
+from fsstore.combine.mosaic import FileFact
+from fsstore.combine.source_file import ArrayReferences, SourceFile, fingerprint_in, open_source, whole_of
 from fsstore.combine.tuning import FINGERPRINT_READERS, SCANS_AT_ONCE, VALUES_KEPT_BYTES
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
@@ -29,12 +29,12 @@ from fsstore.format.contract import ChunkedArray, decode_stored
 from fsstore.format.field import WHOLE
 from fsstore.format.missing_value import MARK, fill_marks, plain_mark
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.mosaic.value import FileFact
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
 __all__ = ["FileStores", "Wanted", "is_unchanged", "place_of", "scan_files_here"]
+
 
 _TIMES = 2**20
 _ITEM = 16  # bytes of an element of a type that does not say

@@ -1,32 +1,31 @@
-"""The key-value store that shows a virtual dataset as a zarr hierarchy.
-
-Documents and chunks of arrays of references are those of a reference store.  A chunk of a layered array is made when it
-is read: its pieces are found, read from their sources through arrays over the same reference store, decoded, and put
-together; where there is no piece is the fill value.  Sources are hidden from listings and from readers.
-"""
+"""The key-value store that shows a virtual dataset: its JSON, its URL, how it is opened, how keys are read."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from fsstore.combine.mosaic import HIDDEN, FileFact, Layered, Mosaic, PieceSource
+from fsstore.combine.mosaic_document import document_like, load_mosaic, with_copy
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
-from fsstore.errors import AbortedError, FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.errors import AbortedError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.format.field import WHOLE
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.coalesce import Limits, limits_from
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
     Buffer,
     Entry,
     Features,
+    KvDriver,
     KvPrefix,
     Read,
     ReadOnly,
@@ -34,21 +33,26 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.mosaic.saved import document_like, load_mosaic, with_copy
-from fsstore.mosaic.tuning import DATASET_ATTEMPTS, KEYS_OF_A_PAGE
-from fsstore.mosaic.value import HIDDEN, FileFact, Layered, Mosaic, PieceSource
+from fsstore.combine.tuning import SAVE_ATTEMPTS, KEYS_OF_A_PAGE
 from fsstore.reference.driver import ReferenceDriver, reference_driver
+from fsstore.reference.kind import reach_members
 from fsstore.reference.state.set_state import Overlay, State, inline_generation
 from fsstore.reference.table.grid import Grid
 from fsstore.reference.taking import check_unchanged
 from fsstore.reference.target.fetch import Scanned
-from fsstore.reference.target.targets import OpenTarget
+from fsstore.reference.target.location import beside
+from fsstore.reference.target.targets import OpenTarget, open_in
 from fsstore.runtime import execution, fork
-from fsstore.values.json_value import Json, quote
+from fsstore.values.json_value import Fields, Json, boolean, quote
+from fsstore.values.url import encode_path
 
-__all__ = ["MosaicDriver", "changed", "mosaic_driver"]
+__all__ = ["KIND", "MosaicDriver", "MosaicKind", "changed", "mosaic_driver"]
+
+
+# The key-value store that shows a virtual dataset as a zarr hierarchy.
 
 
 class _Made(NamedTuple):
@@ -248,7 +252,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         if self._document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
         taking = await self.references.taking(others, writes, deleted)
-        for _ in range(DATASET_ATTEMPTS):
+        for _ in range(SAVE_ATTEMPTS):
             mosaic, answer = await load_mosaic(self._document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
             after = await with_copy(mosaic, taking)
@@ -339,3 +343,41 @@ def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver, generat
 def _pages(grid: Grid) -> Iterator[list[str]]:
     for start in range(0, grid.count, KEYS_OF_A_PAGE):
         yield grid.keys(np.arange(start, min(start + KEYS_OF_A_PAGE, grid.count)))
+
+
+@dataclass(frozen=True, slots=True)
+class MosaicKind(AdapterKind):
+    """The static side of the adapter."""
+
+    id: str = "mosaic"
+    schemes: tuple[str, ...] = ("mosaic",)
+    resources: tuple[str, ...] = ("range_coalescing",)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of the kind."""
+        checks = fields.take("check_targets", boolean, default=None)
+        return {**reach_members(fields), **({} if checks is None else {"check_targets": checks})}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
+        """Return the URL component."""
+        return "mosaic:" + encode_path(path)
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the opened adapter; the document is read, files are not."""
+        base = opening.base
+        if base is None:
+            raise JsonError('The "mosaic" key-value store needs a base')
+        mosaic, _ = await load_mosaic(base)
+        limits, opener = limits_from(opening.resources), open_in(opening.context)
+        described, directory = f"virtual dataset {base.describe()}", await beside(base)
+        return mosaic_driver(
+            mosaic,
+            opening.members,
+            base=directory,
+            described=described,
+            means=(limits, opener),
+            document=base,
+        )
+
+
+KIND = MosaicKind()
