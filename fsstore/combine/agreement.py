@@ -23,10 +23,10 @@ from fsstore.format.missing_value import MARK, mark_of
 from fsstore.values.attribute_types import ATTRIBUTE_TYPES
 
 __all__ = [
-    "Compared",
     "MEANING",
     "OF_PACKED",
     "PACKING",
+    "Compared",
     "Sharing",
     "compare",
     "decoding_of",

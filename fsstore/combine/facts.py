@@ -16,10 +16,10 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.reference.table.table import INLINE, Rows
 
 __all__ = [
+    "NONE",
     "FileBatch",
     "Form",
     "Ints",
-    "NONE",
     "VariableColumns",
     "batch_columns",
     "batch_of",

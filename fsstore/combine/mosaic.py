@@ -23,10 +23,10 @@ from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, array_of, boolean, number, optional, string
 
 __all__ = [
+    "HIDDEN",
     "CellAxis",
     "Decoding",
     "FileFact",
-    "HIDDEN",
     "Layered",
     "Mosaic",
     "PiecePart",

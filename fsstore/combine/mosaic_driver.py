@@ -10,6 +10,7 @@ import numpy as np
 
 from fsstore.combine.mosaic import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.combine.mosaic_document import document_like, load_mosaic, with_copy
+from fsstore.combine.tuning import KEYS_OF_A_PAGE, SAVE_ATTEMPTS
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
@@ -36,7 +37,6 @@ from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.combine.tuning import SAVE_ATTEMPTS, KEYS_OF_A_PAGE
 from fsstore.reference.driver import ReferenceDriver, reference_driver
 from fsstore.reference.kind import reach_members
 from fsstore.reference.state.set_state import Overlay, State, inline_generation

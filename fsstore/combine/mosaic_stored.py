@@ -16,9 +16,9 @@ from fsstore.values.detection import Detection
 from fsstore.values.json_value import loads
 
 __all__ = [
-    "Column",
     "DETECT",
     "MARK",
+    "Column",
     "StoredColumns",
     "from_bytes",
     "is_mosaic",

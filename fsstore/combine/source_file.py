@@ -17,6 +17,7 @@ from fsstore.combine.mosaic import FileFact
 from fsstore.combine.tuning import (
     FINGERPRINT_BYTES,
     FINGERPRINT_CHUNKS,
+    FINGERPRINT_ELEMENTS,
     FORMAT_HEAD_BYTES,
     OPEN_ATTEMPTS,
     PAST_BLOCKS_BYTES,
@@ -25,7 +26,6 @@ from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.combine.tuning import FINGERPRINT_ELEMENTS
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.load import Reading, load
 from fsstore.reference.state.refset import TableSet
