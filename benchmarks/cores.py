@@ -101,7 +101,7 @@ def _least(work: Callable[[], Any], clock: Callable[[], float] = time.perf_count
 
 def _pretend(cores: int, rates: _Rates) -> None:
     """Have fsstore believe in so many cores, and its zstd sleep."""
-    from fsstore.codec.zarr3.zstd import BoundZstd
+    from fsstore.codec.zstd import BoundZstd
 
     os.sched_getaffinity = lambda _: set(range(cores))
     places = threading.Semaphore(cores)

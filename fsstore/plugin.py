@@ -15,8 +15,17 @@ else is promised.
 
 from fsstore.chunk.plan.keys import ChunkKeys, WholeKeys
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.codec.configuration import Member, Members, Options, read_options
-from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Codec, CodecFactory
+from fsstore.codec.contract import (
+    BoundCodec,
+    ByteSpec,
+    ChunkSpec,
+    Codec,
+    CodecFactory,
+    Member,
+    Members,
+    Options,
+    read_options,
+)
 from fsstore.codec.contract import Kind as CodecStage
 from fsstore.driver.chunked import ChunkedKind
 from fsstore.driver.contract import ArrayDriver, DriverKind, OpenArray, Opening

@@ -1,23 +1,15 @@
-"""Codecs: bytes to arrays and back, without input or output.
+"""Codecs: arrays to bytes and back, without input or output.
 
-`contract` says what a codec promises, `ability` what some can do beyond it, and `configuration` reads its members.
-
-* `chain`: chains of codecs: as they are wished for, as they are stored, and bound to the chunks of one array
-* `element_copy`: copying elements from one strided array to another in the order that costs least
-* `extension`: codecs that the registry of zarr v3 extensions defines, each a class
-* `fill`: what missing elements are, and whether elements are that: such chunks and sub-chunks are left out of what
-  is stored
-* `grib_header`: a check of GRIB messages before ecCodes decodes them, because it trusts the images in them
-* `image_header`: what is looked at in image data before a decoder written in C sees it, because that decoder trusts
-  it
-* `image_size`: how large an image is, and how deep its samples are, by its headers, before anything is decoded
-* `numcodecs`: the codecs of zarr version 2: filters and compressors of numcodecs and of the libraries that register
-  with it
-* `precomputed`: chunks of the Neuroglancer precomputed format: arrays of channel, z, y and x to bytes and back
-* `scratch`: memory for elements that are needed only for a while: used again and again
-* `size`: how many bytes an encoding may decode to, and the errors when it does not
-* `stream`: compression and decompression in bounded steps, for libraries that offer objects for them (zlib, bz2,
-  lzma)
-* `tuning`: the numbers that tune it, each with what it trades
-* `zarr3`: the codecs of zarr version 3, a module each
+* `contract`: what a codec promises, what some can do beyond it, and how their configurations are read
+* `chain`: the codecs of an array one after the other, as stored and as bound to its chunks
+* `chain_spec`: a chain as a spec asks for it, completed when an array is created
+* `sharding`: the sharding codec, and the layout of shards
+* `zarr3`: the codecs of zarr v3 that need no library: bytes, transpose, variable-length text and bytes, crc32c
+* `blosc`, `deflate`, `zstd`: the compressors that zarr v2 and v3 share
+* `numcodecs`: filters and compressors of zarr v2
+* `extension`: codecs from the registry of zarr v3 extensions
+* `precomputed`: chunks of Neuroglancer's precomputed format
+* `image_header`: checks of image headers before a decoder in C trusts them
+* `buffers`: scratch memory, copies between strided arrays, comparison with the fill value
+* `tuning`: the numbers that tune all this
 """

@@ -14,8 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.image_header import checked_image
-from fsstore.codec.image_size import image_size, tiff_pages
+from fsstore.codec.image_header import checked_image, image_size, tiff_pages
 from fsstore.context.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.contract import Array, OpenArray, Opening, Role

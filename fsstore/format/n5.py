@@ -15,7 +15,7 @@ import numpy as np
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.codec.numcodecs.n5_block import bind_block, parse_compression
+from fsstore.codec.numcodecs.compressor_v2 import bind_block, parse_compression
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.n5_match import (

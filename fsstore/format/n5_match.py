@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore.codec.numcodecs.n5_block import default_compression, merge_specs
+from fsstore.codec.numcodecs.compressor_v2 import default_compression, merge_n5_specs
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.schema_check import (
@@ -155,7 +155,7 @@ def _compression(constraints: Mapping[str, Any], schema: Schema, itemsize: int) 
         wanted = schema.codec.to_json()
         if wanted.get("driver") != "n5":
             raise StoreError(f"Cannot merge codec spec {dumps(spec)} with {dumps(wanted)}")
-        spec = merge_specs(spec, wanted)
+        spec = merge_n5_specs(spec, wanted)
     return spec.get("compression", default_compression(itemsize))
 
 

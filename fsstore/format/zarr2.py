@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.buffers import missing_element
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.fill import missing_element
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
-from fsstore.codec.zarr3.transpose import permutation
+from fsstore.codec.zarr3 import permutation
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.fill_value import fill_from_v2, fill_to_v2

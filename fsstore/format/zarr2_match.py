@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.codec.numcodecs.compressor_v2 import DEFAULT_COMPRESSOR, merge_specs
-from fsstore.codec.zarr3.transpose import permutation
+from fsstore.codec.zarr3 import permutation
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.field import require_type

@@ -13,13 +13,11 @@ import numpy as np
 from fsstore.chunk.plan.grid import Axis, RegularAxis, VariableAxis
 from fsstore.chunk.plan.keys import ChunkKeys
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.codec.chain.resolve import wished_order, wished_read_shape
-from fsstore.codec.chain.shard_layout import shard_of
+from fsstore.codec.chain import BoundChain, CodecChain
+from fsstore.codec.chain_spec import ChainSpec, wished_order, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.zarr3.endian import stored_dtype
+from fsstore.codec.sharding import shard_of
+from fsstore.codec.zarr3 import stored_dtype
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.extension.axes import axes_of, first_chunk, is_same_grid

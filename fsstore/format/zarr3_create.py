@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec, CodecOptions
-from fsstore.codec.chain.resolve import resolve, wished_read_shape
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, CodecOptions, resolve, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 from fsstore.format.extension.axes import axes_of, first_chunk

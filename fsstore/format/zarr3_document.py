@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec
 from fsstore.errors import JsonError, NotJsonError, StoreError
 from fsstore.format.extension.contract import extension_json, read_extension
 from fsstore.format.lenient import load_lenient, usual_v3

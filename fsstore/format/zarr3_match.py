@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.codec.chain.resolve import wished_order, wished_read_shape
+from fsstore.codec.chain_spec import ChainSpec, wished_order, wished_read_shape
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.extension.contract import read_extension

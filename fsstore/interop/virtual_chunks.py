@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.numcodecs.numcodecs_v3 import PREFIX, find
+from fsstore.codec.numcodecs.numcodecs_v2 import PREFIX, find
 from fsstore.driver.chunked import ZARR2
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.contract import decode_stored

@@ -20,7 +20,7 @@ import numpy as np
 
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.plan.regions import Region, Regions
-from fsstore.codec.scratch import passing
+from fsstore.codec.buffers import passing
 from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of
 from fsstore.job.passes import Pass

@@ -20,10 +20,10 @@ __all__ = ["CodecSpec", "merge_codecs"]
 
 _ALIASES: Final = {"zarr2": "zarr", "neuroglancer-precomputed": "neuroglancer_precomputed"}
 _MERGERS: Final = {
-    "zarr": "fsstore.codec.numcodecs.compressor_v2",
-    "zarr3": "fsstore.codec.chain.chain_spec",
-    "n5": "fsstore.codec.numcodecs.n5_block",
-    "neuroglancer_precomputed": "fsstore.codec.precomputed.chain",
+    "zarr": "fsstore.codec.numcodecs.compressor_v2:merge_specs",
+    "zarr3": "fsstore.codec.chain_spec:merge_specs",
+    "n5": "fsstore.codec.numcodecs.compressor_v2:merge_n5_specs",
+    "neuroglancer_precomputed": "fsstore.codec.precomputed:merge_specs",
 }
 _MISSING: Any = object()
 
@@ -39,7 +39,8 @@ def _merger(driver: Any) -> Merger:
     elif driver not in _MERGERS:
         problem = JsonError(f"{quote(driver)} is not registered")
     else:
-        merge: Merger = import_module(_MERGERS[driver]).merge_specs
+        module, _, name = _MERGERS[driver].partition(":")
+        merge: Merger = getattr(import_module(module), name)
         return merge
     raise problem.within('Error parsing object member "driver"')
 

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.codec.chain.chain import find_codec
+from fsstore.codec.chain import find_codec
 from fsstore.codec.contract import ByteSpec, ChunkSpec, Codec
 from fsstore.errors import StoreError
 

@@ -20,9 +20,9 @@ import numpy as np
 
 from fsstore.chunk.plan.keys import KeyEncoding
 from fsstore.chunk.plan.model import ChunkModel
+from fsstore.codec.buffers import missing_element
 from fsstore.codec.contract import ChunkSpec
-from fsstore.codec.fill import missing_element
-from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zarr3 import VlenBytesCodec, VlenUtf8Codec
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import StoreError

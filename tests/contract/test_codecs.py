@@ -5,16 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.codec.chain.chain import CodecChain, find_codec
-from fsstore.codec.chain.sharding import ShardingCodec
+from fsstore.codec.blosc import BloscCodec
+from fsstore.codec.chain import CodecChain, find_codec
 from fsstore.codec.contract import ByteSpec, ChunkSpec
-from fsstore.codec.zarr3.blosc import BloscCodec
-from fsstore.codec.zarr3.crc32c import Crc32cCodec
-from fsstore.codec.zarr3.deflate import GzipCodec
-from fsstore.codec.zarr3.endian import BytesCodec
-from fsstore.codec.zarr3.transpose import TransposeCodec
-from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
-from fsstore.codec.zarr3.zstd import ZstdCodec
+from fsstore.codec.deflate import GzipCodec
+from fsstore.codec.sharding import ShardingCodec
+from fsstore.codec.zarr3 import BytesCodec, Crc32cCodec, TransposeCodec, VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zstd import ZstdCodec
 from fsstore.testing.codec_suite import CHECKS, CodecCase
 from fsstore.values import registry
 

@@ -10,8 +10,8 @@ import numcodecs.registry
 from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
-from fsstore.codec.chain.chain import find_codec
-from fsstore.codec.numcodecs import numcodecs_v2, numcodecs_v3
+from fsstore.codec.chain import find_codec
+from fsstore.codec.numcodecs import numcodecs_v2 as numcodecs_v3
 from fsstore.codec.numcodecs.compressor_v2 import parse_compressor
 from fsstore.errors import StoreError
 from fsstore.values import registry

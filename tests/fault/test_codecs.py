@@ -20,15 +20,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fsstore
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec, merge_specs
-from fsstore.codec.chain.resolve import resolve
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, merge_specs, resolve
 from fsstore.codec.contract import ByteSpec, ChunkSpec
-from fsstore.codec.numcodecs import numcodecs_v2, object_list
+from fsstore.codec.deflate import BoundDeflate, Inflater, bz2_stream, inflate, lzma_stream
+from fsstore.codec.numcodecs import filters as object_list
+from fsstore.codec.numcodecs import numcodecs_v2
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline, parse_compressor, parse_filters
-from fsstore.codec.stream import Inflater, bz2_stream, inflate, lzma_stream
-from fsstore.codec.zarr3.deflate import BoundDeflate
-from fsstore.codec.zarr3.zstd import ZstdCodec
+from fsstore.codec.zstd import ZstdCodec
 from fsstore.errors import (
     DataLossError,
     FailedPreconditionError,

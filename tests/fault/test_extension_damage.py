@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain import BoundChain, CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 

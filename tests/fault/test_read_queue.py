@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.errors import ResourceExhaustedError
 
 VALUES = np.arange(1, 41, dtype="<i4")

@@ -19,7 +19,7 @@ import tifffile
 from astropy.io import fits
 
 import fsstore as ts
-from fsstore.codec.grib_header import check_grib
+from fsstore.codec.numcodecs.kerchunk_v2 import check_grib
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
 from fsstore.scan.hdf5.format.filter import Filter

@@ -10,7 +10,7 @@ import pytest
 import tensorstore
 
 import fsstore
-from fsstore.codec.precomputed.segmentation import BoundSegmentation
+from fsstore.codec.precomputed import BoundSegmentation
 from fsstore.errors import StoreError
 from fsstore.format.precomputed.info import parse_info
 from fsstore.kvstore.shard.grid_layout import GridShard

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec, merge_specs
-from fsstore.codec.chain.resolve import resolve
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, merge_specs, resolve
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.numcodecs import compressor_v2
 from fsstore.errors import StoreError

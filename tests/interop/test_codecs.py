@@ -11,9 +11,8 @@ import pytest
 import tensorstore as ts
 import zarr
 
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.codec.chain.resolve import resolve
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, resolve
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
 from fsstore.codec.numcodecs.numcodecs_v2 import PACKING_CODECS

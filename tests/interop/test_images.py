@@ -12,7 +12,7 @@ import tensorstore
 import tifffile
 
 import fsstore as ts
-from fsstore.codec.image_size import image_size, tiff_pages
+from fsstore.codec.image_header import image_size, tiff_pages
 from fsstore.errors import ResourceExhaustedError
 
 RGB = np.random.default_rng(7).integers(0, 255, (9, 7, 3), np.uint8)

@@ -9,13 +9,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec, merge_specs
-from fsstore.codec.chain.resolve import resolve, wished_order, wished_read_shape
-from fsstore.codec.chain.shard_layout import MISSING, present_in
-from fsstore.codec.chain.shard_runs import StoredParts, portions_of_runs, run_of_one
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, merge_specs, resolve, wished_order, wished_read_shape
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.numcodecs.compressor_v2 import V2Pipeline
+from fsstore.codec.sharding import MISSING, StoredParts, portions_of_runs, present_in, run_of_one
 from fsstore.errors import StoreError
 
 DTYPES = [

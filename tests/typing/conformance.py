@@ -5,14 +5,11 @@
 
 from __future__ import annotations
 
-from fsstore.codec.chain.sharding import ShardingCodec
+from fsstore.codec.blosc import BloscCodec
 from fsstore.codec.contract import Codec
-from fsstore.codec.extension.bitround import BitroundCodec
-from fsstore.codec.extension.cast_value import CastValueCodec
-from fsstore.codec.extension.n5_default import N5DefaultCodec
-from fsstore.codec.extension.packbits import PackbitsCodec
-from fsstore.codec.extension.reshape import ReshapeCodec
-from fsstore.codec.extension.scale_offset import ScaleOffsetCodec
+from fsstore.codec.deflate import GzipCodec
+from fsstore.codec.extension.arrangement import N5DefaultCodec, PackbitsCodec, ReshapeCodec
+from fsstore.codec.extension.numeric import BitroundCodec, CastValueCodec, ScaleOffsetCodec
 from fsstore.codec.extension.zfp import ZfpCodec
 from fsstore.codec.zarr3.blosc import BloscCodec
 from fsstore.codec.zarr3.crc32c import Crc32cCodec
@@ -23,6 +20,9 @@ from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
 from fsstore.codec.zarr3.zstd import ZstdCodec
 from fsstore.combine.mosaic_driver import KIND as MOSAIC
 from fsstore.combine.mosaic_driver import MosaicDriver
+from fsstore.codec.sharding import ShardingCodec
+from fsstore.codec.zarr3 import BytesCodec, Crc32cCodec, TransposeCodec, VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zstd import ZstdCodec
 from fsstore.driver.array import KIND as ARRAY
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.auto import KIND as AUTO

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fsstore.codec.contract import ByteSpec
-from fsstore.codec.numcodecs.base64_text import BoundBase64
+from fsstore.codec.numcodecs.filters import BoundBase64
 from fsstore.errors import FailedPreconditionError
 
 BLOCK = 3 << 16  # bytes

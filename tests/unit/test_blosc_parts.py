@@ -10,8 +10,8 @@ import pytest
 from numcodecs import blosc
 
 import fsstore as ts
+from fsstore.codec.blosc import BloscCodec
 from fsstore.codec.contract import ByteSpec
-from fsstore.codec.zarr3.blosc import BloscCodec
 
 CODECS = [
     BloscCodec("lz4", 5, "shuffle", 2, 4096),

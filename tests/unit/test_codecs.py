@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.chain_spec import ChainSpec
-from fsstore.codec.chain.resolve import resolve
+from fsstore.codec import deflate
+from fsstore.codec.blosc import BloscCodec
+from fsstore.codec.chain import CodecChain
+from fsstore.codec.chain_spec import ChainSpec, resolve
 from fsstore.codec.contract import ByteSpec, ChunkSpec
+from fsstore.codec.deflate import GzipCodec
 from fsstore.codec.numcodecs.compressor_v2 import DEFAULT_COMPRESSOR, V2Pipeline, parse_compressor
-from fsstore.codec.zarr3 import deflate
-from fsstore.codec.zarr3.blosc import BloscCodec
-from fsstore.codec.zarr3.deflate import GzipCodec
-from fsstore.codec.zarr3.zstd import ZstdCodec
+from fsstore.codec.zstd import ZstdCodec
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values import registry
 

@@ -7,11 +7,11 @@ import pytest
 import zstandard
 
 import fsstore
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.shard_layout import blocks_of
+from fsstore.codec.buffers import copy_elements
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ByteSpec, ChunkSpec
-from fsstore.codec.element_copy import copy_elements
-from fsstore.codec.zarr3.zstd import BoundZstd
+from fsstore.codec.sharding import blocks_of
+from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import StoreError
 
 SIZE = 1000
@@ -289,7 +289,7 @@ def test_the_damaged_part_of_a_shard_is_named(damaged):
 @pytest.mark.parametrize("orders", ["CC", "CF", "FC", "FF"])
 def test_parts_are_copied_to_their_blocks(dtype, part, orders, tune):
     """Whole rows or single elements are copied, whatever the memory order and byte order of either side."""
-    tune("codec.element_copy", ROWS_COPIED_FROM=8)
+    tune("codec.buffers", ROWS_COPIED_FROM=8)
     octets = np.random.default_rng(2).integers(0, 255, 4 * 6 * 8 * np.dtype(dtype).itemsize, np.uint8)
     values = octets.view(dtype).reshape(4, 6, 8)
     parts = blocks_of(values, part).copy(order=orders[0])

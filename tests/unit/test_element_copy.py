@@ -5,8 +5,8 @@ import random
 import numpy as np
 import pytest
 
-from fsstore.codec import element_copy
-from fsstore.codec.element_copy import copy_elements
+from fsstore.codec import buffers
+from fsstore.codec.buffers import copy_elements
 
 _DTYPES = ("u1", "<u2", ">i4", "<f8", "c16", "S3", "M8[s]", "i1,>f8", "V5", "O")
 
@@ -31,7 +31,7 @@ def _values(dice, dtype, shape):
 @pytest.mark.parametrize("seed", range(300))
 def test_every_element_comes_where_it_belongs_and_nothing_else_changes(seed, tune):
     """Random shapes, types, byte orders and layouts, beside an assignment by NumPy."""
-    tune("codec.element_copy", ROWS_COPIED_FROM=2, STRIPS_FROM_BYTES=16, ALIASED_BYTES=8, STRIP_ELEMENTS=3)
+    tune("codec.buffers", ROWS_COPIED_FROM=2, CACHE_BYTES=32, CACHE_STRIDE=8, STRIP_ELEMENTS=3)
     dice = random.Random(seed)
     shape = tuple(dice.choice((1, 1, 2, 3, 5, 8)) for _ in range(dice.randint(0, 4)))
     dtype = dice.choice(_DTYPES)
@@ -50,7 +50,7 @@ def test_every_element_comes_where_it_belongs_and_nothing_else_changes(seed, tun
 
 def test_an_array_without_dimensions_and_one_that_broadcasts_are_copied(tune):
     """Neither has rows."""
-    tune("codec.element_copy", ROWS_COPIED_FROM=2)
+    tune("codec.buffers", ROWS_COPIED_FROM=2)
     target = np.zeros((2, 3))
     copy_elements(target, np.arange(3.0))
     assert target.tolist() == [[0, 1, 2]] * 2
@@ -73,7 +73,7 @@ def test_an_array_without_dimensions_and_one_that_broadcasts_are_copied(tune):
 )
 def test_short_rows_are_copied_as_elements(shape, source, units, monkeypatch, tune):
     """The copies that NumPy is asked for have the type of a row only where that is less work."""
-    tune("codec.element_copy", ROWS_COPIED_FROM=4)
+    tune("codec.buffers", ROWS_COPIED_FROM=4)
     chunk = np.arange(int(np.prod(shape)), dtype="<i4").reshape(shape)[source]
     room = list(chunk.shape)
     room[1] += 1
@@ -88,7 +88,7 @@ def test_short_rows_are_copied_as_elements(shape, source, units, monkeypatch, tu
         seen.append(to.dtype.str.lstrip("|"))
         to[...] = values
 
-    monkeypatch.setattr(element_copy.np, "copyto", copyto)
+    monkeypatch.setattr(buffers.np, "copyto", copyto)
     copy_elements(target, chunk)
     assert seen == [units]
     assert (target == chunk).all()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 

@@ -549,14 +549,12 @@ LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
 # module -> why its amounts are no choice of ours, or change what comes out
 GIVEN: dict[str, str] = {
     "codec.extension.zfp": "the format of zfp",
-    "codec.extension.zfp_expert": "the format of zfp",
     "codec.image_header": "the formats of images",
-    "codec.numcodecs.hdf5_v2": "the formats of filters of HDF5",
+    "codec.numcodecs.kerchunk_v2": "the formats of filters of HDF5",
     "codec.numcodecs.numeric_v2": "the formats of zfp and pcodec",
-    "codec.size": "how far anything may decompress",
-    "codec.zarr3.blosc": "the format of blosc",
-    "codec.zarr3.blosc_snappy": "the format of blosc",
-    "codec.zarr3.zstd": "blocks of zstd that a few bytes may hold",
+    "codec.contract": "how far anything may decompress",
+    "codec.blosc": "the format of blosc",
+    "codec.zstd": "blocks of zstd that a few bytes may hold",
     "combine.report": "how much a report shows",
     "format.precomputed.create": "voxels of a block of compressed segmentation",
     "job.pyramid": "which levels an image is given",
@@ -663,7 +661,7 @@ def test_amounts_are_told_by_their_names(source, names):
     assert [name for _, name in _amounts(ast.parse(source))] == names
 
 
-CONTRACTS = {"codec/ability.py"}  # where abilities are looked up
+CONTRACTS = {"codec/contract.py"}  # where abilities are looked up
 SUBJECTS = re.compile(r"(?:driver|codec|pack|stages?(?:\[\d\])?|step|last|inner|factory|kind)\Z")
 
 

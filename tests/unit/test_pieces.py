@@ -10,7 +10,7 @@ import tensorstore
 
 import fsstore
 from fsstore.chunk.write.encode import joined
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

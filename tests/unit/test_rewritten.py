@@ -10,7 +10,7 @@ import pytest
 
 import fsstore
 from fsstore.chunk.write import recent_chunks as rewritten
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.errors import StoreError
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from fsstore.chunk.plan.allocation import new_array
-from fsstore.codec import scratch as module
-from fsstore.codec.scratch import block, scratch
+from fsstore.codec import buffers as module
+from fsstore.codec.buffers import block, scratch
 from fsstore.codec.tuning import SCRATCH_BLOCK_BYTES as BLOCK_BYTES
 from fsstore.errors import ResourceExhaustedError
 

@@ -11,7 +11,7 @@ import pytest
 import fsstore
 from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import shard_grid
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

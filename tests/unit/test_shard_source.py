@@ -8,9 +8,9 @@ import pytest
 from fsstore.chunk.plan.source import ByteRange
 from fsstore.chunk.shard.entry_run import EntryRun
 from fsstore.chunk.shard.shard_source import EntriesInParts, ShardSource
-from fsstore.codec.chain.chain import CodecChain
-from fsstore.codec.chain.shard_layout import NO_SIZE, are_sound
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
+from fsstore.codec.sharding import NO_SIZE, are_sound
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import ReadResult

@@ -9,7 +9,7 @@ import pytest
 
 import fsstore
 from fsstore.chunk.read import reader as reading
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import StoreError
 from fsstore.runtime import execution

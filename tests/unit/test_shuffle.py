@@ -7,7 +7,7 @@ import pytest
 from numcodecs import Shuffle
 
 from fsstore.codec.contract import ByteSpec
-from fsstore.codec.numcodecs.shuffle import BoundShuffle
+from fsstore.codec.numcodecs.filters import BoundShuffle
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 4, 8, 16, 17])

@@ -7,8 +7,8 @@ import pytest
 
 import fsstore as ts
 from fsstore.chunk.write.stored_shard import StoredShard
-from fsstore.codec.chain import shard_layout
-from fsstore.codec.chain.chain import CodecChain
+from fsstore.codec import sharding as shard_layout
+from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.errors import AbortedError, DataLossError
 from fsstore.kvstore.contract.driver import ReadResult

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fsstore.codec.contract import ByteSpec
-from fsstore.codec.stream import Inflater, bz2_stream, inflate, lzma_stream
+from fsstore.codec.deflate import Inflater, bz2_stream, inflate, lzma_stream
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
 
 SIZE = (4 << 20) + 3

@@ -8,7 +8,7 @@ import tensorstore
 
 import fsstore
 from fsstore.chunk.write import small_writes
-from fsstore.codec.zarr3.zstd import BoundZstd
+from fsstore.codec.zstd import BoundZstd
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
 

@@ -10,7 +10,7 @@ import zstandard
 
 import fsstore as ts
 from fsstore.codec.contract import ByteSpec
-from fsstore.codec.zarr3.zstd import BoundZstd, ZstdCodec
+from fsstore.codec.zstd import BoundZstd, ZstdCodec
 from fsstore.errors import StoreError
 
 SIZE = 700_001

@@ -14,8 +14,8 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.chunk.tuning import ALIGNED_FROM_BYTES, CACHE_LINE_BYTES
+from fsstore.codec.buffers import passing as passing_memory
 from fsstore.codec.contract import Array
-from fsstore.codec.scratch import passing as passing_memory
 from fsstore.errors import ResourceExhaustedError, StoreError
 
 __all__ = ["broadcast", "new_array"]

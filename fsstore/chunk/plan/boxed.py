@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from numpy.lib.stride_tricks import as_strided
 
 from fsstore.chunk.plan.grid import Segment, SliceSegments
+from fsstore.codec.buffers import copy_elements
 from fsstore.codec.contract import Array
-from fsstore.codec.element_copy import copy_elements
 
 __all__ = ["copy_boxes"]
 

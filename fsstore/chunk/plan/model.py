@@ -16,10 +16,10 @@ import numpy as np
 
 from fsstore.chunk.plan.grid import Axis, IntArray
 from fsstore.chunk.plan.keys import ChunkKeys
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
+from fsstore.codec.buffers import missing_element
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
-from fsstore.codec.fill import missing_element
+from fsstore.codec.sharding import ShardLayout, shard_of
 
 __all__ = ["ChunkModel"]
 

@@ -17,8 +17,7 @@ from fsstore.chunk.tuning import (
     READ_WINDOW_CELLS,
     WINDOW_BYTES,
 )
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.part import is_raw, part_of
+from fsstore.codec.chain import BoundChain, is_raw, part_of
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution

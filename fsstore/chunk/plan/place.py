@@ -19,8 +19,8 @@ from fsstore.chunk.plan.chunk_box import ChunkBox, ChunkBoxes
 from fsstore.chunk.plan.listed import Points
 from fsstore.chunk.plan.planner import Cell, CellPlan, FewPlan
 from fsstore.chunk.tuning import BOXED_CELLS
-from fsstore.codec.chain.shard_layout import blocks_of
-from fsstore.codec.element_copy import copy_elements
+from fsstore.codec.buffers import copy_elements
+from fsstore.codec.sharding import blocks_of
 
 __all__ = ["BoxPlacement", "Placement", "Placing", "Sending", "placement_of"]
 

@@ -26,7 +26,7 @@ from fsstore.chunk.plan.source import Source
 from fsstore.chunk.read.window import ChunkReader
 from fsstore.chunk.shard.shard_entries import entries_at
 from fsstore.chunk.shard.shard_grid import ShardGrid, shard_grid
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.kvstore.contract.driver import ReadResult
 

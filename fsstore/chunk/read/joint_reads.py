@@ -29,7 +29,7 @@ from fsstore.chunk.tuning import (
     WINDOW_BYTES,
     WINDOW_COST_BYTES,
 )
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import ReadResult

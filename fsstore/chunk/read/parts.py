@@ -17,7 +17,7 @@ from fsstore.chunk.plan.request import Affine, Constant, OutputMap
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.read.window import ReadRequest
 from fsstore.chunk.tuning import PARTS_FROM_BYTES
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.kvstore.contract.answer_columns import are_of_size

@@ -46,7 +46,7 @@ from fsstore.chunk.tuning import (
     WINDOW_BYTES,
     WINDOW_COST_BYTES,
 )
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures

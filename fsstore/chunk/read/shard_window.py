@@ -32,7 +32,7 @@ from fsstore.chunk.tuning import (
     READ_WINDOW_CELLS,
     THREAD_WORTH_BYTES,
 )
-from fsstore.codec.chain.shard_layout import grid_boxes
+from fsstore.codec.sharding import grid_boxes
 
 __all__ = ["entries_of", "entry_windows"]
 

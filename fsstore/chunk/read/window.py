@@ -27,7 +27,7 @@ from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.shard.shard_source import EntriesInParts
 from fsstore.chunk.tuning import FEW_BOXES, GATHERED_ELEMENTS, INLINE_READ_BYTES, SPAN_SHARE
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.answer_columns import answers_at, values_of

@@ -18,9 +18,9 @@ from fsstore.chunk.plan.grid import RegularAxis
 from fsstore.chunk.plan.source import Source
 from fsstore.chunk.shard.shard_source import EntriesInParts, ShardSource
 from fsstore.chunk.tuning import SHARED_ENTRY_BYTES
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout, shard_of
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
+from fsstore.codec.sharding import ShardLayout, shard_of
 
 __all__ = ["Numbering", "ShardGrid", "shard_grid"]
 

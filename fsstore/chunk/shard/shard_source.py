@@ -18,15 +18,7 @@ import numpy as np
 from fsstore.chunk.plan.source import ByteRange, Source
 from fsstore.chunk.shard.entry_run import EntryParts, EntryRun, RunAnswers
 from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
-from fsstore.codec.chain.shard_layout import (
-    MISSING,
-    NO_SIZE,
-    Entries,
-    ShardLayout,
-    are_sound,
-    present_in,
-    shard_damage,
-)
+from fsstore.codec.sharding import MISSING, NO_SIZE, Entries, ShardLayout, are_sound, present_in, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.coalesce import REMOTE, Ints

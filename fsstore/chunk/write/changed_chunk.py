@@ -12,9 +12,9 @@ import numpy as np
 from fsstore.chunk.plan.allocation import new_array
 from fsstore.chunk.tuning import JOINED_BYTES, SHARD_AT_ONCE_BYTES
 from fsstore.chunk.write.recent_chunks import is_kept, keep, taken
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.buffers import missing_element
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
-from fsstore.codec.fill import missing_element
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["Portions", "decoded", "decoded_run", "encoded", "joined", "portions_of"]

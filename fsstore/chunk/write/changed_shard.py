@@ -14,11 +14,10 @@ from fsstore.chunk.plan.planner import AnyCell
 from fsstore.chunk.shard.shard_grid import ShardGrid
 from fsstore.chunk.write.changed_chunk import Portions, decoded, encoded
 from fsstore.chunk.write.stored_shard import StoredShard
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import ShardLayout
-from fsstore.codec.chain.shard_runs import Run, StoredParts, in_portions, portions_of_runs
+from fsstore.codec.buffers import equals_fill
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
-from fsstore.codec.fill import equals_fill
+from fsstore.codec.sharding import Run, ShardLayout, StoredParts, in_portions, portions_of_runs
 from fsstore.kvstore.contract.coalesce import Ints
 from fsstore.kvstore.contract.driver import ReadResult
 

@@ -25,10 +25,9 @@ from fsstore.chunk.shard.shard_grid import shard_grid
 from fsstore.chunk.write.changed_chunk import Portions, decoded, decoded_run, encoded, joined, portions_of
 from fsstore.chunk.write.changed_shard import ShardChange, ShardParts, Stored, changed_shard
 from fsstore.chunk.write.recent_chunks import is_kept
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.rows import encode_rows, in_rows
+from fsstore.codec.buffers import equals_fill, rows_equal_fill
+from fsstore.codec.chain import BoundChain, encode_rows, in_rows
 from fsstore.codec.contract import Array, Buffer
-from fsstore.codec.fill import equals_fill, rows_equal_fill
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ChunkEncoder", "WriteRequest", "WrittenCell"]

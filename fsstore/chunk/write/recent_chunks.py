@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from fsstore.chunk.tuning import LARGEST_RECENT_BYTES, RECENT_BYTES, RECENT_TAIL_BYTES, SMALLEST_RECENT_BYTES
-from fsstore.codec.chain.bound_chain import BoundChain
+from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.state import OfProcess

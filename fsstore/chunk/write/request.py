@@ -40,8 +40,8 @@ from fsstore.chunk.write.order import before, in_order, over, touched
 from fsstore.chunk.write.small_writes import are_begun_together, settle, write_small, write_together
 from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
 from fsstore.chunk.write.written_boxes import written_box
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.shard_layout import shard_of
+from fsstore.codec.chain import BoundChain
+from fsstore.codec.sharding import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution

@@ -14,9 +14,8 @@ from typing import Self
 import numpy as np
 
 from fsstore.chunk.tuning import STORED_BLOCK_BYTES, STORED_BLOCKS_KEPT
-from fsstore.codec.chain.shard_layout import MISSING, ShardLayout, present_in
-from fsstore.codec.chain.shard_runs import Run, run_of_one
 from fsstore.codec.contract import Buffer
+from fsstore.codec.sharding import MISSING, Run, ShardLayout, present_in, run_of_one
 from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork

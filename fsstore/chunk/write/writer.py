@@ -23,9 +23,9 @@ from fsstore.chunk.write.changed_chunk import Portions, joined
 from fsstore.chunk.write.changed_shard import ShardChange, Stored
 from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest, WrittenCell
 from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
-from fsstore.codec.chain.rows import rows_together
-from fsstore.codec.chain.shard_layout import shard_of
+from fsstore.codec.chain import rows_together
 from fsstore.codec.contract import Buffer
+from fsstore.codec.sharding import shard_of
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (

@@ -1,7 +1,6 @@
-"""Codecs that the registry of zarr v3 extensions defines, each a class.
+"""Codecs from the registry of zarr v3 extensions, each a class.
 
-`scalar` reads numbers of an array's type from JSON; `scale_offset` and `cast_value` change values, `rounding` holds
-the arithmetic of the latter; `bitround` drops bits of precision; `reshape` changes the shape; `packbits` packs the bits
-of elements into bytes; `n5_default` makes blocks of N5, `zfp` streams of zfp, and `zfp_expert` those
-that name their parameters one by one.
+* `numeric`: codecs that change values: bitround, cast_value, scale_offset
+* `arrangement`: codecs that change the arrangement of elements: packbits, reshape, n5_default
+* `zfp`: streams of zfp
 """

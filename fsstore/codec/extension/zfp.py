@@ -1,6 +1,6 @@
 """The `zfp` codec: numbers by blocks of four in each dimension, as a bare stream of zfp.
 
-Zfp looks at the shape only, and never where its data end: they are decoded with two different continuations, and where
+Zfp looks at the shape only, and never where its data end: data are decoded with two different continuations, and where
 the results differ, the data were cut off.
 """
 
@@ -9,18 +9,90 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
-from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
-from fsstore.codec.extension.zfp_expert import LEAST_BLOCK_BITS, ExpertMode
-from fsstore.codec.size import too_long
+from fsstore.codec.contract import (
+    Array,
+    ByteSpec,
+    ChunkSpec,
+    Configured,
+    Kind,
+    Member,
+    Members,
+    Options,
+    read_options,
+    too_long,
+)
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, integer, number, one_of
 
-__all__ = ["BoundZfp", "ZfpCodec"]
+_MAGIC = int.from_bytes(b"zfp\x05", "little")
+_KINDS = {"i4": 0, "i8": 1, "f4": 2, "f8": 3}
+_SIZE_BITS = {1: 48, 2: 24, 3: 16, 4: 12}  # for each size, by the number of dimensions
+_MODE_AT = 32 + 52
+_LONG = 0xFFF  # the first 12 bits of a mode whose parameters follow
+_WORD_BITS = 64
+_BIAS = 16495  # of exponents
+LEAST_BLOCK_BITS = 12  # an exponent is written, however few bits a block shall have
+
+
+class ExpertMode(NamedTuple):
+    """The least and the most bits of a block, the most planes of bits, and the exponent of the last plane."""
+
+    minbits: int
+    maxbits: int
+    maxprec: int
+    minexp: int
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise `StoreError` for what zfp cannot write."""
+        if self.minbits > self.maxbits or self.maxbits < LEAST_BLOCK_BITS:
+            raise StoreError(
+                f'"zfp" codec cannot encode: maxbits {self.maxbits} is less than minbits or {LEAST_BLOCK_BITS}'
+            )
+        if any(size > 1 << _SIZE_BITS[len(shape)] for size in shape):
+            raise StoreError(
+                f'"zfp" codec of mode "expert" requires sizes of at most {1 << _SIZE_BITS[len(shape)]}'
+            )
+
+    def encode(self, array: Array) -> bytes:
+        """Return the stream of an array."""
+        try:
+            from imagecodecs import zfp_encode
+        except ImportError:
+            raise UnimplementedError(
+                'Encoding "zfp" of mode "expert" needs imagecodecs: pip install \'fsstore[images]\''
+            ) from None
+        level: Any = (self.minbits, self.maxbits, self.maxprec, self.minexp & 0xFFFFFFFF)  # it takes no sign
+        headed = int.from_bytes(data := zfp_encode(array, level, mode="expert"), "little")
+        is_long = headed >> _MODE_AT & _LONG == _LONG  # parameters of another mode are written shortly
+        before = _MODE_AT + (64 if is_long else 12)
+        words = -(-(8 * len(data) - before) // _WORD_BITS)
+        return (headed >> before).to_bytes(words * _WORD_BITS // 8, "little")
+
+    def decode(self, stream: bytes, native: np.dtype[Any], shape: tuple[int, ...]) -> Array:
+        """Return the array of a stream; raises what zfpy does."""
+        import zfpy
+
+        header = _MAGIC | self._field(native, shape) << 32 | self._mode() << _MODE_AT
+        whole = int.from_bytes(stream, "little") << _MODE_AT + 64 | header
+        numbers: Array = zfpy.decompress_numpy(whole.to_bytes(len(stream) + 24, "little"))
+        return numbers
+
+    def _field(self, native: np.dtype[Any], shape: tuple[int, ...]) -> int:
+        field = 0
+        for size in shape:
+            field = field << _SIZE_BITS[len(shape)] | (size - 1)
+        return field << 4 | (len(shape) - 1) << 2 | _KINDS[native.str[1:]]
+
+    def _mode(self) -> int:
+        mode = self.minexp + _BIAS
+        for value, bits in ((self.maxprec, 7), (self.maxbits, 15), (max(self.minbits, 1), 15)):
+            mode = mode << bits | (value - 1)
+        return mode << 12 | _LONG
+
 
 _PARAMETERS: dict[str, tuple[str, ...]] = {
     "reversible": (),
@@ -33,7 +105,7 @@ _PARAMETERS: dict[str, tuple[str, ...]] = {
 _MOST_DIMENSIONS = 4
 _MOST_BITS = 1 << 15  # of a block, that zfp can say
 _EXPONENTS = (-16495, 16272)  # that zfp can say
-_WORD = 8  # bytes: zfp writes words
+_WORD_BYTES = 8  # bytes: zfp writes words
 _ZERO_BLOCK_BITS = 80  # a bit for each plane, and what leads them
 
 
@@ -163,12 +235,12 @@ class BoundZfp:
 
     def _shortest(self, stream: bytes) -> bytes:
         """Return a stream without a last word that no number needs."""
-        if stream.endswith(bytes(_WORD)):
+        if stream.endswith(bytes(_WORD_BYTES)):
             try:
-                self.decode(stream[:-_WORD])
+                self.decode(stream[:-_WORD_BYTES])
             except FailedPreconditionError:
                 return stream
-            return stream[:-_WORD]
+            return stream[:-_WORD_BYTES]
         return stream
 
     def _truncated(self, length: int) -> FailedPreconditionError:
@@ -176,16 +248,16 @@ class BoundZfp:
 
     def _beyond(self, length: int) -> tuple[int, bytes]:
         """Return by how much a stream is continued: a block of any contents, and all blocks of zeros."""
-        if length % _WORD or (self._length is not None and length < self._length):
+        if length % _WORD_BYTES or (self._length is not None and length < self._length):
             raise self._truncated(length)
         blocks = math.prod(-(-size // 4) for size in self._shape)
         # numbers are stored by planes of bits, each with a mark or more; exponents and the like lead
-        block = (4 ** len(self._shape) * (8 * self._native.itemsize + 1) + 64) // 8 + _WORD
+        block = (4 ** len(self._shape) * (8 * self._native.itemsize + 1) + 64) // 8 + _WORD_BYTES
         least = 0 if self._expert is None else self._expert.minbits  # of every block
         if 8 * length < blocks * least:
             raise self._truncated(length)
-        block = max(block, least // 8 + _WORD)
+        block = max(block, least // 8 + _WORD_BYTES)
         most = blocks * block if self._length is None else self._length
         if length > most:
             raise too_long(most, length)
-        return block, bytes(block + blocks * max(least, _ZERO_BLOCK_BITS) // 8 + _WORD)
+        return block, bytes(block + blocks * max(least, _ZERO_BLOCK_BITS) // 8 + _WORD_BYTES)

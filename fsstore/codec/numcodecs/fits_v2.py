@@ -19,10 +19,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.contract import BoundCodec, ByteSpec, Kind
-from fsstore.codec.numcodecs.flat import FlatSpec, as_array, fixed_dtype, octets
-from fsstore.codec.numcodecs.foreign_v2 import BoundReader
-from fsstore.codec.size import check_size, encoded_bound
+from fsstore.codec.contract import BoundCodec, ByteSpec, Kind, check_size, encoded_bound
+from fsstore.codec.numcodecs.flat import BoundReader, FlatSpec, as_array, fixed_dtype, octets
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import (
     Json,
@@ -35,8 +33,6 @@ from fsstore.values.json_value import (
     quote,
     string,
 )
-
-__all__ = ["FitsNumbers", "FitsRows", "FitsTile"]
 
 _FAILURES = (
     ValueError,

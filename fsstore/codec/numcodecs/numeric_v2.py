@@ -15,13 +15,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.codec.contract import Array, BoundCodec, ByteSpec, Kind
+from fsstore.codec.contract import Array, BoundCodec, ByteSpec, Kind, check_size, too_long
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array
-from fsstore.codec.size import check_size, too_long
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, integer, quote
-
-__all__ = ["Pcodec", "Zfpy"]
 
 _SAFE_PCODEC = (1, 0, 4)
 _SIGNATURE = b"zfp\x05"

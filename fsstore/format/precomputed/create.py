@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore.codec.precomputed.chain import merge_specs
+from fsstore.codec.precomputed import merge_specs
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError
 from fsstore.format.precomputed.info import check_encoding, parse_scale
 from fsstore.format.precomputed.match import constrain, fixed_layout, merged_layout, resolution_of

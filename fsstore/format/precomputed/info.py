@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fsstore.codec.precomputed.chain import ENCODINGS
+from fsstore.codec.precomputed import ENCODINGS
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE
 from fsstore.kvstore.shard.uint64_layout import parse_sharding

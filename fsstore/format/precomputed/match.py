@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fsstore.codec.precomputed.chain import merge_specs
+from fsstore.codec.precomputed import merge_specs
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.precomputed.info import DATA_TYPES, check_encoding, unsupported

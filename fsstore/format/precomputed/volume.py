@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 from fsstore.chunk.plan.grid import Axis, ClippedAxis, RegularAxis
 from fsstore.chunk.plan.model import ChunkModel
-from fsstore.codec.precomputed.chain import bind_chunk
+from fsstore.codec.precomputed import bind_chunk
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.format.precomputed.info import chunk_bits, parse_info

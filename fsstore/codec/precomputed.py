@@ -1,28 +1,115 @@
-"""`compressed_segmentation`: labels in small blocks, each a table of its values and as few bits a voxel as that needs.
+"""Chunks of Neuroglancer's precomputed format: arrays of channel, z, y and x to bytes and back.
 
-All is in little-endian words of 32 bits.  A chunk begins with the place of each channel.  A channel begins with two
-words a block: where its table is and how many bits an index has, and where its indices are.  Blocks whose values are
-the same share one table.
-
-Blocks are encoded many together, and those with indices of one width are decoded together.  Each offset is checked
-against the channel, and each index against what follows its table, so a damaged chunk is an error and nothing outside
-of it is ever read.
+PNG and JPEG chunks are made by imagecodecs, `compressed_segmentation` is written out in NumPy; `chain` binds an
+encoding (raw, png, jpeg, compressed_segmentation) to chunks of one shape, with gzip around it in some shards.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from fsstore.codec.contract import Array, ByteSpec
-from fsstore.codec.tuning import SEGMENTATION_AT_ONCE, SEGMENTATION_BLOCKS, SEGMENTATION_COMPARED
-from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.codec.chain import BoundChain
+from fsstore.codec.contract import Array, BoundCodec, ByteSpec, ChunkSpec
+from fsstore.codec.deflate import BoundDeflate
+from fsstore.codec.image_header import ImageSize, image_size
+from fsstore.codec.tuning import CACHE_BYTES, STEP_BYTES
+from fsstore.codec.zarr3 import BoundBytes, TransposeCodec, stored_dtype
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.schema.constraint import braced
+from fsstore.values.json_value import Fields, Json, integer, one_of, show
 
-__all__ = ["BoundSegmentation"]
+_SIGNATURES = {
+    "png": (b"\x89PNG\r\n\x1a\n", "missing PNG signature"),
+    "jpeg": (b"\xff\xd8", "Not a JPEG file"),
+}
+_COLOURS = frozenset((0, 2, 4, 6))  # types of PNG without a palette
+
+
+class BoundImage:
+    """The codec of chunks of one type and shape (channel, z, y, x).  `level` is the quality, or zlib's level."""
+
+    __slots__ = ("dtype", "encoded", "format", "level", "shape")
+
+    def __init__(
+        self,
+        image_format: Literal["png", "jpeg"],
+        dtype: np.dtype[Any],
+        shape: tuple[int, ...],
+        level: int | None,
+    ) -> None:
+        self.format, self.dtype, self.shape, self.level = image_format, dtype, shape, level
+        self.encoded = ByteSpec(itemsize=0)
+
+    def encode(self, data: Array) -> bytes:
+        """Return a chunk as an image."""
+        channels, depth, height, width = self.shape
+        pixels = np.ascontiguousarray(data.astype(self.dtype, copy=False).transpose(1, 2, 3, 0))
+        shape = (depth * height, width) if channels == 1 else (depth * height, width, channels)
+        library = _library(self.format)
+        encode = library.png_encode if self.format == "png" else library.jpeg_encode
+        try:
+            return bytes(encode(pixels.reshape(shape), level=self.level))
+        except (RuntimeError, ValueError) as error:
+            raise StoreError(f"The chunk cannot be encoded as {self.format}: {error}") from error
+
+    def decode(self, data: Any) -> Array:
+        """Return the chunk of an image of any width and height whose product is right."""
+        data = bytes(data)
+        width, height, samples, bits = _size(self.format, data)
+        channels, depth, rows, columns = self.shape
+        if samples != channels or width * height != depth * rows * columns:
+            raise FailedPreconditionError(
+                f"Image dimensions ({height}, {width}, {samples}) are not compatible with expected chunk shape"
+                f" {braced(self.shape)}"
+            )
+        if bits != 8 * self.dtype.itemsize:
+            raise FailedPreconditionError(
+                f"Expected an image of {8 * self.dtype.itemsize} bits a sample, but received {bits} bits"
+            )
+        library = _library(self.format)
+        decode = library.png_decode if self.format == "png" else library.jpeg8_decode
+        try:
+            pixels = np.asarray(decode(data))
+        except (RuntimeError, ValueError, MemoryError) as error:
+            raise DataLossError(f"Failed to decode {self.format.upper()}: {error}") from error
+        if pixels.dtype != self.dtype or pixels.size != width * height * samples:
+            raise FailedPreconditionError(
+                f"The {self.format} image decodes to {pixels.shape} of {pixels.dtype}"
+            )
+        return pixels.reshape(depth, rows, columns, channels).transpose(3, 0, 1, 2)
+
+
+def _library(image_format: str) -> Any:
+    try:
+        import imagecodecs
+    except ImportError:
+        raise UnimplementedError(
+            f"{image_format} chunks need imagecodecs: pip install 'fsstore[images]'"
+        ) from None
+    return imagecodecs
+
+
+def _size(kind: Literal["png", "jpeg"], data: bytes) -> ImageSize:
+    """Return the size of an image by its header."""
+    signature, why = _SIGNATURES[kind]
+    if not data.startswith(signature):
+        raise FailedPreconditionError(f"Failed to decode {kind.upper()}: {why}")
+    size = image_size(kind, data)
+    if not size.width or (kind == "png" and data[12:16] != b"IHDR"):
+        raise FailedPreconditionError(f"Failed to decode {kind.upper()}: the header is missing")
+    if kind == "png" and data[25] not in _COLOURS:
+        raise FailedPreconditionError(
+            f"Failed to decode PNG: colour type {data[25]} is not grey or true colour"
+        )
+    return size
+
+
+# `compressed_segmentation`.
 
 _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
 _LARGEST = 1 << 24  # words of a channel: places of tables have 24 bits
@@ -85,7 +172,7 @@ class BoundSegmentation:
             length = -(-width * volume // 32)
             if len(blocks) and int(places[blocks].max()) + length > len(words):
                 raise _corrupted("the indices of a block reach outside the channel")
-            step = max(1, SEGMENTATION_AT_ONCE // (volume if width else kept))
+            step = max(1, CACHE_BYTES // (volume if width else kept))
             for begin in range(0, len(blocks), step):
                 some = blocks[begin : begin + step]
                 indices = self._indices(words, places[some], width, length)
@@ -185,9 +272,9 @@ class BoundSegmentation:
         rows = (
             whole.reshape(sides).transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(counts), math.prod(self.block))
         )
+        step = STEP_BYTES // 4096  # blocks of the usual size
         encoded = itertools.chain.from_iterable(
-            self._rows(rows[begin : begin + SEGMENTATION_BLOCKS])
-            for begin in range(0, len(rows), SEGMENTATION_BLOCKS)
+            self._rows(rows[begin : begin + step]) for begin in range(0, len(rows), step)
         )
         for corner in np.ndindex(*self.grid):
             if all(at < count for at, count in zip(corner, counts, strict=True)):
@@ -226,7 +313,7 @@ class BoundSegmentation:
 def _places(rows: Array, values: Array, starts: Array, sizes: Array) -> Array:
     """Return where each element of each row stands among the sorted values of its row."""
     most = int(sizes.max())
-    if most > SEGMENTATION_COMPARED:
+    if most > 16:  # comparing with each of so many takes longer than searching
         found = [
             np.searchsorted(values[start : start + size], row)
             for row, start, size in zip(rows, starts.tolist(), sizes.tolist(), strict=True)
@@ -277,3 +364,82 @@ def _packed(indices: Array, width: int) -> Array:
             octets |= padded[:, place :: 8 // width] << np.uint8(place * width)
         padded = octets
     return padded.view("<u4")
+
+
+# The chain of a precomputed chunk.
+
+ENCODINGS = ("raw", "png", "jpeg", "compressed_segmentation")
+_GZIP_LEVEL = 9  # TensorStore's
+_DRIVERS = ("neuroglancer_precomputed", "neuroglancer-precomputed")
+
+
+class _BoundRaw(BoundBytes):
+    """Elements as they are; a chunk of another size is refused in the words of the format."""
+
+    __slots__ = ()
+
+    def _wrong_size(self, data: Any) -> FailedPreconditionError:
+        length = memoryview(data).nbytes
+        return FailedPreconditionError(
+            f"Expected chunk length to be {self.size}, but received {length} bytes"
+        )
+
+
+def bind_chunk(
+    scale: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], *, gzip: bool
+) -> BoundChain:
+    """Return the chain of chunks of a scale that have a shape (x, y, z, channel)."""
+    spec = ChunkSpec(dtype, shape, dtype.type(0))
+    reverse = TransposeCodec([3, 2, 1, 0]).bind(spec)  # type: ignore[arg-type]  # any sequence will do
+    pack = _pack(scale, dtype, shape[::-1])
+    stages = [BoundDeflate(_bytes(pack), "gzip", _GZIP_LEVEL)] if gzip else []
+    names = [f"codec {show(scale['encoding'])}", *['codec "gzip"' for _ in stages]]
+    return BoundChain(spec, [reverse], pack, stages, names)
+
+
+def _pack(scale: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...]) -> BoundCodec:
+    encoding = scale["encoding"]
+    if encoding == "raw":
+        return _BoundRaw(dtype, stored_dtype(dtype, "little"), shape)
+    if encoding == "compressed_segmentation":
+        block = scale["compressed_segmentation_block_size"]
+        return BoundSegmentation(dtype, shape, tuple(block))
+    return BoundImage(encoding, dtype, shape, scale.get("png_level" if encoding == "png" else "jpeg_quality"))
+
+
+def _bytes(pack: BoundCodec) -> ByteSpec:
+    encoded = pack.encoded
+    assert isinstance(encoded, ByteSpec)
+    return encoded
+
+
+def parse_codec(value: Json) -> dict[str, Json]:
+    """Return the JSON of a codec spec of the driver, checked."""
+    fields = Fields(value)
+    fields.require("driver", one_of(*_DRIVERS))
+    out: dict[str, Json] = {"driver": _DRIVERS[0]}
+    for name, parser in (
+        ("encoding", one_of(*ENCODINGS)),
+        ("jpeg_quality", integer(0, 100)),
+        ("png_level", integer(0, 9)),
+        ("shard_data_encoding", one_of("raw", "gzip")),
+    ):
+        if name in fields:
+            out[name] = fields.take(name, parser)
+    fields.finish()
+    for name, encoding in (("jpeg_quality", "jpeg"), ("png_level", "png")):
+        if name in out and out.get("encoding") != encoding:
+            raise JsonError(f'Error parsing object member "{name}": Only valid for "{encoding}" encoding')
+    return out
+
+
+def merge_specs(left: Json, right: Json) -> dict[str, Json]:
+    """Return the JSON of the codec spec that grants two."""
+    drivers = [json.get("driver") if isinstance(json, Mapping) else None for json in (left, right)]
+    if None not in drivers and drivers[1] not in _DRIVERS:
+        raise StoreError(f"Cannot merge codec spec {show(left)} with {show(right)}")
+    a, b = parse_codec(left), parse_codec(right)
+    for name in ("encoding", "jpeg_quality", "png_level", "shard_data_encoding"):
+        if name in a and name in b and a[name] != b[name]:
+            raise StoreError(f'Cannot merge codec spec {show(a)} with {show(b)}: "{name}" mismatch')
+    return {**a, **b}

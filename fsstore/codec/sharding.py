@@ -1,50 +1,36 @@
-"""The layout of a shard: where its sub-chunks lie in the array and in the bytes.
+"""The `sharding_indexed` codec: a chunk cut into sub-chunks, encoded one by one and found through an index.
 
-A shard is its sub-chunks in grid order and an index at the start or the end.  The index has one row of two unsigned
-64-bit numbers a sub-chunk: its offset from the start of the shard and its length, both all ones where it is missing.
-Everything here is arithmetic on arrays of rows; reading and writing parts of shards is done elsewhere with it.
-
-Shapes and positions are those of the array that the sharding codec sees: transposes before it have been applied.
+`ShardLayout` knows where sub-chunks lie in the array and in the bytes; parts of a shard are read and written through
+it.  `StoredParts` sees a shard as runs of sub-chunks: unchanged neighbours are copied as one piece, so that a change of
+a few sub-chunks costs these few and a copy.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.codec.chain.bound_chain import BoundChain
-from fsstore.codec.chain.rows import encode_rows, in_rows, rows_together
-from fsstore.codec.contract import Array, Buffer, ChunkSpec
-from fsstore.codec.element_copy import copy_elements
-from fsstore.codec.fill import missing_element, rows_equal_fill
+from fsstore.codec.buffers import copy_elements, missing_element, rows_equal_fill
+from fsstore.codec.chain import BoundChain, CodecChain, encode_rows, in_rows, rows_together
+from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Configured, Kind, Member, Members
 from fsstore.codec.tuning import (
+    CACHE_BYTES,
     SHARD_AHEAD_BYTES,
-    SHARD_PORTION_BYTES,
     SHARD_PORTION_PARTS,
-    SHARED_SHARD_BYTES,
     SHARED_SHARD_ENTRIES,
+    STEP_BYTES,
 )
 from fsstore.errors import DataLossError, StoreError
+from fsstore.index.value import MAX_RANK
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
-
-__all__ = [
-    "MISSING",
-    "NO_SIZE",
-    "Entries",
-    "ShardLayout",
-    "are_sound",
-    "blocks_of",
-    "grid_boxes",
-    "present_in",
-    "shard_damage",
-    "shard_of",
-]
+from fsstore.values.json_value import Json, array_of, integer, one_of
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -188,7 +174,7 @@ class ShardLayout:
                 continue
             portion.append(part)
             size += lengths[-1]
-            if size >= SHARD_PORTION_BYTES or len(portion) >= SHARD_PORTION_PARTS:
+            if size >= STEP_BYTES or len(portion) >= SHARD_PORTION_PARTS:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
@@ -227,7 +213,7 @@ class ShardLayout:
     @property
     def shares_cores(self) -> bool:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
-        enough = self.count >= SHARED_SHARD_ENTRIES and self.count * self.inner.effort >= SHARED_SHARD_BYTES
+        enough = self.count >= SHARED_SHARD_ENTRIES and self.count * self.inner.effort >= CACHE_BYTES
         return self.inner.encoded_size is None and enough
 
     def map_parts(self, encode: Callable[[S], T], parts: Sequence[S], size: int) -> Iterator[T]:
@@ -245,10 +231,10 @@ class ShardLayout:
         They are copied and compared many at a time, which stay in the cache until they are encoded.
         """
         blocks, size = self.blocks(array.astype(self.chunk.dtype, copy=False)), self.inner.decoded_size
-        most = SHARD_PORTION_BYTES // size
+        most = STEP_BYTES // size
         if self.shares_cores:
             most = min(
-                rows_together(self.inner), max(self.count, SHARED_SHARD_BYTES // size) // SHARED_SHARD_ENTRIES
+                rows_together(self.inner), max(self.count, CACHE_BYTES // size) // SHARED_SHARD_ENTRIES
             )
         boxes = list(grid_boxes(self.grid, max(1, most)))
         encoded = self.map_parts(
@@ -391,3 +377,190 @@ def _clashes(entries: Entries) -> tuple[npt.NDArray[np.bool_], Entries, Entries]
     order = np.argsort(entries[:, 0], kind="stable")
     start, stop = entries[order, 0], entries[order].sum(axis=1)
     return (start[1:] < stop[:-1]) & ((start[1:] != start[:-1]) | (stop[1:] != stop[:-1])), start, stop
+
+
+# The `sharding_indexed` codec.
+
+_MAX_ENTRIES = 1 << 30  # TensorStore's limit
+
+
+def _shape(value: Any) -> tuple[int, ...]:
+    return tuple(array_of(integer(1))(value))
+
+
+def sub_chunk_grid(chunk: tuple[int, ...], sub: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how many sub-chunks there are along each dimension, or raise `StoreError` when they do not fit."""
+    if len(sub) != len(chunk):
+        raise StoreError(
+            f"sharding_indexed sub-chunk shape of {braced(sub)} is not compatible with array of rank {len(chunk)}"
+        )
+    if any(size % part for size, part in zip(chunk, sub, strict=True)):
+        raise StoreError(
+            f"sharding_indexed sub-chunk shape of {braced(sub)} does not evenly divide "
+            f"chunk shape of {braced(chunk)}"
+        )
+    grid = tuple(size // part for size, part in zip(chunk, sub, strict=True))
+    if int(np.prod(grid, dtype=object)) > _MAX_ENTRIES:
+        raise StoreError(f"grid shape of {braced(grid)} has more than {_MAX_ENTRIES} entries")
+    return grid
+
+
+@dataclass(frozen=True, slots=True)
+class ShardingCodec(Configured):
+    """A shard of sub-chunks of `chunk_shape`, each encoded by `codecs`; `index_codecs` encode the index."""
+
+    chunk_shape: tuple[int, ...]
+    codecs: CodecChain
+    index_codecs: CodecChain
+    index_location: str = "end"
+
+    name: ClassVar[str] = "sharding_indexed"
+    kind: ClassVar[Kind] = "array_to_bytes"
+    members: ClassVar[Members] = {
+        "chunk_shape": Member(_shape, stored=True),
+        "codecs": Member(CodecChain.from_json, stored=True),
+        "index_codecs": Member(CodecChain.from_json, stored=True),
+        "index_location": Member(one_of("start", "end")),
+    }
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the configuration as stored; the location of the index only if it comes first."""
+        out: dict[str, Json] = {
+            "chunk_shape": list(self.chunk_shape),
+            "codecs": self.codecs.to_json(),
+            "index_codecs": self.index_codecs.to_json(),
+        }
+        if self.index_location != "end":
+            out["index_location"] = self.index_location
+        return out
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundSharding:
+        """Return the codec for chunks like `decoded`."""
+        if not isinstance(decoded, ChunkSpec):
+            raise StoreError('"sharding_indexed" codec requires an array')
+        if len(decoded.shape) >= MAX_RANK:  # the index has one dimension more, and nobody else reads that
+            raise StoreError(
+                f"Rank of {len(decoded.shape)} exceeds maximum rank of {MAX_RANK - 1} supported for sharding_indexed"
+            )
+        grid = sub_chunk_grid(decoded.shape, self.chunk_shape)
+        inner = self.codecs.bind(ChunkSpec(decoded.dtype, self.chunk_shape, decoded.fill_value))
+        index = self.index_codecs.bind(ChunkSpec(np.dtype(np.uint64), (*grid, 2)))
+        if index.encoded_size is None:
+            raise StoreError("Invalid index_codecs specified: only fixed-size encodings are supported")
+        return BoundSharding(ShardLayout(decoded, inner, index, at_start=self.index_location == "start"))
+
+
+class BoundSharding:
+    """Whole shards of one layout."""
+
+    __slots__ = ("encoded", "scratch_size", "shard")
+
+    def __init__(self, layout: ShardLayout) -> None:
+        self.shard = layout
+        self.encoded = ByteSpec(itemsize=0)
+        self.scratch_size = layout.inner.working_size
+
+    def encode(self, data: Array) -> bytes:
+        """Return the shard; sub-chunks that are bitwise the fill value are left out."""
+        return self.shard.assemble(self.shard.encode_parts(data))
+
+    def decode(self, data: Buffer) -> Array:
+        """Return the array of a shard, the fill value in place of what is missing."""
+        chunk = self.shard.chunk
+        out = np.empty(chunk.shape, chunk.dtype)
+        self.shard.decode_into(data, out)
+        return out
+
+    def decode_array(self, data: Buffer, out: Array) -> None:
+        """Decode a shard into `out`."""
+        self.shard.decode_into(data, out)
+
+
+Run: TypeAlias = "tuple[Sequence[int], Sequence[Buffer]]"
+"""The lengths of sub-chunks that follow each other, below zero for one that is missing, and their bytes in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredParts:
+    """The encoded sub-chunks of a whole shard, by their numbers."""
+
+    shard: memoryview
+    entries: Entries
+
+    @classmethod
+    def of(cls, shard: Buffer | None, layout: ShardLayout) -> StoredParts:
+        """Return the sub-chunks of a shard, none if there is no shard."""
+        if shard is None:
+            return cls(memoryview(b""), np.full((layout.count, 2), MISSING, np.uint64))
+        view = memoryview(shard)
+        start, stop = layout.index_span(len(view))
+        return cls(view, layout.decode_index(view[start:stop], len(view)))
+
+    def __getitem__(self, number: int) -> Buffer | None:
+        """Return an encoded sub-chunk, None if it is missing."""
+        offset, length = self.entries[number].tolist()
+        return None if offset == MISSING else self.shard[offset : offset + length]
+
+    def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
+        """Yield the sub-chunks of some numbers as one run, some of them `changed`, by number in ascending order.
+
+        Stored ones that lie one behind the other, with no changed one between, are one piece.
+        """
+        if len(changed) == stop - first:
+            yield from map(run_of_one, changed.values())
+            return
+        entries = self.entries[first:stop]
+        lengths = np.where(present_in(entries), entries[:, 1].view(np.int64), -1)
+        places = np.array(list(changed), np.int64) - first
+        kept = lengths >= 0
+        kept[places] = False
+        at = np.flatnonzero(kept)
+        begin = entries[at, 0].astype(np.int64)
+        end = begin + lengths[at]
+        group = np.searchsorted(places, at)
+        cuts = np.flatnonzero((begin[1:] != end[:-1]) | (group[1:] != group[:-1]))
+        heads, tails = [0, *(cuts + 1).tolist()][: len(at)], [*cuts.tolist(), -1][: len(at)]
+        columns = (at[heads] + first, begin[heads], end[tails])
+        pieces: dict[int, Buffer] = {
+            number: self.shard[low:high]
+            for number, low, high in zip(*[column.tolist() for column in columns], strict=True)
+        }
+        lengths[places] = [-1 if part is None else memoryview(part).nbytes for part in changed.values()]
+        pieces |= {number: part for number, part in changed.items() if part is not None}
+        yield lengths.tolist(), [pieces[number] for number in sorted(pieces)]
+
+
+def run_of_one(part: Buffer | None) -> Run:
+    """Return the run of one sub-chunk."""
+    return ((-1,), ()) if part is None else ((memoryview(part).nbytes,), (part,))
+
+
+def in_portions(numbers: Sequence[int], layout: ShardLayout) -> Iterator[Sequence[int]]:
+    """Yield the numbers of some sub-chunks, of about a megabyte at a time."""
+    most = max(1, STEP_BYTES // layout.inner.decoded_size)
+    for begin in range(0, len(numbers), most):
+        yield numbers[begin : begin + most]
+
+
+def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[Buffer]]:
+    """Yield the shard of some runs, about a megabyte at a time, as soon as it is there if the index comes last.
+
+    `ShardLayout.portions` does so with single sub-chunks: small raw ones take a fifth longer as runs of one.
+    """
+    portion: list[Buffer] = []
+    if layout.at_start:
+        runs = list(runs)
+        portion.append(layout.index_of(list(itertools.chain.from_iterable(run[0] for run in runs))))
+    lengths: list[int] = []
+    size = 0
+    for run_lengths, pieces in runs:
+        lengths += run_lengths
+        portion += pieces
+        size += sum([memoryview(piece).nbytes for piece in pieces])
+        if size >= STEP_BYTES or len(portion) >= SHARD_PORTION_PARTS:
+            yield portion
+            portion, size = [], 0
+    if not layout.at_start:
+        portion.append(layout.index_of(lengths))
+    if portion:
+        yield portion

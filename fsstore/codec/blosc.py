@@ -17,14 +17,84 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from fsstore.codec.configuration import Configured, Member, Members, Options, read_options
-from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Kind
-from fsstore.codec.size import encoded_bound, output_limit, too_large
-from fsstore.codec.zarr3 import blosc_snappy
+from fsstore.codec.contract import (
+    Array,
+    ByteSpec,
+    ChunkSpec,
+    Configured,
+    Kind,
+    Member,
+    Members,
+    Options,
+    encoded_bound,
+    output_limit,
+    read_options,
+    too_large,
+)
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.values.json_value import Fields, Json, integer, one_of
 
-__all__ = ["CNAMES", "BloscCodec", "BoundBlosc"]
+_HEADER = struct.Struct("<BBBBIII")
+_LENGTH = struct.Struct("<I")
+_VERSIONS = (2, 1)
+_SHUFFLE_FLAGS = (0, 1, 4)
+_STORES_COPY, _ONE_STREAM, _SNAPPY = 2, 16, 2 << 5
+_BLOCK_BYTES = 1 << 18
+
+
+def _imagecodecs(verb: str) -> Any:
+    try:
+        import imagecodecs
+    except ImportError:
+        raise UnimplementedError(f'This build of blosc cannot {verb} "snappy"; install imagecodecs') from None
+    return imagecodecs
+
+
+def decompress(data: Any) -> Any:
+    """Return what a buffer holds; raises `RuntimeError` or `ValueError` if it is damaged."""
+    return _imagecodecs("decompress").blosc_decode(bytes(data))
+
+
+def _encoder() -> Callable[[bytes], bytes]:
+    encode: Callable[..., bytes] = _imagecodecs("compress with").snappy_encode
+    try:
+        encode(b"")
+    except TypeError:  # some versions ask for a level, of which snappy has one
+        return lambda data: encode(data, 1)
+    return encode
+
+
+def compress(octets: Array, clevel: int, shuffle: int, blocksize: int, typesize: int) -> bytes:
+    """Return a buffer of `octets`: 0 does not shuffle them, 1 shuffles bytes, 2 bits of elements of `typesize`."""
+    snappy = _encoder()
+    step = 8 * typesize
+    size = max(1, min(octets.size, max(step, (blocksize or _BLOCK_BYTES) // step * step)))
+    flags = _SHUFFLE_FLAGS[shuffle] | _ONE_STREAM | _SNAPPY
+    at = _HEADER.size + _LENGTH.size * -(-octets.size // size)
+    starts, blocks = [], []
+    for first in range(0, octets.size if clevel else 0, size):
+        plain = _shuffled(octets[first : first + size], shuffle, typesize)
+        packed = snappy(plain)
+        block = packed if len(packed) < len(plain) else plain
+        starts.append(_LENGTH.pack(at))
+        blocks += [_LENGTH.pack(len(block)), block]
+        at += _LENGTH.size + len(block)
+    if not blocks or at >= _HEADER.size + octets.size:
+        flags, starts, blocks, at = flags | _STORES_COPY, [], [octets.tobytes()], _HEADER.size + octets.size
+    return b"".join([_HEADER.pack(*_VERSIONS, flags, typesize, octets.size, size, at), *starts, *blocks])
+
+
+def _shuffled(block: Array, shuffle: int, typesize: int) -> bytes:
+    """Return a block by the places of bytes or of bits in elements; bits need elements in eights."""
+    count = len(block) // typesize
+    if shuffle == 0 or (shuffle == 2 and count % 8):
+        return block.tobytes()
+    elements = block[: count * typesize].reshape(count, typesize)
+    if shuffle == 2:
+        planes = np.unpackbits(elements, axis=1, bitorder="little").T
+        elements = np.packbits(planes, axis=1, bitorder="little").T
+    return elements.T.tobytes() + block[count * typesize :].tobytes()
+
 
 CNAMES = ("blosclz", "lz4", "lz4hc", "snappy", "zlib", "zstd")
 _SHUFFLES = {"noshuffle": 0, "shuffle": 1, "bitshuffle": 2}
@@ -78,7 +148,7 @@ class BoundBlosc:
             raise StoreError(f"Blosc holds at most {_MAX_BYTES} bytes, but the chunk has {size}")
         if not self._is_known:
             _, clevel, shuffle, blocksize = self._compress
-            return blosc_snappy.compress(np.frombuffer(data, np.uint8), clevel, shuffle, blocksize, typesize)
+            return compress(np.frombuffer(data, np.uint8), clevel, shuffle, blocksize, typesize)
         if size % typesize == 0:  # the library takes the element size from the buffer
             return bytes(_library().compress(np.frombuffer(data, self._element), *self._compress))
         return bytes(_library().compress(np.frombuffer(data, np.uint8), *self._compress, typesize))
@@ -186,7 +256,7 @@ def _other_build(data: Any) -> Any:
     if (data[_FLAGS_AT] >> 5) != 2:
         raise _invalid()
     try:
-        return blosc_snappy.decompress(data)
+        return decompress(data)
     except UnimplementedError:
         raise
     except (RuntimeError, ValueError):

@@ -1,12 +1,7 @@
-"""A chain of codecs bound to the chunks of one array: what the chunk engine calls.
+"""The codecs of an array, one after the other: array codecs, one codec that makes bytes, bytes codecs.
 
-Decoding runs the bytes codecs backwards, makes an array of the bytes, and undoes the array codecs, of which
-transposes are views.  Where the caller gives the destination, the last decoder writes into it directly if it is
-contiguous in the order of the encoding; otherwise it writes into memory that the thread uses again and again, and the
-result is copied once.  Small chunks are decoded many at a time where the codecs can, because calling a decompressor
-costs as much as decompressing a few kilobytes.
-
-It knows nothing of JSON, keys or stores.  It has no state and may be called from any number of threads.
+`CodecChain` is the chain as stored in zarr v3 metadata.  `BoundChain` is a chain bound to the chunks of one array: the
+chunk engine calls it.  At the end stand functions for several small chunks at once and for parts of raw chunks.
 """
 
 from __future__ import annotations
@@ -14,34 +9,109 @@ from __future__ import annotations
 import itertools
 import math
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from fsstore.codec.ability import Abilities, abilities_of
-from fsstore.codec.chain.steps import decoders, in_pieces, scratch_decoders, through
-from fsstore.codec.chain.working_size import working_size
-from fsstore.codec.contract import Array, BoundCodec, Buffer, ByteSpec, ChunkSpec, Span
-from fsstore.codec.element_copy import copy_elements
-from fsstore.codec.scratch import scratch
-from fsstore.codec.tuning import (
-    DIRECT_BYTES,
-    PIECES_FROM_BYTES,
-    RUN_BYTES,
-    RUN_COPIED_BYTES,
-    RUN_PART_BYTES,
+from fsstore.codec.buffers import copy_elements, scratch
+from fsstore.codec.contract import (
+    Abilities,
+    Array,
+    BoundCodec,
+    Buffer,
+    ByteSpec,
+    ChunkSpec,
+    Codec,
+    CodecFactory,
+    Kind,
+    Span,
+    abilities_of,
 )
-from fsstore.errors import StoreError
+from fsstore.codec.tuning import CACHE_BYTES, DIRECT_BYTES, PIECES_FROM_BYTES, STEP_BYTES
+from fsstore.codec.zarr3 import BoundBytes, BoundTranspose
+from fsstore.errors import JsonError, StoreError
+from fsstore.values import registry
+from fsstore.values.json_value import Fields, Json, array_of, boolean, expected, obj, quote, string
 
-__all__ = ["BoundChain", "Shard"]
+Steps: TypeAlias = tuple[Callable[[Any], Any], ...]
+"""Functions of which each takes what the one before it has given."""
+
+
+def through(steps: Steps, data: Any) -> Any:
+    """Return the result of all steps."""
+    for step in steps:
+        data = step(data)
+    return data
+
+
+def decoders(stages: Sequence[BoundCodec]) -> Steps:
+    """Return how what stages have encoded is decoded."""
+    return tuple(stage.decode for stage in reversed(stages))
+
+
+def scratch_decoders(pack: BoundCodec, stages: Sequence[BoundCodec]) -> Steps:
+    """Return decoders into memory of the thread where codecs can, but not of shards: their parts are decoded there."""
+    if abilities_of(pack).shard is not None:
+        return decoders(stages)
+    made = (_scratch_decoder(*pair, step) for step, pair in enumerate(itertools.pairwise((pack, *stages)), 1))
+    return tuple(made)[::-1]
+
+
+def _scratch_decoder(before: BoundCodec, stage: BoundCodec, step: int) -> Callable[[Any], Any]:
+    into = abilities_of(stage).decode_into
+    size = before.encoded.size if isinstance(before.encoded, ByteSpec) else None
+    if into is None or size is None or size < DIRECT_BYTES:
+        return stage.decode
+
+    def decode(data: Any) -> Any:
+        out = scratch(size, step)
+        return out.data if into(data, out) else stage.decode(data)
+
+    return decode
+
+
+def in_pieces(stages: Sequence[BoundCodec]) -> Steps:
+    """Return how a chunk is encoded in pieces: the last step gives an iterator of them."""
+    passing: list[Callable[[Any], Any]] = []
+    *before, last = stages
+    while before and (passes := abilities_of(last).pass_pieces) is not None:
+        passing.insert(0, passes)
+        last = before.pop()
+    begin = abilities_of(last).encode_pieces or (lambda data: iter((last.encode(data),)))
+    return (*[stage.encode for stage in before], begin, *passing)
+
+
+# How much memory the chunks of a chain take on their way, which limits how many threads may work at once.
+
+
+def working_size(chunk: ChunkSpec, steps: Sequence[BoundCodec]) -> int:
+    """Return how many bytes a chunk takes with what `steps` make of it one after the other, at least 1."""
+    size = total = chunk.dtype.itemsize * math.prod(chunk.shape)
+    before: ChunkSpec | ByteSpec = chunk
+    for step in steps:
+        size = _size(step.encoded, size)
+        able = abilities_of(step)
+        is_view = able.order is not None or (
+            isinstance(before, ChunkSpec) and able.flat_dtype == before.dtype
+        )
+        total += (0 if is_view else size) + able.scratch_size
+        before = step.encoded
+    return max(1, total)
+
+
+def _size(spec: ChunkSpec | ByteSpec, otherwise: int) -> int:
+    if isinstance(spec, ChunkSpec):
+        return spec.dtype.itemsize * math.prod(spec.shape)
+    return otherwise if spec.size is None else spec.size
+
+
+# A chain of codecs bound to the chunks of one array.
 
 
 class Shard(Protocol):
-    """The part of a shard's layout that a chain uses; `shard_layout` has the whole of it.
-
-    `count` is how many parts a shard has, `inner` what each of them is encoded by, and `read_shape` the shape of one.
-    """
+    """The part of `ShardLayout` that a chain uses."""
 
     @property
     def count(self) -> int:
@@ -82,13 +152,11 @@ class BoundChain:
     """
 
     __slots__ = (
-        "_arrays", "_decode_array", "_decode_into", "_decode_joined", "_decode_run", "_decode_span",
-        "_from_array", "_in_pieces", "_is_plain", "_size", "_steps",
-        "_stored", "_undo_arrays", "_undo_bytes", "_undo_bytes_to_scratch", "_verify", "_view",
-        "after_packing", "chunk",
-        "decoded_size", "decodes_in_place", "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece",
-        "names", "order", "packed", "run_length",
-        "shard", "spans_from_start", "working_size",
+        "_arrays", "_decode_array", "_decode_into", "_decode_joined", "_decode_run", "_decode_span", "_from_array",
+        "_in_pieces", "_is_plain", "_size", "_steps", "_stored", "_undo_arrays", "_undo_bytes",
+        "_undo_bytes_to_scratch", "_verify", "_view", "after_packing", "chunk", "decoded_size", "decodes_in_place",
+        "effort", "encoded_size", "flat_dtype", "is_exact", "is_in_one_piece", "names", "order", "packed",
+        "run_length", "shard", "spans_from_start", "working_size",
     )  # fmt: skip
 
     def __init__(
@@ -159,9 +227,9 @@ class BoundChain:
             self._decode_into = stages[0].decode_into
             self._decode_span = stages[0].decode_span
         if (self._is_plain or self._decode_joined is not None) and self._size <= (
-            RUN_PART_BYTES if stages else RUN_COPIED_BYTES
+            CACHE_BYTES if stages else CACHE_BYTES // 2
         ):
-            self.run_length = RUN_BYTES // self._size
+            self.run_length = max(1, STEP_BYTES // self._size)
 
     def decode(self, data: Buffer, out: Array | None = None) -> Array:
         """Return the chunk that `data` encodes; with `out`, the chunk is written there and `out` is returned.
@@ -360,3 +428,172 @@ def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | 
             return None
         order = tuple(order[axis] for axis in step)
     return order
+
+
+# A chain of codecs as stored in zarr v3 metadata.
+
+
+def find_codec(name: Any) -> CodecFactory:
+    """Return what is registered as `name`, or raise an error that says why nothing is."""
+    found: CodecFactory | None = registry.codecs.get(string(name))
+    for prefix in registry.codec_families.names() if found is None else ():
+        if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
+            found = find(name)
+    if found is None:
+        found = _without_prefix(name)
+    if found is None:
+        raise JsonError(f"{quote(name)} is not registered")
+    return found
+
+
+def _without_prefix(name: str) -> CodecFactory | None:
+    """Return the codec of numcodecs that is called so there; its names are also known without a prefix."""
+    find = registry.codec_families.get("numcodecs.")
+    try:
+        return None if find is None else find(name)
+    except JsonError:  # numcodecs has no such codec either
+        return None
+
+
+def parse_entry(value: Any) -> tuple[CodecFactory, dict[str, Any]]:
+    """Return the codec that one element of a chain names, and its raw configuration."""
+    fields = Fields(value)
+    factory = fields.require("name", find_codec)
+    configuration = fields.take("configuration", obj, default={})
+    fields.take("must_understand", boolean)  # a codec that is known is understood
+    fields.finish()
+    return factory, configuration
+
+
+def codec_json(name: str, configuration: Mapping[str, Any]) -> dict[str, Json]:
+    """Return one element of a chain; an empty configuration is left out, except where zarr-python demands it."""
+    if configuration or name.startswith("numcodecs."):
+        return {"name": name, "configuration": dict(configuration)}
+    return {"name": name}
+
+
+def misplaced(kinds: Iterable[Kind]) -> int | None:
+    """Return the position of the first codec that is given bytes and wants an array, or None."""
+    are_bytes = False
+    for position, kind in enumerate(kinds):
+        if are_bytes and kind != "bytes_to_bytes":
+            return position
+        are_bytes = kind != "array_to_array"
+    return None
+
+
+def _parse_stored(value: Any) -> Codec:
+    factory, configuration = parse_entry(value)
+    try:
+        return factory.from_json(configuration)
+    except JsonError as error:
+        raise error.within('Error parsing object member "configuration"') from None
+
+
+@dataclass(frozen=True, slots=True)
+class CodecChain:
+    """The codecs of a stored array, complete and in order."""
+
+    codecs: tuple[Codec, ...]
+
+    @classmethod
+    def from_json(cls, value: Any) -> Self:
+        """Return the chain of a stored document.  Raises `JsonError` with every problem in it."""
+        try:
+            codecs = array_of(_parse_stored)(value)
+        except RecursionError:
+            raise JsonError("Codecs are nested too deeply") from None
+        wrong = misplaced(codec.kind for codec in codecs)
+        if wrong is not None:
+            raise expected("bytes -> bytes codec", value[wrong])
+        if not any(codec.kind == "array_to_bytes" for codec in codecs):
+            raise JsonError("array -> bytes codec must be specified")
+        return cls(tuple(codecs))
+
+    def to_json(self) -> list[Json]:
+        """Return the chain as stored."""
+        return [codec_json(codec.name, codec.to_json()) for codec in self.codecs]
+
+    @property
+    def arrays(self) -> tuple[Codec, ...]:
+        """The array-to-array codecs."""
+        return tuple(codec for codec in self.codecs if codec.kind == "array_to_array")
+
+    @property
+    def pack(self) -> Codec:
+        """The array-to-bytes codec."""
+        return next(codec for codec in self.codecs if codec.kind == "array_to_bytes")
+
+    @property
+    def stages(self) -> tuple[Codec, ...]:
+        """The bytes-to-bytes codecs."""
+        return tuple(codec for codec in self.codecs if codec.kind == "bytes_to_bytes")
+
+    def bind(self, chunk: ChunkSpec) -> BoundChain:
+        """Return the chain for chunks like `chunk`, or raise a `StoreError` that says why it does not fit."""
+        spec: ChunkSpec | ByteSpec = chunk
+        bound: list[BoundCodec] = []
+        for codec in self.codecs:
+            try:
+                bound.append(codec.bind(spec))
+            except StoreError as error:
+                error.add_note(f"in codec {quote(codec.name)}")
+                raise
+            spec = bound[-1].encoded
+        at = len(self.arrays)
+        names = [f"codec {quote(codec.name)}" for codec in self.codecs[at:]]
+        return BoundChain(chunk, bound[:at], bound[at], bound[at + 1 :], names)
+
+
+# Several small chunks encoded together.
+
+
+def rows_together(chain: BoundChain) -> int:
+    """Return how many chunks are best encoded together; it may be none."""
+    return CACHE_BYTES // chain.decoded_size
+
+
+def in_rows(chain: BoundChain, blocks: Array) -> Array:
+    """Return several chunks, which are the last dimensions of `blocks`, along one first dimension.
+
+    They lie one behind the other in memory as `encode_rows` takes them.
+    """
+    shape, lead = chain.chunk.shape, blocks.ndim - len(chain.chunk.shape)
+    if chain.packed is not None and chain.order is not None:
+        blocks = blocks.transpose([*range(lead), *[lead + axis for axis in chain.order]])
+        shape = tuple([shape[axis] for axis in chain.order])
+    return np.ascontiguousarray(blocks, chain.chunk.dtype).reshape((-1, *shape))
+
+
+def encode_rows(chain: BoundChain, rows: Array, *, elide: bool = True) -> Iterator[Buffer]:
+    """Return the encodings of several chunks one after the other; they may be views of `rows`.
+
+    Parts of shards that equal the fill value are stored unless `elide`.
+    """
+    if chain.packed is None:
+        encode = chain.encode if elide else chain.encode_all
+        return (encode(rows[at, ...]) for at in range(len(rows)))
+    octets, size = rows.astype(chain.packed, copy=False).reshape(-1).view(np.uint8).data, chain.decoded_size
+    encoded: Iterator[Any] = (octets[begin : begin + size] for begin in range(0, len(octets), size))
+    for stage in chain.after_packing:
+        encoded = map(stage, encoded)
+    return encoded
+
+
+# Parts of encoded chunks that are nothing but the bytes of their elements.
+
+
+def is_raw(chain: BoundChain) -> bool:
+    """Return whether an encoded chunk is the bytes of its elements, in some order of dimensions."""
+    return chain.packed is not None and not chain.after_packing and chain.encoded_size == chain.decoded_size
+
+
+def part_of(chain: BoundChain, shape: tuple[int, ...]) -> BoundChain:
+    """Return what decodes a box of raw chunks, whose bytes follow each other."""
+    assert chain.order is not None
+    assert chain.packed is not None
+    spec = ChunkSpec(chain.chunk.dtype, shape, chain.chunk.fill_value)
+    turned = BoundTranspose(spec, chain.order)
+    pack = BoundBytes(spec.dtype, chain.packed, turned.encoded.shape)
+    arrays = [] if chain.order == tuple(range(len(shape))) else [turned]
+    return BoundChain(spec, arrays, pack, (), chain.names[:1])

@@ -1,33 +1,45 @@
-"""Compression and decompression in bounded steps, for libraries that offer objects for them (zlib, bz2, lzma).
+"""The `gzip` codec, and deflate with gzip, zlib or no framing for zarr v2.
 
-A stream may consist of several members, and nothing else may follow the last.  No more than one byte beyond the
-expected size is ever produced.  The result is put together step by step in one place, so that the most it takes is
-little more than the limit: a library that is asked for all at once collects pieces and joins them.
+The first half compresses and decompresses in bounded steps, for every library with stream objects (zlib, bz2, lzma).
+
+The quickest library present decodes: libdeflate through imagecodecs when the size is known, which inflates straight
+into the destination; zlib-ng, then the standard library, for everything else and to say what is wrong with bytes
+that libdeflate refuses.  It does not say where a stream ends, which a checksum tells: raw streams have none.
+All write the same format with modification time zero, so encoding is reproducible.
 """
 
 from __future__ import annotations
 
 import bz2
 import lzma
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any
+from functools import cache, partial
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from fsstore.codec.contract import Array, Buffer, ByteSpec
-from fsstore.codec.scratch import passing
-from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
-from fsstore.codec.tuning import (
-    STREAM_FEED_BYTES,
-    STREAM_LARGEST_FEED_BYTES,
-    STREAM_PIECE_BYTES,
-    STREAM_STEP_BYTES,
+from fsstore.codec.buffers import passing
+from fsstore.codec.contract import (
+    Array,
+    Buffer,
+    ByteSpec,
+    ChunkSpec,
+    Configured,
+    Kind,
+    Member,
+    Members,
+    Options,
+    encoded_bound,
+    output_limit,
+    too_large,
+    too_long,
+    too_short,
 )
-from fsstore.errors import FailedPreconditionError, ResourceExhaustedError
-
-__all__ = ["BoundStream", "Inflater", "bz2_stream", "deflated", "inflate", "lzma_stream"]
+from fsstore.codec.tuning import CACHE_BYTES, STEP_BYTES, STREAM_FEED_BYTES
+from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
+from fsstore.values.json_value import integer
 
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
 
@@ -50,8 +62,8 @@ class Inflater:
 def deflated(data: Any, stream: Any) -> Iterator[Buffer]:
     """Yield `data` compressed by an object of a library."""
     view = memoryview(data).cast("B")
-    for begin in range(0, len(view), STREAM_PIECE_BYTES):
-        if piece := stream.compress(view[begin : begin + STREAM_PIECE_BYTES]):
+    for begin in range(0, len(view), CACHE_BYTES):
+        if piece := stream.compress(view[begin : begin + CACHE_BYTES]):
             yield piece
     yield stream.flush()
 
@@ -99,7 +111,7 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Ar
     """
     view = memoryview(data).cast("B")
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
-    if out is None and size is not None and size > STREAM_STEP_BYTES:
+    if out is None and size is not None and size > STEP_BYTES:
         out = passing(size)
     room = _Room(limit if size is None else size, out)
     total = at = 0  # of members that have come to their end
@@ -126,14 +138,14 @@ def _add_member(room: _Room, data: memoryview, at: int, inflater: Inflater) -> i
     first little more than these.
     """
     stream = inflater.start()
-    feed = STREAM_FEED_BYTES if at else STREAM_LARGEST_FEED_BYTES
+    feed = STREAM_FEED_BYTES if at else CACHE_BYTES
     while not stream.eof and not room.is_over:
         given = stream.unconsumed_tail if inflater.keeps_tail else b""
         wants_more = not given if inflater.keeps_tail else stream.needs_input
         if wants_more:
             given = data[at : at + feed]
-            at, feed = at + len(given), min(2 * feed, STREAM_LARGEST_FEED_BYTES)
-        part: bytes = stream.decompress(given, min(STREAM_STEP_BYTES, room.bound + 1 - room.total))
+            at, feed = at + len(given), min(2 * feed, CACHE_BYTES)
+        part: bytes = stream.decompress(given, min(STEP_BYTES, room.bound + 1 - room.total))
         if not part and not given and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
         room.add(part)
@@ -205,3 +217,132 @@ def lzma_stream(decoded: ByteSpec, options: Mapping[str, Any]) -> BoundStream:
     inflater = Inflater(start, (lzma.LZMAError, EOFError), "lzma_code", "Lzma")
     check, preset = options.get("check", -1), options.get("preset")
     return BoundStream(decoded, inflater, partial(lzma.LZMACompressor, form, check, preset, filters))
+
+
+Framing = Literal["gzip", "zlib", "raw"]
+_WINDOW: dict[str, int] = {"gzip": 31, "zlib": 15, "raw": -15}
+
+
+@cache
+def _library() -> Any:
+    """Return zlib-ng if it is installed, else zlib."""
+    try:
+        from zlib_ng import zlib_ng
+    except ImportError:
+        return zlib
+    return zlib_ng
+
+
+@cache
+def _inflater(framing: Framing) -> Inflater:
+    library = _library()
+    start = partial(library.decompressobj, _WINDOW[framing])
+    return Inflater(start, (library.error, zlib.error), "inflate", "Zlib", keeps_tail=True)
+
+
+@cache
+def _fast(framing: Framing) -> tuple[Callable[..., Any], tuple[type[Exception], ...]] | None:
+    """Return libdeflate's decoder and its errors, if imagecodecs brings it."""
+    try:
+        import imagecodecs
+
+        if not imagecodecs.DEFLATE.available:
+            return None
+        decode = imagecodecs.gzip_decode if framing == "gzip" else imagecodecs.deflate_decode
+    except (ImportError, AttributeError):
+        return None
+    return decode, (imagecodecs.DeflateError, ValueError)
+
+
+class BoundDeflate:
+    """Deflate with one framing, bound to bytes of one size or of any size."""
+
+    effort: ClassVar[float] = 2.5
+    is_exact: ClassVar[bool] = True
+
+    __slots__ = ("_fast", "_level", "_window", "decoded", "encoded", "framing")
+
+    def __init__(self, decoded: ByteSpec, framing: Framing, level: int) -> None:
+        self.decoded, self.framing, self._level = decoded, framing, level
+        self._window = _WINDOW[framing]
+        self._fast = _fast(framing) if decoded.size and framing != "raw" else None
+        self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
+
+    def encode(self, data: Any) -> bytes:
+        """Return `data` compressed."""
+        return b"".join(self.encode_pieces(data))
+
+    def encode_pieces(self, data: Any) -> Iterator[Buffer]:
+        """Yield `data` compressed: the library would join all of it, and take twice the memory."""
+        return deflated(data, _library().compressobj(self._level, zlib.DEFLATED, self._window))
+
+    def decode(self, data: Any) -> Any:
+        """Return the bytes inflated."""
+        if self._fast is not None:
+            out = passing(self.decoded.size or 0)
+            self.decode_into(data, out)
+            return out.data
+        return inflate(
+            data, _inflater(self.framing), self.decoded.size, output_limit(self.decoded, len(data))
+        )
+
+    def decode_into(self, data: Any, out: Array) -> bool:
+        """Inflate into `out`, which has the exact size."""
+        if not self._decode_fast(data, out):
+            inflate(data, _inflater(self.framing), len(out), len(out), out)
+        return True
+
+    def decode_joined(self, parts: Sequence[Any], out: Array) -> bool:
+        """Inflate buffers of the bound size one after the other into `out`: what is done beside it is done once."""
+        size = len(out) // len(parts)
+        for number, part in enumerate(parts):
+            self.decode_into(part, out[number * size : (number + 1) * size])
+        return True
+
+    def _decode_fast(self, data: Any, out: Array) -> bool:
+        """Inflate into `out`; return False if that takes the patient way."""
+        if self._fast is None:
+            return False
+        decode, failures = self._fast
+        try:
+            filled = len(decode(data, out=out)) == len(out)
+        except failures:
+            return False
+        return filled and self._ends_with_checksum(data, out) and not _repeats(data)
+
+    def _ends_with_checksum(self, data: Any, out: Array) -> bool:
+        """Return whether nothing follows the stream: libdeflate checks it, but does not say where it ends."""
+        if self.framing == "gzip":
+            tail = _library().crc32(out) | (len(out) & 0xFFFFFFFF) << 32
+            return bool(bytes(data[-8:]) == tail.to_bytes(8, "little"))
+        return bool(bytes(data[-4:]) == _library().adler32(out).to_bytes(4, "big"))
+
+
+def _repeats(data: Any) -> bool:
+    """Return whether data are the same twice or three times in a row, which end with the checksum as well."""
+    view, size = memoryview(data), len(data)
+    return (not size % 2 and view[size // 2 :] == view[: size // 2]) or (
+        not size % 3 and view[size // 3 :] == view[: -(size // 3)]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class GzipCodec(Configured):
+    """Deflate with gzip framing.  `level` 0 stores, 9 compresses hardest."""
+
+    level: int
+
+    name: ClassVar[str] = "gzip"
+    kind: ClassVar[Kind] = "bytes_to_bytes"
+    members: ClassVar[Members] = {"level": Member(integer(0, 9), stored=True)}
+
+    @classmethod
+    def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs
+        """Return the codec with level 6 unless another is asked for."""
+        return cls(options.get("level", 6))
+
+    def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundDeflate:
+        """Return the codec for bytes like `decoded`."""
+        if not isinstance(decoded, ByteSpec):
+            raise StoreError('"gzip" codec requires bytes')
+        return BoundDeflate(decoded, "gzip", self.level)

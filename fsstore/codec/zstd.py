@@ -18,16 +18,27 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import zstandard
 
-from fsstore.codec.configuration import Configured, Member, Members, Options
-from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Kind
-from fsstore.codec.size import encoded_bound, output_limit, too_large, too_long, too_short
-from fsstore.codec.tuning import ZSTD_PIECE_BYTES, ZSTD_REUSED_BYTES
+from fsstore.codec.contract import (
+    Array,
+    Buffer,
+    ByteSpec,
+    ChunkSpec,
+    Configured,
+    Kind,
+    Member,
+    Members,
+    Options,
+    encoded_bound,
+    output_limit,
+    too_large,
+    too_long,
+    too_short,
+)
+from fsstore.codec.tuning import CACHE_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.runtime.state import OfThread
 from fsstore.values.file_compression import frame_end
 from fsstore.values.json_value import boolean, integer
-
-__all__ = ["BoundZstd", "ZstdCodec"]
 
 _STEP = 64  # bytes of input, which are sixteen blocks at most
 _MAGIC = zstandard.FRAME_HEADER
@@ -84,7 +95,7 @@ class BoundZstd:
         """Yield `data` as one frame, in pieces: of random data it is as large as they are."""
         level, checksum = self._key
         compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
-        chunker: Any = compressor.chunker(size=memoryview(data).nbytes, chunk_size=ZSTD_PIECE_BYTES)
+        chunker: Any = compressor.chunker(size=memoryview(data).nbytes, chunk_size=CACHE_BYTES)
         yield from chunker.compress(data)
         yield from chunker.finish()
 
@@ -106,7 +117,7 @@ class BoundZstd:
         Two libraries decode into existing memory; numcodecs takes 0.86 to 0.98 of the time for
         large frames, but makes a decompressor for each, 17 µs, while the thread's own of zstandard is there.
         """
-        if len(out) <= ZSTD_REUSED_BYTES and _read_front(data, out, len(out)):
+        if len(out) <= CACHE_BYTES and _read_front(data, out, len(out)):
             return True
         try:
             if _SIZE(data) != len(out):
