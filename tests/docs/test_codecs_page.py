@@ -11,7 +11,7 @@ from zarr.abc.codec import ArrayArrayCodec, ArrayBytesCodec, BytesBytesCodec
 from zarr.codecs import numcodecs as zarr_numcodecs
 
 from fsstore.codec.chain import find_codec
-from fsstore.codec.numcodecs import numcodecs_v2 as numcodecs_v3
+from fsstore.codec.numcodecs import numcodecs_v2
 from fsstore.codec.numcodecs.compressor_v2 import parse_compressor
 from fsstore.errors import StoreError
 from fsstore.values import registry
@@ -45,7 +45,7 @@ def test_the_table_of_version_2_is_the_list_of_allowed_codecs():
     allowed = numcodecs_v2.ARRAY_CODECS | numcodecs_v2.BYTES_CODECS | numcodecs_v2.OBJECT_CODECS
     assert set(table) == allowed | numcodecs_v2.PACKING_CODECS
     for name, row in table.items():
-        found = numcodecs_v3.find(f"numcodecs.{name}")
+        found = numcodecs_v2.find(f"numcodecs.{name}")
         assert row[2] == (f"`{found.name}`" if found else "none")
 
 

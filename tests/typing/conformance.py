@@ -11,18 +11,11 @@ from fsstore.codec.deflate import GzipCodec
 from fsstore.codec.extension.arrangement import N5DefaultCodec, PackbitsCodec, ReshapeCodec
 from fsstore.codec.extension.numeric import BitroundCodec, CastValueCodec, ScaleOffsetCodec
 from fsstore.codec.extension.zfp import ZfpCodec
-from fsstore.codec.zarr3.blosc import BloscCodec
-from fsstore.codec.zarr3.crc32c import Crc32cCodec
-from fsstore.codec.zarr3.deflate import GzipCodec
-from fsstore.codec.zarr3.endian import BytesCodec
-from fsstore.codec.zarr3.transpose import TransposeCodec
-from fsstore.codec.zarr3.vlen import VlenBytesCodec, VlenUtf8Codec
-from fsstore.codec.zarr3.zstd import ZstdCodec
-from fsstore.combine.mosaic_driver import KIND as MOSAIC
-from fsstore.combine.mosaic_driver import MosaicDriver
 from fsstore.codec.sharding import ShardingCodec
 from fsstore.codec.zarr3 import BytesCodec, Crc32cCodec, TransposeCodec, VlenBytesCodec, VlenUtf8Codec
 from fsstore.codec.zstd import ZstdCodec
+from fsstore.combine.mosaic_driver import KIND as MOSAIC
+from fsstore.combine.mosaic_driver import MosaicDriver
 from fsstore.driver.array import KIND as ARRAY
 from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.auto import KIND as AUTO
