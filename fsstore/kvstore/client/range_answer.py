@@ -112,8 +112,10 @@ def _shown(place: Place | None) -> str:
     return f"bytes [{place[0]}, {place[1]}) of {'?' if place[2] is None else place[2]}"
 
 
-async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> bytes:
-    """Return all that `read(most)` returns until it returns nothing, unless it comes too slowly.
+async def collect(
+    read: Callable[[int], Awaitable[bytes]], idle_s: float, enough: int | None = None
+) -> bytes:
+    """Return all that `read(most)` returns until it returns nothing or `enough` has come, unless it comes too slowly.
 
     The client ends silence; a byte a second is as good as silence, but no client ends that.
     """
@@ -123,6 +125,8 @@ async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float) -> byt
         size += len(part)
         if is_slow(time.monotonic() - begun, size, idle_s):
             raise UnavailableError(f"the server sent only {size} bytes in {idle_s:g} s and more")
+        if enough is not None and size >= enough:
+            break
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

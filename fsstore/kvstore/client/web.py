@@ -41,15 +41,15 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.value_limit import check_announced, limit_of
+from fsstore.kvstore.contract.value_limit import limit_of
 from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.retry import Retry, persist
 from fsstore.kvstore.engine.soon import SoonReads
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.web.answer import is_coded
-from fsstore.kvstore.web.exchange import Reply, Want
+from fsstore.kvstore.web.answer import inflate, is_coded
+from fsstore.kvstore.web.exchange import Reply, Want, check_size, useful
 from fsstore.redaction import spoken
 from fsstore.runtime import execution
 
@@ -249,6 +249,15 @@ def _most(read: Read) -> int | None:
     return _BLOCK + (-read.start if read.stop is None else read.stop - read.start)
 
 
+def _most_of(status: int, headers: Mapping[str, str], want: Want) -> int | None:
+    """Return how many bytes of a body are received at most, one more than is allowed included; None: all."""
+    enough = useful(status, headers, want.stop)
+    if enough is not None:
+        return enough + _BLOCK  # of failures the beginning
+    allowed = want.part if status == 206 else want.limit
+    return None if allowed is None else allowed + 1
+
+
 class Session:
     """The session of an `HTTPFileSystem`, with everything that it was told."""
 
@@ -274,13 +283,17 @@ class _Asking:
 
         session = await self._filesystem.set_session()
         timeout = ClientTimeout(total=None, connect=30, sock_read=self._session.idle_s)
-        common = {**self._filesystem.kwargs, "timeout": timeout}
+        common = {**self._filesystem.kwargs, "timeout": timeout, "auto_decompress": False}
         headers = {**common.pop("headers", {}), **self._session.headers, **extra}
         async with session.get(URL(url, encoded=True), headers=headers, **common) as response:
-            if response.status == 200:
-                check_announced(response.content_length, want.limit)
+            check_size(want, response.status, response.content_length or 0)
             unwanted = response.status == 200 and want.stop == 0  # the server knows no ranges
-            body = b"" if unwanted else await collect(response.content.read, self._session.idle_s)
+            most = _most_of(response.status, response.headers, want)
+            read = response.content.read
+            body: Buffer = b"" if unwanted else await collect(read, self._session.idle_s, most)
+            check_size(want, response.status, len(body))
+            if response.status == 200 and want.stop != 0 and is_coded(response.headers):
+                body = inflate(body, response.headers, want.limit, want.stop)
             return Reply(response.status, response.headers, body)
 
 

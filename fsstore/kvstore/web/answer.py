@@ -11,8 +11,8 @@ import zlib
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from fsstore.errors import UnavailableError, UnimplementedError
-from fsstore.kvstore.contract.value_limit import check_announced
+from fsstore.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
+from fsstore.kvstore.tuning import UNASKED_CODING_BYTES, UNASKED_CODING_RATIO
 
 __all__ = [
     "CHUNKED",
@@ -37,6 +37,7 @@ _HEAD = re.compile(
 _SWITCHING = "101"
 _LINE_LIMIT = 4096  # bytes between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
+_PIECE = 4096  # bytes that are inflated at a time
 
 
 class Head(NamedTuple):
@@ -184,23 +185,36 @@ def is_coded(headers: Mapping[str, str]) -> bool:
 
 
 def inflate(
-    body: bytes | bytearray | memoryview, headers: Mapping[str, str], limit: int | None
+    body: bytes | bytearray | memoryview, headers: Mapping[str, str], limit: int | None, stop: int | None = None
 ) -> memoryview:
-    """Return a value that a server compressed although it was asked not to, of at most `limit` bytes."""
+    """Return a value that a server compressed although it was asked not to, or its first `stop` bytes.
+
+    More than `limit` bytes are refused, and without a limit what is out of proportion to the bytes sent: a megabyte of
+    gzip may hold a gigabyte.
+    """
     coding = (headers.get("content-encoding") or "").lower()
     if coding not in ("gzip", "x-gzip", "deflate"):
         raise UnimplementedError(
             f"The server compressed the value with {coding[:40]!r}, which was not asked for"
         )
-    out, rest = bytearray(), bytes(body)
-    while rest:
-        decoder = zlib.decompressobj(wbits=47 if rest[:1] in (b"\x1f", b"\x78") else -15)
-        try:
-            out += decoder.decompress(rest, 0 if limit is None else limit + 1 - len(out))
-        except zlib.error as error:
-            raise UnavailableError(f"The server sent damaged {coding}: {error}") from error
-        check_announced(len(out), limit)
-        if not decoder.eof:
-            raise UnavailableError(f"The server sent {coding} that is cut off")
-        rest = decoder.unused_data
+    most = max(UNASKED_CODING_BYTES, len(body) * UNASKED_CODING_RATIO) if limit is None else limit
+    enough = most + 1 if stop is None else min(stop, most + 1)
+    out, data, at = bytearray(), memoryview(body), 0
+    while at < len(data) and len(out) < enough:
+        decoder = zlib.decompressobj(wbits=47 if data[at] in (0x1F, 0x78) else -15)
+        while not decoder.eof and len(out) < enough:
+            piece = data[at : at + _PIECE]
+            if not piece:
+                raise UnavailableError(f"The server sent {coding} that is cut off")
+            at += len(piece)
+            try:
+                out += decoder.decompress(piece, enough - len(out))
+            except zlib.error as error:
+                raise UnavailableError(f"The server sent damaged {coding}: {error}") from error
+        at -= len(decoder.unused_data)
+    if len(out) > most:
+        raise ResourceExhaustedError(
+            f"The server compressed the value with {coding}, which was not asked for, and the {len(data)} bytes it sent"
+            f" inflate to more than {most}; have the server send the value as it is stored, or read a part of it"
+        )
     return memoryview(out)

@@ -39,7 +39,7 @@ from fsstore.kvstore.web.answer import (
     parse_head,
 )
 
-__all__ = ["ANYTHING", "Exchange", "Reply", "Want"]
+__all__ = ["ANYTHING", "Exchange", "Reply", "Want", "check_size", "useful"]
 
 
 class Want(NamedTuple):
@@ -144,9 +144,9 @@ class Exchange:
         self._head = head
         arrived = self._view[begin : self._used]
         size = framing(head)
-        _check_size(self._want, head.status, size)
+        check_size(self._want, head.status, size)
         self._used = 0
-        self._enough = _useful(head, self._want.stop)
+        self._enough = useful(head.status, head.headers, self._want.stop)
         if _is_enough(self._enough, size):
             self._head, size = head._replace(keeps=False), max(self._enough or 0, len(arrived))
         if self._want.tunnel and head.status < 300:
@@ -177,7 +177,7 @@ class Exchange:
             self._rest += data
             body, done = self._rest, False
         assert self._head is not None
-        _check_size(self._want, self._head.status, len(body))
+        check_size(self._want, self._head.status, len(body))
         if not done and _is_enough(self._enough, len(body)):
             self.close()
             done = True
@@ -190,7 +190,7 @@ class Exchange:
         if not head.keeps or self._rest is not None:
             self.close()
         if head.status == 200 and self._want.stop != 0 and is_coded(head.headers):
-            body = inflate(body, head.headers, self._want.limit)
+            body = inflate(body, head.headers, self._want.limit, self._want.stop)
         self._body = self._chunks = self._rest = None
         self._reply = Reply(head.status, head.headers, body)
 
@@ -234,7 +234,7 @@ def _is_enough(enough: int | None, size: int) -> bool:
     return enough is not None and size > enough + WIRE_SCRATCH_BYTES
 
 
-def _check_size(want: Want, status: int, size: int) -> None:
+def check_size(want: Want, status: int, size: int) -> None:
     """Raise if a body is larger than what was wanted may be."""
     if status == 200:
         check_announced(size, want.limit)
@@ -242,11 +242,11 @@ def _check_size(want: Want, status: int, size: int) -> None:
         raise UnavailableError(f"The server sends {size} bytes for a range of {want.part}")
 
 
-def _useful(head: Head, stop: int | None) -> int | None:
+def useful(status: int, headers: Mapping[str, str], stop: int | None) -> int | None:
     """Return how many bytes of a body are of use: of failures the beginning; None: all."""
-    if head.status not in (200, 206):
+    if status not in (200, 206):
         return 0
-    return None if head.status == 206 or (stop and is_coded(head.headers)) else stop
+    return None if status == 206 or (stop and is_coded(headers)) else stop
 
 
 def _room(size: int) -> memoryview:
