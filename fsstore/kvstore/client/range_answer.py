@@ -112,9 +112,7 @@ def _shown(place: Place | None) -> str:
     return f"bytes [{place[0]}, {place[1]}) of {'?' if place[2] is None else place[2]}"
 
 
-async def collect(
-    read: Callable[[int], Awaitable[bytes]], idle_s: float, enough: int | None = None
-) -> bytes:
+async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float, enough: int | None = None) -> bytes:
     """Return all that `read(most)` returns until it returns nothing or `enough` has come, unless it comes too slowly.
 
     The client ends silence; a byte a second is as good as silence, but no client ends that.

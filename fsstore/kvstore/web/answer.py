@@ -185,7 +185,10 @@ def is_coded(headers: Mapping[str, str]) -> bool:
 
 
 def inflate(
-    body: bytes | bytearray | memoryview, headers: Mapping[str, str], limit: int | None, stop: int | None = None
+    body: bytes | bytearray | memoryview,
+    headers: Mapping[str, str],
+    limit: int | None,
+    stop: int | None = None,
 ) -> memoryview:
     """Return a value that a server compressed although it was asked not to, or its first `stop` bytes.
 
