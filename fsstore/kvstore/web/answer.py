@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Mapping
+from io import DEFAULT_BUFFER_SIZE
 from typing import NamedTuple
 
 from fsstore.errors import ResourceExhaustedError, UnavailableError, UnimplementedError
@@ -37,7 +38,6 @@ _HEAD = re.compile(
 _SWITCHING = "101"
 _LINE_LIMIT = 4096  # bytes between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
-_PIECE = 4096  # bytes that are inflated at a time
 
 
 class Head(NamedTuple):
@@ -206,7 +206,7 @@ def inflate(
     while at < len(data) and len(out) < enough:
         decoder = zlib.decompressobj(wbits=47 if data[at] in (0x1F, 0x78) else -15)
         while not decoder.eof and len(out) < enough:
-            piece = data[at : at + _PIECE]
+            piece = data[at : at + DEFAULT_BUFFER_SIZE]
             if not piece:
                 raise UnavailableError(f"The server sent {coding} that is cut off")
             at += len(piece)
