@@ -57,9 +57,9 @@ SLOWEST_LINE = 32 * 1024  # bytes a second of one of several requests, below whi
 WIRE_SCRATCH_BYTES = 64 * 1024
 # after an answer that fills the buffers of a system: what is sent behind it may still be on its way
 WIRE_REST_S = 0.01
-# that a value may inflate to whatever was sent, and times what was sent: text seldom passes 50, zeros reach 1,000
+# that a value may inflate to whatever was sent: memory against small answers that hold zeros
 UNASKED_CODING_BYTES = 64 << 20
-UNASKED_CODING_RATIO = 100
+UNASKED_CODING_RATIO = 100  # times what was sent: text seldom passes 50, zeros reach 1,000
 CREDENTIAL_EARLY_S = 60.0  # before they expire, new credentials are asked for
 CREDENTIAL_PULSE_S = 1.0  # how long obstore is told that credentials are good, so that it asks again soon
 CREDENTIAL_KEPT_S = 0.15  # for a tenth of a second it does not ask again, whatever it was told
