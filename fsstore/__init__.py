@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fsstore.context.context import Context
     from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
+    from fsstore.dataset.multiscale import Multiscale, open_multiscale
     from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
     from fsstore.filesystem.mapper import get_mapper, open_mapper
     from fsstore.index import (
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.transaction.transaction import Transaction
-    from fsstore.multiscale.multiscale import Multiscale, open_multiscale
     from fsstore.observe.metrics import (
         experimental_collect_matching_metrics,
         experimental_collect_prometheus_format_metrics,
@@ -94,7 +94,7 @@ _HOMES = {
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
-    "multiscale.multiscale": "Multiscale open_multiscale",
+    "dataset.multiscale": "Multiscale open_multiscale",
     "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
     "observe.trace": "Trace trace",

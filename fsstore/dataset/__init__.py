@@ -7,6 +7,7 @@
 * `listing`: list_arrays and tree: which arrays there are below a URL, without opening them
 * `members`: what is done with the members of a group: find, open, create, delete and move them, by path below a
   place
+* `multiscale`: images in several resolutions: their description in the attributes of a group, and their levels
 * `new_array`: the specs of new arrays, from the words in which people describe them: shape, type, chunks, shards,
   codec
 * `place`: the place of a group: an open store, the format that stands there, and what its consolidated metadata say

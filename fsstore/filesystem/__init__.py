@@ -1,9 +1,13 @@
-"""The reverse direction: stores and arrays of fsstore shown to others as fsspec filesystems.
+"""The reverse direction: stores and arrays of fsstore shown to other programs as fsspec filesystems.
 
-`kv` shows a store as a filesystem: `kv_place` finds the store, `kv_read` and `listing` read it, and `read_batcher`
-makes one batch of the reads that begin together.
-fsspec finds `protocols` and `pipeline` by name; `place` turns what it hands them into a store, and `blocking` is the
-half of every filesystem that waits.
+Programs that know fsspec reach any store, and any array as the keys of a zarr store, by URL:
+`auto::`, `zarr::`, `zarr3::`, `ocdbt::` and `fsstore://`.  An array of any format is presented in zarr version 2 or 3;
+its chunks are passed on as stored, or encoded again.
 
-* `mapper`: the keys of any pipeline as a MutableMapping, the form old tools take stores in
+* `place`: the store and the path behind a URL, and blocking calls from any thread
+* `kv`: a key-value store as a filesystem: listings, reads joined into batches, writes
+* `protocols`: the filesystems that fsspec finds by their entry points
+* `mapper`: the keys of any pipeline as a MutableMapping, as older tools take stores
+* `view_document`: one array as zarr: its metadata documents, its codecs, its chunks
+* `view`: an array or hierarchy of any format as the keys of a zarr store
 """

@@ -125,7 +125,7 @@ def _view_of(url: Any) -> tuple[Any, int | None]:
 
 
 async def _viewed(opened: OpenKv, context: Context, zarr_format: int, url: str) -> OpenKv:
-    from fsstore.view.driver import open_view
+    from fsstore.filesystem.view import open_view
 
     try:
         return await open_view(opened, context, zarr_format=zarr_format)

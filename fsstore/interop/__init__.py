@@ -1,7 +1,7 @@
-"""Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr` and `icechunk`.
+"""Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr`, `icechunk` and `torch`.
 
-Each is imported only by those who use that library.  `group` is a group of arrays as they show it, `numpy_index` how
-they index, `virtual_chunks` the arrays of a reference set as they keep virtual chunks.
-`zarr_url` gives the URL pipelines of zarr-python places of ours, and `torch` makes data sets of PyTorch out of arrays;
-`tuning` has the numbers that tune what they are given.
+Each is imported only by programs that use that library.  `numpy_index` translates their indexing, and
+`virtual_chunks` turns the arrays of a reference set into their virtual chunks.  `zarr_url` makes places of fsstore
+known to the URL pipelines of zarr-python.  `training` reads samples in an order that can be continued, without
+knowing who trains.
 """

@@ -21,10 +21,8 @@ import torch
 from torch import distributed
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
+from fsstore.interop.training import Batching, Samples, Share, batches, sample_order
 from fsstore.job.plan import parse_bytes
-from fsstore.training.order import Share, sample_order
-from fsstore.training.passes import Batching, batches
-from fsstore.training.samples import Samples
 
 __all__ = ["BatchedArrays", "ChunkSampler", "IndexedArrays"]
 

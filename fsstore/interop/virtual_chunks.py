@@ -19,6 +19,7 @@ import numpy as np
 from fsstore.codec.numcodecs.numcodecs_v2 import PREFIX, find
 from fsstore.driver.chunked import ZARR2
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.filesystem.view_document import codecs_v3
 from fsstore.format.contract import decode_stored
 from fsstore.format.field import WHOLE as WHOLE_ELEMENT
 from fsstore.format.fill_value import fill_to_v3
@@ -31,7 +32,6 @@ from fsstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.reference.target.target_url import is_relative
 from fsstore.reference.tools.relocation import absolute
 from fsstore.values.json_value import Json, quote
-from fsstore.view.codec import codecs_v3
 
 __all__ = ["VirtualArray", "document_v3", "group_attributes", "virtual_arrays"]
 

@@ -16,12 +16,7 @@ from fsstore.arrays.layers import downsample
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
-from fsstore.errors import AlreadyExistsError, StoreError
-from fsstore.format.node_words import ARRAY_DIMENSIONS
-from fsstore.job.copy import copy
-from fsstore.job.ends import array_like
-from fsstore.job.report import CopyReport, combined
-from fsstore.multiscale.description import (
+from fsstore.dataset.multiscale import (
     ImageAxis,
     LevelPlace,
     LevelWords,
@@ -31,6 +26,11 @@ from fsstore.multiscale.description import (
     ome_image,
     with_image,
 )
+from fsstore.errors import AlreadyExistsError, StoreError
+from fsstore.format.node_words import ARRAY_DIMENSIONS
+from fsstore.job.copy import copy
+from fsstore.job.ends import array_like
+from fsstore.job.report import CopyReport, combined
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 

@@ -12,7 +12,7 @@ from html import escape
 from urllib.parse import quote, unquote
 
 from fsstore.errors import StoreError
-from fsstore.filesystem.listing import Listing, children
+from fsstore.filesystem.kv import Listing, children
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 from fsstore.serve.tuning import COMPRESSED_FROM_BYTES
 

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
 
+from fsstore.dataset.multiscale import described
 from fsstore.discover.hierarchy import Node, hierarchy
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.multiscale.description import described
 
 __all__ = ["neuroglancer_pages"]
 

@@ -16,13 +16,13 @@ from urllib.parse import parse_qs, urlsplit
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.source import store_spec
 from fsstore.errors import NotFoundError, StoreError
+from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of
 from fsstore.serve.listener import HttpAnswers, Listener
 from fsstore.serve.neuroglancer import neuroglancer_pages
-from fsstore.view.driver import open_view
 
 __all__ = ["Server", "serve"]
 

@@ -153,9 +153,13 @@ class Claim:
                 if not await self._put(self._generation):
                     await self.check()
 
+    def stop_beating(self) -> None:
+        """Write the claim no more: after its lease, another job may take it."""
+        self._ended.set()
+
     async def release(self) -> None:
         """Give up the claim, if it is still this one; what cannot be removed is taken by the next job."""
-        self._ended.set()
+        self.stop_beating()
         if self._beating is not None:
             await self._beating
         with suppress(StoreError):

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fsstore.dataset.multiscale import Description, described
 from fsstore.errors import StoreError
-from fsstore.multiscale.description import Description, described
 from fsstore.viewer.tuning import LEVELS
 
 __all__ = ["Level", "axes_of", "datasets_of", "levels_of", "scales_of"]

@@ -26,11 +26,11 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.mapper import get_mapper
 from fsstore.filesystem.place import live_kv
+from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
-from fsstore.view.driver import open_view
 
 DATA = np.arange(20, dtype="float64").reshape(4, 5)
 

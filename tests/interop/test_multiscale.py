@@ -11,7 +11,7 @@ import tifffile
 import zarr
 
 import fsstore as ts
-from fsstore.multiscale.description import described
+from fsstore.dataset.multiscale import described
 
 VALUES = np.random.default_rng(0).integers(0, 1000, (2, 64, 48)).astype("u2")
 OME = {3: lambda image: {"ome": {"version": "0.5", "multiscales": [image]}},

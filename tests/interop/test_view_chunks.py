@@ -12,11 +12,11 @@ import fsstore as ts
 from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.filesystem.place import live_kv
+from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
-from fsstore.view.driver import open_view
 
 SHAPE, CHUNKS = (5, 7), (2, 3)
 VALUES = np.arange(35).reshape(SHAPE)

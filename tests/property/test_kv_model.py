@@ -18,7 +18,7 @@ from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
-from fsstore.testing.kvstore_steps import keys_of, read, run, value, write
+from fsstore.testing.kvstore_reading import keys_of, read, run, value, write
 
 KEYS = ["a", "b/c", "b/d", "b/e/f", "é"]
 key = st.sampled_from(KEYS)

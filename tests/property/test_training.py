@@ -8,9 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.training.order import Share, pieces_of, pools_of, sample_order
-from fsstore.training.passes import Batching, batches
-from fsstore.training.samples import Samples
+from fsstore.interop.training import Batching, Samples, Share, batches, pieces_of, pools_of, sample_order
 
 SIZES = st.lists(st.integers(1, 9), min_size=0, max_size=30)
 

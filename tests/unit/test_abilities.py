@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from fsstore.filesystem.view import ViewDriver
 from fsstore.kvstore.archive.compressed import CompressedDriver
 from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract import ability
@@ -18,7 +19,6 @@ from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.ocdbt.driver import OcdbtDriver
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording
-from fsstore.view.driver import ViewDriver
 
 ABILITIES = [
     kind

@@ -41,10 +41,9 @@ def place(request, tmp_path):
 
 
 @pytest.fixture
-def quick(monkeypatch):
+def quick(tune):
     """Leases of half a second."""
-    monkeypatch.setattr(module, "BEAT_S", 0.05)
-    monkeypatch.setattr(module, "LEASE_S", 0.5)
+    tune("task", BEAT_S=0.05, LEASE_S=0.5)
 
 
 def run(coroutine):
@@ -198,7 +197,7 @@ def test_a_job_elsewhere_is_over_when_nothing_is_heard_of_it(place, quick):
             await asyncio.sleep(0.2)
             with pytest.raises(FailedPreconditionError):  # it still beats
                 await holds(place)
-            claim._ended.set()
+            claim.stop_beating()
             await asyncio.sleep(0.2)
             await holds(place)
             with pytest.raises(AbortedError, match="is gone"):

@@ -573,7 +573,7 @@ GIVEN: dict[str, str] = {
     "scan.fits.header": "the format of FITS",
     "scan.hdf5.format.tree2": "the format of HDF5",
     "scan.hdf5.index.tree": "the format of HDF5",
-    "testing.kvstore_writing": "what the battery does",
+    "testing.kvstore_suite": "what the battery does",
 }
 
 

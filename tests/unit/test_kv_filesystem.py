@@ -14,10 +14,9 @@ from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
 from fsstore.errors import PermissionDeniedError, StoreError
-from fsstore.filesystem import blocking, kv_place
-from fsstore.filesystem.blocking import BlockingFileSystem
+from fsstore.filesystem import place as blocking
 from fsstore.filesystem.kv import KvFileSystem
-from fsstore.filesystem.place import live_kv
+from fsstore.filesystem.place import BlockingFileSystem, live_kv
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
@@ -56,7 +55,7 @@ def _run(fs, count):
 
 def test_quick_operations_run_where_they_are_awaited(monkeypatch):
     """A store that never waits answers on the caller's event loop, from the second request on."""
-    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: 0.0)  # however busy this machine is
+    monkeypatch.setattr(blocking.time, "perf_counter", lambda: 0.0)  # however busy this machine is
     driver = Threads(MemoryDriver())
     here = _run(_filesystem(driver), 5)
     assert driver.threads[1:] == [here] * 4
@@ -181,15 +180,15 @@ def test_slow_operations_go_to_threads(monkeypatch):
     """When every one of the last operations took long, the next leaves the event loop free, until one is quick."""
     driver = Threads(MemoryDriver())
     fs = _filesystem(driver)
-    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(blocking.time, "perf_counter", lambda: 0.0)
     _run(fs, 1)
     clock = iter(range(10**6))
-    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: next(clock))
+    monkeypatch.setattr(blocking.time, "perf_counter", lambda: next(clock))
     driver.threads.clear()
     here = _run(fs, 3)
     assert driver.threads[0] == here
     assert here not in driver.threads[1:]
-    monkeypatch.setattr(kv_place.time, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(blocking.time, "perf_counter", lambda: 0.0)
     driver.threads.clear()
     here = _run(fs, 3)
     assert driver.threads[0] != here

@@ -21,7 +21,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Faulty, Recording, Slow
-from fsstore.testing.kvstore_steps import filled, keys_of, read, run, value, write
+from fsstore.testing.kvstore_reading import filled, keys_of, read, run, value, write
 from fsstore.testing.kvstore_suite import CHECKS
 
 # Conditions on stored values are decided at commit, and results are answered with pending generations.

@@ -1,18 +1,10 @@
-"""The presentation of one array as zarr: its metadata documents, and the keys of its chunks.
-
-Chunks are encoded as they are stored where both versions of zarr have words for it, and plainly otherwise:
-little-endian elements in C order, strings and byte strings of any length by `vlen-utf8` and `vlen-bytes`.
-
-xarray takes the fill value of zarr v2 for the value that marks missing data, and the attribute `_FillValue` in v3.  The
-one becomes the other here, so that it sees the same data through a view; all chunks exist in one, so nothing else
-depends on the fill value.
-"""
+"""An array as documents and chunks of zarr: metadata, codecs and the bytes of each chunk."""
 
 from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,19 +16,114 @@ from fsstore.codec.buffers import missing_element
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3 import VlenBytesCodec, VlenUtf8Codec
 from fsstore.driver.chunked_array import ChunkedDriver
-from fsstore.driver.contract import ArrayDriver
+from fsstore.driver.contract import Array, ArrayDriver
 from fsstore.errors import StoreError
 from fsstore.format.fill_value import fill_to_v2, fill_to_v3
 from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of
 from fsstore.format.zarr2_dtype import dtype_json
 from fsstore.format.zarr3_dtype import DataType, octet_type, older_type, stored_type
-from fsstore.kvstore.contract.driver import Entry
+from fsstore.index.transform import IndexTransform, identity
+from fsstore.kvstore.contract.driver import Buffer, Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
-from fsstore.view.codec import codecs_v3, pipeline_v2
 
-__all__ = ["Presented", "group_documents", "present"]
+__all__ = [
+    "Presented",
+    "absent",
+    "codecs_v3",
+    "group_documents",
+    "pipeline_v2",
+    "present",
+    "read_through",
+    "recoded",
+]
+
+
+# How chunks are encoded, said in the words of the other version of zarr, where both have the words.
+
+
+_SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
+
+
+def codecs_v3(metadata: Mapping[str, Any], native: np.dtype[Any]) -> list[Json] | None:
+    """Return the codecs of zarr v3 that a v2 document with elements of `native` amounts to, or None."""
+    if metadata.get("filters") or native.kind not in "biufc":
+        return None
+    compressor = _compressor_v3(metadata["compressor"], native)
+    if compressor is None:
+        return None
+    rank = len(metadata["shape"])
+    transposed = metadata["order"] == "F" and rank > 1
+    order: Json = list(range(rank))[::-1]
+    first: list[Json] = [{"name": "transpose", "configuration": {"order": order}}] if transposed else []
+    return [*first, _endian(np.dtype(metadata["dtype"])), *compressor]
+
+
+def _endian(stored: np.dtype[Any]) -> Json:
+    if stored.itemsize == 1:
+        return {"name": "bytes"}
+    swapped = stored.newbyteorder("<") != stored
+    return {"name": "bytes", "configuration": {"endian": "big" if swapped else "little"}}
+
+
+def _compressor_v3(compressor: Mapping[str, Any] | None, native: np.dtype[Any]) -> list[Json] | None:
+    if compressor is None:
+        return []
+    name = compressor["id"]
+    if name == "gzip":
+        return [{"name": "gzip", "configuration": {"level": compressor["level"]}}]
+    if name == "zstd":
+        checksum = bool(compressor.get("checksum", False))
+        return [{"name": "zstd", "configuration": {"level": compressor["level"], "checksum": checksum}}]
+    if name != "blosc":
+        return None
+    shuffle = compressor["shuffle"]
+    if shuffle == -1:  # chosen by the size of the elements
+        shuffle = 2 if native.itemsize == 1 else 1
+    options = {name: compressor[name] for name in ("cname", "clevel", "blocksize")}
+    typesize = compressor.get("typesize") or native.itemsize
+    return [
+        {"name": "blosc", "configuration": {**options, "shuffle": _SHUFFLES[shuffle], "typesize": typesize}}
+    ]
+
+
+def pipeline_v2(codecs: Sequence[Mapping[str, Any]], native: np.dtype[Any]) -> dict[str, Json] | None:
+    """Return `dtype`, `order` and `compressor` of zarr v2 that codecs of v3 amount to, or None."""
+    if native.kind not in "biufc":
+        return None
+    order, rest = "C", list(codecs)
+    if rest and rest[0]["name"] == "transpose":
+        axes = list(rest.pop(0)["configuration"]["order"])
+        if axes != list(range(len(axes)))[::-1]:
+            return None
+        order = "F"
+    if not rest or rest[0]["name"] != "bytes" or len(rest) > 2:
+        return None
+    compressor = _compressor_v2(rest[1]) if len(rest) == 2 else {}
+    if compressor is None:
+        return None
+    big = (rest[0].get("configuration") or {}).get("endian") == "big"
+    return {
+        "dtype": native.newbyteorder(">" if big else "<").str,
+        "order": order,
+        "compressor": compressor or None,
+    }
+
+
+def _compressor_v2(codec: Mapping[str, Any]) -> dict[str, Json] | None:
+    options = codec.get("configuration") or {}
+    if codec["name"] in ("gzip", "zstd"):
+        return {"id": codec["name"], "level": options["level"]}
+    if codec["name"] != "blosc":
+        return None
+    shuffle = next(number for number, name in _SHUFFLES.items() if name == options["shuffle"])
+    kept = {name: options[name] for name in ("cname", "clevel", "blocksize")}
+    return {"id": "blosc", **kept, "shuffle": shuffle}
+
+
+# The presentation of one array as zarr: its metadata documents, and the keys of its chunks.
+
 
 _LABELS = "_ARRAY_DIMENSIONS"
 _LARGEST_WHOLE = 2**24  # elements of a chunk of an array whose format has no chunks
@@ -285,3 +372,41 @@ def group_documents(
     consolidated = {"kind": "inline", "must_understand": False, "metadata": inner}
     documents["zarr.json"] = {**root, "consolidated_metadata": consolidated}
     return documents
+
+
+def recoded(shown: Presented, data: Buffer) -> bytes:
+    """Return a stored chunk as it is shown; raises `StoreError` if it is damaged."""
+    assert shown.model is not None
+    return _plain(shown, shown.model.chain.decode(data))
+
+
+def absent(shown: Presented) -> bytes:
+    """Return a chunk that is not stored as it is shown."""
+    if shown.verbatim:
+        assert shown.model is not None
+        chain = shown.model.chain
+        return bytes(chain.encode(np.full(chain.chunk.shape, shown.fill, chain.chunk.dtype)))
+    return _plain(shown, np.full(shown.chunk, shown.fill, shown.native))
+
+
+async def read_through(shown: Presented, driver: ArrayDriver, position: tuple[int, ...]) -> bytes:
+    """Return a chunk as it is shown, read by the array's driver."""
+    region = tuple(
+        slice(number * step, min((number + 1) * step, size))
+        for number, step, size in zip(position, shown.chunk, shown.shape, strict=True)
+    )
+    transform: IndexTransform = identity(driver.domain())
+    view = transform.translate_to[(0,) * len(shown.shape)][region] if region else transform
+    return _plain(shown, np.asarray(await driver.read(view)))
+
+
+def _plain(shown: Presented, values: Array) -> bytes:
+    """Return values encoded plainly, padded to a whole chunk."""
+    if values.shape != shown.chunk:
+        whole = np.full(shown.chunk, shown.fill, values.dtype)
+        whole[tuple(slice(size) for size in values.shape)] = values
+        values = whole
+    if shown.codec is not None:
+        return bytes(shown.codec.encode(values))
+    plain: Array = np.ascontiguousarray(values, shown.native)
+    return plain.tobytes()

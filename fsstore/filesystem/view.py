@@ -38,6 +38,15 @@ from fsstore.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from fsstore.filesystem.tuning import PAGE, TRUSTED_S
+from fsstore.filesystem.view_document import (
+    Presented,
+    absent,
+    group_documents,
+    present,
+    read_through,
+    recoded,
+)
 from fsstore.format.field import WHOLE
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
@@ -55,13 +64,10 @@ from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
-from fsstore.view.chunk import absent, read_through, recoded
-from fsstore.view.document import Presented, group_documents, present
 
 __all__ = ["OF_THE_STORE", "ViewDriver", "open_view"]
 
-_PAGE = 1000
-_TRUSTED_S = 1.0  # how long it is believed that an array is the same, where asking takes a request
+
 OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)
 """Errors that say nothing of an array: for these none is left out."""
 
@@ -231,7 +237,7 @@ class ViewDriver(ReadOnly):
             await self.load((await hierarchy(self.base.prefix)).nodes)
 
     def _since(self) -> float:
-        return now() - (_TRUSTED_S if self.base.driver.features.waits else 0.0)
+        return now() - (TRUSTED_S if self.base.driver.features.waits else 0.0)
 
     async def _check_same(self, jobs: Sequence[_ChunkRequest]) -> None:
         """Raise if an array is no longer what its documents said when chunks of it were asked for.
@@ -333,7 +339,7 @@ class ViewDriver(ReadOnly):
         ]
         streams += [shown.presentation.entries(shown.prefix, keys) for shown in self.arrays.values()]
         merged = heapq.merge(*streams, key=lambda entry: key_bytes(entry.key))
-        while page := list(islice(merged, _PAGE)):
+        while page := list(islice(merged, PAGE)):
             yield page
 
     def describe_key(self, key: str) -> str:

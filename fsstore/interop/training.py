@@ -1,8 +1,9 @@
-"""`Samples`: arrays side by side, of which the first dimension counts samples, and reads of many samples at once."""
+"""Samples for training: their order in each epoch, the reads that bring them, and passes that can be continued."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeAlias
 
@@ -14,10 +15,107 @@ from fsstore.errors import StoreError
 from fsstore.index import d
 from fsstore.runtime import fork
 from fsstore.runtime.future import Future
-from fsstore.training.order import Pieces
 from fsstore.values.json_value import quote
 
-__all__ = ["Fetching", "Samples"]
+__all__ = [
+    "Batching",
+    "Fetching",
+    "Pieces",
+    "Samples",
+    "Share",
+    "batches",
+    "permutation",
+    "pieces_of",
+    "pools_of",
+    "sample_order",
+]
+
+
+# The order of one pass over samples that lie in chunks: random, and yet every chunk is wanted once.
+
+
+Pieces: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+"""Ranges of samples, as rows of a begin and an end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The part of a pass that one worker takes: a worker of the workers of a rank of the ranks."""
+
+    rank: int = 0
+    ranks: int = 1
+    worker: int = 0
+    workers: int = 1
+
+    def __post_init__(self) -> None:
+        for name, number, count in (("rank", self.rank, self.ranks), ("worker", self.worker, self.workers)):
+            if not 0 <= number < count:
+                raise ValueError(f"{name} is {number}, but there are {count} of them, numbered from 0")
+
+
+def pieces_of(
+    bounds: Sequence[int], share: Share, seed: Sequence[int] | None, *, even: bool = False
+) -> Pieces:
+    """Return the pieces of a share in the order of the pass: shuffled by the seed, or as they lie without one.
+
+    The shares of all ranks and workers together have every sample once; with `even` up to `ranks - 1` samples at the
+    end are left out, so that all ranks have as many.
+
+    >>> pieces_of([0, 4, 8, 10], Share(rank=1, ranks=2), None).tolist()
+    [[5, 8], [8, 10]]
+    """
+    blocks = np.stack([np.asarray(bounds[:-1], np.int64), np.asarray(bounds[1:], np.int64)], axis=1)
+    if seed is not None:
+        blocks = np.random.default_rng(list(seed)).permutation(blocks, axis=0)
+    total = int(bounds[-1]) if len(bounds) else 0
+    if even:
+        total -= total % share.ranks
+    mine = _cut(blocks, total * share.rank // share.ranks, total * (share.rank + 1) // share.ranks)
+    sizes = mine[:, 1] - mine[:, 0]
+    middle = np.cumsum(sizes) - sizes // 2
+    worker = np.minimum(middle * share.workers // max(int(sizes.sum()), 1), share.workers - 1)
+    chosen: Pieces = mine[worker == share.worker]
+    return chosen
+
+
+def _cut(blocks: Pieces, low: int, high: int) -> Pieces:
+    """Return the parts of blocks that hold the samples from `low` to `high` of the sequence that they make."""
+    ends = np.cumsum(blocks[:, 1] - blocks[:, 0])
+    begins = ends - (blocks[:, 1] - blocks[:, 0])
+    first, last = np.maximum(begins, low), np.minimum(ends, high)
+    kept = first < last
+    parts: Pieces = np.stack([blocks[:, 0] + first - begins, blocks[:, 0] + last - begins], axis=1)[kept]
+    return parts
+
+
+def pools_of(pieces: Pieces, most: int) -> Iterator[Pieces]:
+    """Yield the pieces in groups of at most `most` samples; a larger piece is a group by itself."""
+    begin, held = 0, 0
+    for number, size in enumerate((pieces[:, 1] - pieces[:, 0]).tolist()):
+        if held and held + size > most:
+            yield pieces[begin:number]
+            begin, held = number, 0
+        held += size
+    if held:
+        yield pieces[begin:]
+
+
+def sample_order(
+    bounds: Sequence[int], share: Share, seed: Sequence[int] | None, most: int, *, even: bool = False
+) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
+    """Yield the numbers of the samples of a share, pool by pool, in the order in which a pass gives them."""
+    chosen = pieces_of(bounds, share, seed, even=even)
+    for number, pool in enumerate(pools_of(chosen, most)):
+        numbers = np.concatenate([np.arange(low, high) for low, high in pool])
+        yield numbers if seed is None else numbers[permutation(len(numbers), share, seed, number)]
+
+
+def permutation(
+    count: int, share: Share, seed: Sequence[int], pool: int
+) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return the order of the samples of a pool, which is another one for each worker and each pool."""
+    return np.random.default_rng([*seed, share.rank, share.worker, pool, 1]).permutation(count)
+
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
@@ -165,3 +263,72 @@ def _bounds(stores: list[TensorStore], memory: int, keep: int) -> list[int]:
     together = sorted(common)
     largest = max((high - low for low, high in pairwise(together)), default=0)
     return together if largest * size <= memory else _boundaries(heaviest)
+
+
+# One pass over a share of samples, batch by batch; the next pool is read while the batches of one are given
+# out.
+
+
+@dataclass(frozen=True, slots=True)
+class Batching:
+    """How samples become batches: how many in each, whether a last one with fewer is left out, and in which memory.
+
+    Two pools have room in `memory` bytes: the one that is given out, and the one that is read.
+    """
+
+    size: int
+    memory: int
+    drop_last: bool = False
+    even: bool = False
+
+    def pool_samples(self, samples: Samples) -> int:
+        """Return how many samples a pool has."""
+        return max(1, self.memory // 2 // samples.sample_bytes)
+
+
+def batches(
+    samples: Samples, batching: Batching, share: Share, seed: Sequence[int] | None
+) -> Iterator[list[Array]]:
+    """Yield the samples of a share once, as the arrays of one batch after the other; shuffled if there is a seed."""
+    chosen = pieces_of(samples.bounds, share, seed, even=batching.even)
+    filling = _Filling(samples, batching.size, int((chosen[:, 1] - chosen[:, 0]).sum()))
+    pools = list(pools_of(chosen, batching.pool_samples(samples)))
+    coming = samples.begin(pools[0]) if pools else None
+    for number in range(len(pools)):
+        assert coming is not None
+        held = coming.result()
+        coming = samples.begin(pools[number + 1]) if number + 1 < len(pools) else None
+        count = len(held[0])
+        order = np.arange(count) if seed is None else permutation(count, share, seed, number)
+        yield from filling.take(held, order)
+    if filling.count and not batching.drop_last:
+        yield filling.rest()
+
+
+class _Filling:
+    """The batch that is being assembled, in memory of its own: it belongs to who gets it."""
+
+    def __init__(self, samples: Samples, size: int, left: int) -> None:
+        self._samples, self._size, self._left = samples, size, left
+        self._made: list[Array] = []
+        self.count = 0
+
+    def take(self, held: list[Array], order: np.ndarray[Any, np.dtype[np.int64]]) -> Iterator[list[Array]]:
+        """Take samples in an order; yield each batch that is full."""
+        at = 0
+        while at < len(order):
+            if not self.count:
+                size = min(self._size, self._left)
+                self._made = [np.empty((size, *each.shape[1:]), each.dtype) for each in held]
+            room = len(self._made[0]) - self.count
+            chosen = order[at : at + room]
+            for whole, into in zip(held, self._made, strict=True):
+                np.take(whole, chosen, axis=0, out=into[self.count : self.count + len(chosen)], mode="clip")
+            at, self.count, self._left = at + len(chosen), self.count + len(chosen), self._left - len(chosen)
+            if self.count == self._size:
+                self.count = 0
+                yield self._made
+
+    def rest(self) -> list[Array]:
+        """Return the last batch, which is not full."""
+        return self._made
