@@ -46,7 +46,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray, Format
-from fsstore.format.extension.contract import ChunkGrid, DataTypeExtension, ExtensionFactory, KeyNaming
+from fsstore.format.extension import ChunkGrid, DataTypeExtension, ExtensionFactory, KeyNaming
 from fsstore.kvstore.contract.ability import (
     CopiesRanges,
     ListsDocuments,

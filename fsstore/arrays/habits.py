@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.driver.contract import OpenArray
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.format.node_words import is_document
+from fsstore.format.attributes import is_document
 from fsstore.index import Indexable, IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution

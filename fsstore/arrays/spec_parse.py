@@ -26,8 +26,8 @@ from fsstore.runtime.close_word import close_names
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
+from fsstore.values.argument import json_like
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_like import json_like
 from fsstore.values.json_value import (
     DEEPEST_SPEC,
     MISSING,

@@ -26,9 +26,8 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import registry
-from fsstore.values.argument import as_flag
+from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote, sorted_members
-from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
 
 __all__ = ["SpecValue", "driver_kind"]

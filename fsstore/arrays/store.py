@@ -35,9 +35,8 @@ from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag
+from fsstore.values.argument import as_flag, pretty
 from fsstore.values.dtypes import DTypeLike, dtype_of
-from fsstore.values.printing import pretty
 from fsstore.values.registry import door
 from fsstore.values.units import Units
 

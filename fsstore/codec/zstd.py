@@ -37,7 +37,7 @@ from fsstore.codec.contract import (
 from fsstore.codec.tuning import CACHE_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.runtime.state import OfThread
-from fsstore.values.file_compression import frame_end
+from fsstore.values.detection import frame_end
 from fsstore.values.json_value import boolean, integer
 
 _STEP = 64  # bytes of input, which are sixteen blocks at most

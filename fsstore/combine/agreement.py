@@ -17,10 +17,9 @@ from fsstore.combine.report import Difference, grouped
 from fsstore.combine.source_file import fingerprint_of
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
-from fsstore.format.contract import decode_stored
-from fsstore.format.field import WHOLE
-from fsstore.format.missing_value import MARK, mark_of
-from fsstore.values.attribute_types import ATTRIBUTE_TYPES
+from fsstore.format.attributes import MARK, mark_of
+from fsstore.format.contract import WHOLE, decode_stored
+from fsstore.values.dtypes import ATTRIBUTE_TYPES
 
 __all__ = [
     "MEANING",

@@ -17,7 +17,7 @@ from fsstore.combine.mosaic import HIDDEN, CellAxis, Decoding, Layered, Pieces, 
 from fsstore.combine.report import CombineError
 from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.errors import StoreError
-from fsstore.format.missing_value import MARK, mark_of, plain_mark
+from fsstore.format.attributes import MARK, mark_of, plain_mark
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.grid import grid_of
 from fsstore.reference.table.keys import Family

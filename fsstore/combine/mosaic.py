@@ -15,11 +15,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.format.zarr3_dtype import stored_type
+from fsstore.format.zarr3_document import stored_type
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.grid import Grid, grid_of
-from fsstore.values.attribute_types import PACKING_NUMBERS, single_numbers
-from fsstore.values.dtypes import dtype_of
+from fsstore.values.dtypes import PACKING_NUMBERS, dtype_of, single_numbers
 from fsstore.values.json_value import Fields, Json, array_of, boolean, number, optional, string
 
 __all__ = [

@@ -15,7 +15,7 @@ from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
 from fsstore.errors import AbortedError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
-from fsstore.format.field import WHOLE
+from fsstore.format.contract import WHOLE
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
 from fsstore.kvstore.contract.byte_range import resolve_range

@@ -25,9 +25,8 @@ from fsstore.combine.source_file import ArrayReferences, SourceFile, fingerprint
 from fsstore.combine.tuning import FINGERPRINT_READERS, SCANS_AT_ONCE, VALUES_KEPT_BYTES
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
-from fsstore.format.contract import ChunkedArray, decode_stored
-from fsstore.format.field import WHOLE
-from fsstore.format.missing_value import MARK, fill_marks, plain_mark
+from fsstore.format.attributes import MARK, fill_marks, plain_mark
+from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution

@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from fsstore.command.table import COMMANDS, Command
 from fsstore.command.usage import UsageError
-from fsstore.values.printing import plain
+from fsstore.values.argument import plain
 
 __all__ = ["main", "parser"]
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
-from fsstore.values.printing import plain
+from fsstore.values.argument import plain
 
 __all__ = ["columns", "put", "put_json"]
 

@@ -13,7 +13,7 @@ from fsstore.command.places import array_of, context_of, place_of, read_place_of
 from fsstore.command.selection import selection
 from fsstore.command.usage import UsageError
 from fsstore.errors import StoreError
-from fsstore.values.printing import one_line, plain
+from fsstore.values.argument import one_line, plain
 
 __all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
 

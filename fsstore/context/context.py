@@ -17,10 +17,8 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork, origin
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
-from fsstore.values.argument import as_flag, as_text
-from fsstore.values.json_like import json_like
+from fsstore.values.argument import as_flag, as_text, json_like, pretty
 from fsstore.values.json_value import MISSING, Json, combined, expected, quote, show
-from fsstore.values.printing import pretty
 
 __all__ = [
     "Context",

@@ -15,7 +15,7 @@ from fsstore.dataset.tuning import ATTRIBUTE_ATTEMPTS
 from fsstore.discover.hierarchy import hierarchy_documents
 from fsstore.driver.attributes import change_document
 from fsstore.errors import AbortedError, StoreError
-from fsstore.format.node_words import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
+from fsstore.format.attributes import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.values.json_value import same
 

@@ -37,7 +37,7 @@ from fsstore.dataset.source import store_spec
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.attributes import Attributes
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
-from fsstore.format.node_words import WORDS
+from fsstore.format.attributes import WORDS
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution

@@ -13,8 +13,8 @@ from fsstore.driver.auto import enter_group
 from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec.storage_option import given_options
 from fsstore.runtime import execution
+from fsstore.values.argument import one_line
 from fsstore.values.json_value import dumps, quote
-from fsstore.values.printing import one_line
 
 __all__ = ["ArrayEntry", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
 

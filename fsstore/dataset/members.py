@@ -17,7 +17,7 @@ from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
 from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
-from fsstore.format.node_words import NodeWords, is_document
+from fsstore.format.attributes import NodeWords, is_document
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.runtime import execution
 from fsstore.values import registry

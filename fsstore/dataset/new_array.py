@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.format.node_words import ARRAY_DIMENSIONS, NodeWords
-from fsstore.format.zarr3_dtype import octet_type
+from fsstore.format.attributes import ARRAY_DIMENSIONS, NodeWords
+from fsstore.format.zarr3_document import octet_type
 from fsstore.schema.familiar import LEVELS
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show

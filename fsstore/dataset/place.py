@@ -15,7 +15,7 @@ from fsstore.dataset.removal import delete_tree
 from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.driver.auto import enter_group
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
-from fsstore.format.node_words import (
+from fsstore.format.attributes import (
     N5_WORDS,
     WORDS,
     ZARR2_WORDS,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fsstore.dataset.tuning import MOVED_AT_ONCE
 from fsstore.errors import NotFoundError, StoreError
-from fsstore.format.node_words import DOCUMENTS, is_document
+from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.key_range import KeyRange

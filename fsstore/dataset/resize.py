@@ -11,7 +11,7 @@ from fsstore.dataset.consolidated import renew
 from fsstore.dataset.place import Place
 from fsstore.discover.hierarchy import Node
 from fsstore.errors import NotFoundError
-from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS
+from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

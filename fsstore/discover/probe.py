@@ -26,9 +26,17 @@ from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.reference.detect import DETECT as REFERENCE
 from fsstore.reference.detect import is_parquet_index
 from fsstore.values import registry
-from fsstore.values.detection import Detection, is_page, match_file, match_files, settle, sizes
-from fsstore.values.file_compression import DETECT as COMPRESSED
-from fsstore.values.foreign_format import FOREIGN, IMAGES
+from fsstore.values.detection import DETECT as COMPRESSED
+from fsstore.values.detection import (
+    FOREIGN,
+    IMAGES,
+    Detection,
+    is_page,
+    match_file,
+    match_files,
+    settle,
+    sizes,
+)
 from fsstore.values.json_value import loads
 
 __all__ = ["FoundFormat", "detections", "find", "looked_for"]

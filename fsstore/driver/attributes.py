@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import AbortedError, StoreError
-from fsstore.format.node_words import NodeWords, parsed
+from fsstore.format.attributes import NodeWords, parsed
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads, show

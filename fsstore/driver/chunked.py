@@ -26,8 +26,7 @@ from fsstore.errors import (
     StoreError,
     UrlError,
 )
-from fsstore.format.contract import ChunkedArray, Format
-from fsstore.format.field import FIELD, OCTETS, WHOLE
+from fsstore.format.contract import FIELD, OCTETS, WHOLE, ChunkedArray, Format
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3

@@ -17,7 +17,7 @@ from fsstore.driver.attributes import Attributes, change_document
 from fsstore.driver.contract import ArrayDriver
 from fsstore.driver.tuning import METADATA_ATTEMPTS
 from fsstore.errors import AbortedError, PermissionDeniedError, UnimplementedError
-from fsstore.format.node_words import parsed, words_of
+from fsstore.format.attributes import parsed, words_of
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.values.json_value import quote
 

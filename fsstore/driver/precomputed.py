@@ -28,10 +28,18 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.precomputed.create import create_scale
-from fsstore.format.precomputed.info import dump_info, parse_info, parse_multiscale, parse_scale
-from fsstore.format.precomputed.match import check_scale, choose_scale, chunk_of, constrain, implied
-from fsstore.format.precomputed.volume import LABELS, Precomputed, build
+from fsstore.format.precomputed import (
+    LABELS,
+    Precomputed,
+    build,
+    check_scale,
+    choose_scale,
+    chunk_of,
+    constrain,
+    create_scale,
+    implied,
+)
+from fsstore.format.precomputed_info import dump_info, parse_info, parse_multiscale, parse_scale
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating

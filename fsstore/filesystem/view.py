@@ -48,6 +48,7 @@ from fsstore.filesystem.view_document import (
     recoded,
 )
 from fsstore.format.field import WHOLE
+from fsstore.format.contract import WHOLE
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,

@@ -18,7 +18,7 @@ from fsstore.index.advanced import index_advanced
 from fsstore.index.selection import DimSpecs, resolve
 from fsstore.index.term import NumpyIndex, parse_index
 from fsstore.index.value import TransformValue
-from fsstore.values.printing import literal
+from fsstore.values.argument import literal
 
 __all__ = ["DimExpression", "DimSelection", "DimSelectionLike", "d", "parse_selection"]
 

@@ -27,7 +27,7 @@ from fsstore.index.interval import INF, INT64, Bounds
 from fsstore.index.selection import in_expression, resolve
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
 from fsstore.index.wire import domain_from_json, domain_to_json
-from fsstore.values.json_like import WrittenAsJson
+from fsstore.values.argument import WrittenAsJson
 
 __all__ = ["IndexDomain", "checked_vector", "from_components"]
 

@@ -27,7 +27,7 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.value import TransformValue, checked_maps, identity_maps
 from fsstore.index.wire import transform_from_json, transform_to_json
-from fsstore.values.json_like import WrittenAsJson
+from fsstore.values.argument import WrittenAsJson
 from fsstore.values.json_value import quote
 
 __all__ = ["IndexTransform", "checked", "identity"]

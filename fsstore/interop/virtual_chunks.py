@@ -20,10 +20,10 @@ from fsstore.codec.numcodecs.numcodecs_v2 import PREFIX, find
 from fsstore.driver.chunked import ZARR2
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.filesystem.view_document import codecs_v3
+from fsstore.format.contract import WHOLE as WHOLE_ELEMENT
 from fsstore.format.contract import decode_stored
-from fsstore.format.field import WHOLE as WHOLE_ELEMENT
-from fsstore.format.fill_value import fill_to_v3
-from fsstore.format.zarr3_dtype import older_type, stored_type
+from fsstore.format.stored_json import fill_to_v3
+from fsstore.format.zarr3_document import older_type, stored_type
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.reference.collection.references import References
 from fsstore.reference.state.refset import Resolved

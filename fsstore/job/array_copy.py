@@ -16,7 +16,7 @@ from fsstore.chunk.plan.slabs import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
-from fsstore.format.node_words import NodeWords
+from fsstore.format.attributes import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import Pass, box_pass, key_pass, keys_in_piece, remove_chunks, remove_strangers
 from fsstore.job.plan import (

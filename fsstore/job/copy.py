@@ -22,7 +22,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.format.node_words import NodeWords
+from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.ends import array_like, attributes_of, format_of, opened_source, wishes_of
 from fsstore.job.plan import CopyPlan, parse_bytes

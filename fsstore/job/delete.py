@@ -16,7 +16,7 @@ from fsstore.dataset.place import look
 from fsstore.dataset.removal import remove_tree
 from fsstore.dataset.source import store_spec
 from fsstore.errors import NotFoundError
-from fsstore.format.node_words import is_document
+from fsstore.format.attributes import is_document
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass

@@ -17,8 +17,17 @@ from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, dtype_name, new_array
 from fsstore.dataset.source import store_spec
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of, plain_mark
-from fsstore.format.node_words import ARRAY_DIMENSIONS, WORDS, NodeWords, words_of
+from fsstore.format.attributes import (
+    ARRAY_DIMENSIONS,
+    MARK,
+    WORDS,
+    NodeWords,
+    fill_marks,
+    in_zarr3,
+    mark_of,
+    plain_mark,
+    words_of,
+)
 from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.values.dtypes import dtype

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fsstore.chunk.plan.slabs import BoxSlabs
-from fsstore.format.node_words import DOCUMENTS
+from fsstore.format.attributes import DOCUMENTS
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job
 from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
 from fsstore.dataset.removal import remove_directory
-from fsstore.format.node_words import DOCUMENTS, is_document
+from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fsstore.values.detection import Detection, is_text_of_json
-from fsstore.values.file_compression import MAGIC, beginning, method_of
+from fsstore.values.detection import MAGIC, Detection, beginning, is_text_of_json, method_of
 
 __all__ = ["DETECT", "is_parquet_index", "looks_like_references"]
 

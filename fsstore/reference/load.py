@@ -31,7 +31,7 @@ from fsstore.reference.table.table import Table
 from fsstore.reference.target.location import directory, name_of
 from fsstore.reference.tuning import LOADED_PIECE_BYTES
 from fsstore.runtime import execution
-from fsstore.values.file_compression import method_of, pieces, usual_limit
+from fsstore.values.detection import method_of, pieces, usual_limit
 
 __all__ = ["PARQUET_NAMES", "Reading", "Way", "decompress", "document_at", "load"]
 

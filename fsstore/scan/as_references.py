@@ -26,7 +26,7 @@ from fsstore.scan.scanned_set import family_of
 from fsstore.scan.signature import HDF5
 from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.values import registry
-from fsstore.values.foreign_format import IMAGES
+from fsstore.values.detection import IMAGES
 
 __all__ = ["format_of", "format_of_head", "references_of", "scan_at"]
 

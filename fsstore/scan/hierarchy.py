@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.reference.table.grid import Grid, grid_of
 from fsstore.scan.contract import ScanHierarchy
-from fsstore.values.attribute_types import Single, with_types
+from fsstore.values.dtypes import Single, with_types
 from fsstore.values.json_value import Json, quote
 
 _ENCODER = json.JSONEncoder(separators=(",", ":"))  # making one takes as long as encoding a document

@@ -20,10 +20,8 @@ from fsstore.schema.layout_grid import GridConstraints as ChunkGrid
 from fsstore.schema.layout_grid import GridValue, grid_of, integers, numbers
 from fsstore.schema.layout_transform import backward, forward
 from fsstore.schema.layout_value import GRIDS, GridName, LayoutValue, layout_from_json, merge_grids
-from fsstore.values.argument import as_flag
-from fsstore.values.json_like import WrittenAsJson, json_like
+from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.json_value import Json
-from fsstore.values.printing import pretty
 
 __all__ = ["ChunkLayout", "ChunkLayoutOptions", "layout_of"]
 

@@ -11,10 +11,8 @@ from importlib import import_module
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.values.argument import as_flag
-from fsstore.values.json_like import WrittenAsJson, json_like
+from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.json_value import Json, dumps, expected, obj, quote
-from fsstore.values.printing import pretty
 
 __all__ = ["CodecSpec", "merge_codecs"]
 

@@ -26,11 +26,9 @@ from fsstore.schema.fill import fill_of
 from fsstore.schema.layout_grid import integers
 from fsstore.schema.value import SchemaValue, schema_from_json
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag
+from fsstore.values.argument import as_flag, json_like, pretty
 from fsstore.values.dtypes import DTypeLike, dtype_of
-from fsstore.values.json_like import json_like
 from fsstore.values.json_value import Json
-from fsstore.values.printing import pretty
 from fsstore.values.units import Unit, Units, units_of
 
 __all__ = [

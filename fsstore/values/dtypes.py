@@ -17,15 +17,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.values.json_like import WrittenAsJson
+from fsstore.values.argument import WrittenAsJson
 from fsstore.values.json_value import quote
-
-__all__ = ["NAMES", "DTypeLike", "dtype", "dtype_of"]
 
 _ML: Final = (
     "int2",
@@ -321,3 +320,37 @@ def _key(name: Any) -> str:
     if not isinstance(name, str):
         raise TypeError(f"JSON object member names are strings, not {name!r}")
     return name
+
+
+# Types of attributes, which JSON does not say.
+
+ATTRIBUTE_TYPES = "_nczarr_attr"
+PACKING_NUMBERS = ("scale_factor", "add_offset")
+_SINGLE = "<f4"
+
+
+class Single(float):
+    """A number of single precision; JSON writes it as any other."""
+
+    __slots__ = ()
+
+
+def with_types(attributes: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes that say which of the packing numbers are of single precision, if any is.
+
+    >>> with_types({"scale_factor": Single(0.5), "add_offset": 1.0})
+    {'scale_factor': 0.5, 'add_offset': 1.0, '_nczarr_attr': {'types': {'scale_factor': '<f4'}}}
+    """
+    found = [name for name in PACKING_NUMBERS if isinstance(attributes.get(name), Single)]
+    if not found:
+        return dict(attributes)
+    return {**attributes, ATTRIBUTE_TYPES: {"types": dict.fromkeys(found, _SINGLE)}}
+
+
+def single_numbers(attributes: Mapping[str, Any]) -> frozenset[str]:
+    """Return the packing numbers that are of single precision, as far as attributes say so."""
+    match attributes.get(ATTRIBUTE_TYPES):
+        case {"types": {**types}}:
+            return frozenset(name for name in PACKING_NUMBERS if types.get(name) == _SINGLE)
+        case _:
+            return frozenset()

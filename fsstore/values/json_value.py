@@ -16,35 +16,6 @@ from typing import Any, TypeAlias, TypeVar
 
 from fsstore.errors import DataLossError, JsonError, NotJsonError, StoreError
 
-__all__ = [
-    "DEEPEST_SPEC",
-    "MISSING",
-    "Fields",
-    "Json",
-    "Parser",
-    "any_json",
-    "array_of",
-    "boolean",
-    "check_depth",
-    "check_text",
-    "combined",
-    "dumps",
-    "expected",
-    "integer",
-    "integers_between",
-    "json_error",
-    "loads",
-    "number",
-    "obj",
-    "one_of",
-    "optional",
-    "quote",
-    "same",
-    "show",
-    "sorted_members",
-    "string",
-]
-
 Json: TypeAlias = "bool | int | float | str | list[Any] | dict[str, Any] | None"
 T = TypeVar("T")
 Parser: TypeAlias = Callable[[Any], T]

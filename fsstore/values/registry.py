@@ -11,22 +11,6 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "Registry",
-    "chunk_grids",
-    "chunk_key_encodings",
-    "codec_families",
-    "codecs",
-    "codecs_v2",
-    "data_types",
-    "detections",
-    "door",
-    "drivers",
-    "kvstores",
-    "live_filesystems",
-    "scanners",
-]
-
 T = TypeVar("T")
 
 
@@ -188,8 +172,8 @@ codec_families: Registry[Any] = Registry(
 chunk_grids: Registry[Any] = Registry(
     "fsstore.chunk_grids",
     {
-        "rectilinear": "fsstore.format.extension.chunk_grid:RectilinearGrid",
-        "regular": "fsstore.format.extension.chunk_grid:RegularGrid",
+        "rectilinear": "fsstore.format.extension:RectilinearGrid",
+        "regular": "fsstore.format.extension:RegularGrid",
     },
 )
 """Chunk grids of zarr v3 (classes with the `ChunkGrid` contract), by name."""
@@ -197,8 +181,8 @@ chunk_grids: Registry[Any] = Registry(
 chunk_key_encodings: Registry[Any] = Registry(
     "fsstore.chunk_key_encodings",
     {
-        "default": "fsstore.format.extension.chunk_key:DefaultKeys",
-        "v2": "fsstore.format.extension.chunk_key:Version2Keys",
+        "default": "fsstore.format.extension:DefaultKeys",
+        "v2": "fsstore.format.extension:Version2Keys",
     },
 )
 """Chunk key encodings of zarr v3 (classes with the `KeyNaming` contract), by name."""

@@ -13,10 +13,8 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.values.json_like import WrittenAsJson
+from fsstore.values.argument import WrittenAsJson
 from fsstore.values.json_value import array_of, expected, number, quote, string
-
-__all__ = ["Unit", "Units", "merge_units", "show_units", "unit_of", "units_from_json", "units_of"]
 
 _BLANKS: Final = " \t\n\r\v\f"
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")

@@ -18,8 +18,6 @@ from urllib.parse import quote, unquote_to_bytes
 from fsstore.errors import UrlError
 from fsstore.values.json_value import quote as quote_text
 
-__all__ = ["Component", "decode_path", "encode_path", "join_pipeline", "reject_query", "split_pipeline"]
-
 _SAFE = "!$&'()*+,-./:;=_~"
 _BAD_ESCAPE = re.compile(r"%(?![0-9A-Fa-f]{2})")
 

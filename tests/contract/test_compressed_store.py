@@ -20,7 +20,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 from fsstore.values import registry
-from fsstore.values.file_compression import MAGIC, beginning, expand, method_of
+from fsstore.values.detection import MAGIC, beginning, expand, method_of
 
 PACK = {"gzip": gzip.compress, "zstd": zstandard.compress, "bz2": bz2.compress, "xz": lzma.compress}
 METHODS = pytest.mark.parametrize("method", PACK)

@@ -19,8 +19,8 @@ from fsstore.errors import DataLossError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.client.web import generation_of
 from fsstore.kvstore.contract.driver import UNKNOWN
 from fsstore.reference.parquet.read import read_partition
-from fsstore.values.file_compression import expand, usual_limit
-from fsstore.values.printing import literal, pretty
+from fsstore.values.argument import literal, pretty
+from fsstore.values.detection import expand, usual_limit
 
 V2 = {
     "zarr_format": 2,

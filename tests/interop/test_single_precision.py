@@ -12,7 +12,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.values.attribute_types import single_numbers
+from fsstore.values.dtypes import single_numbers
 
 SINGLE, DOUBLE = np.float32, np.float64
 PACKINGS = [

@@ -19,7 +19,7 @@ from fsstore.reference.state.set_state import State
 from fsstore.reference.table.keys import check_key, split
 from fsstore.reference.table.value import Located, decode_text, decode_value, encode_text
 from fsstore.runtime import execution
-from fsstore.values.file_compression import method_of
+from fsstore.values.detection import method_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 NUMBER = st.integers(0, 12).map(str) | st.sampled_from(

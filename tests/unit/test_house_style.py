@@ -556,7 +556,7 @@ GIVEN: dict[str, str] = {
     "codec.blosc": "the format of blosc",
     "codec.zstd": "blocks of zstd that a few bytes may hold",
     "combine.report": "how much a report shows",
-    "format.precomputed.create": "voxels of a block of compressed segmentation",
+    "format.precomputed": "voxels of a block of compressed segmentation",
     "job.pyramid": "which levels an image is given",
     "kvstore.archive.compressed": "what a block of zstd may hold",
     "kvstore.archive.zip_member": "how far a member may decompress",

@@ -18,7 +18,7 @@ from fsstore import references
 from fsstore.errors import JsonError, NotFoundError, StoreError
 from fsstore.reference.table.value import Located
 from fsstore.scan.as_references import format_of_head
-from fsstore.values.file_compression import method_of
+from fsstore.values.detection import method_of
 
 
 def test_a_set_is_a_mapping():

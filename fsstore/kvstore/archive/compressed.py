@@ -31,7 +31,7 @@ from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
 from fsstore.kvstore.tuning import UNPACKED_HEAD_BYTES, UNPACKED_KEPT_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.values.file_compression import Method, beginning, expand, usual_limit
+from fsstore.values.detection import Method, beginning, expand, usual_limit
 from fsstore.values.json_value import Fields, Json, integer, optional
 from fsstore.values.url import encode_path
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.values.file_compression import usual_limit
+from fsstore.values.detection import usual_limit
 from fsstore.values.json_value import Fields, Json, integer, one_of
 
 __all__ = [

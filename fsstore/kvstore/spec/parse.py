@@ -16,7 +16,7 @@ from fsstore.kvstore.root.chain_url import is_chain, split_chain
 from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, kv_kind
 from fsstore.runtime.close_word import close_names
 from fsstore.values import registry
-from fsstore.values.json_like import json_like
+from fsstore.values.argument import json_like
 from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
 from fsstore.values.url import Component, encode_path, split_pipeline
 

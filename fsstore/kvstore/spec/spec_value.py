@@ -30,9 +30,8 @@ from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.path import absolute
 from fsstore.runtime.origin import process_name
 from fsstore.values import registry
-from fsstore.values.argument import as_flag
+from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote
-from fsstore.values.printing import pretty
 from fsstore.values.url import join_pipeline
 
 __all__ = ["KvSpecValue", "Specified", "join_path", "kv_kind"]

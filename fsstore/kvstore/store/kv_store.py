@@ -44,8 +44,7 @@ from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.values.argument import as_flag, as_seconds, require_kind
-from fsstore.values.printing import pretty
+from fsstore.values.argument import as_flag, as_seconds, pretty, require_kind
 
 __all__ = ["KvStore"]
 

@@ -31,7 +31,7 @@ from fsstore.reference.tools.rechunk import slabs_of
 from fsstore.reference.tools.relocation import moved, moving
 from fsstore.reference.tools.report import Grids, Report, grids_of, inspect_state
 from fsstore.runtime import execution
-from fsstore.values.file_compression import Method, method_named
+from fsstore.values.detection import Method, method_named
 from fsstore.values.json_value import quote
 
 __all__ = ["References", "Saving"]

@@ -36,7 +36,7 @@ from fsstore.reference.table.table import ABSENT, WHOLE
 from fsstore.reference.table.value import encode_text, is_url
 from fsstore.reference.target.location import name_of
 from fsstore.runtime import execution
-from fsstore.values.file_compression import Method, compressor, method_named
+from fsstore.values.detection import Method, compressor, method_named
 
 __all__ = ["JsonDocument", "encode", "write_document"]
 
