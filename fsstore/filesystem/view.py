@@ -47,7 +47,6 @@ from fsstore.filesystem.view_document import (
     read_through,
     recoded,
 )
-from fsstore.format.field import WHOLE
 from fsstore.format.contract import WHOLE
 from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (

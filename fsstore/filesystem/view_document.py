@@ -18,17 +18,12 @@ from fsstore.codec.zarr3 import VlenBytesCodec, VlenUtf8Codec
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import Array, ArrayDriver
 from fsstore.errors import StoreError
-from fsstore.format.fill_value import fill_to_v2, fill_to_v3
-from fsstore.format.missing_value import MARK, fill_marks, in_zarr3, mark_of
-from fsstore.format.zarr2_dtype import dtype_json
-from fsstore.format.zarr3_dtype import DataType, octet_type, older_type, stored_type
-from fsstore.index.transform import IndexTransform, identity
-from fsstore.kvstore.contract.driver import Buffer, Entry
 from fsstore.format.attributes import MARK, fill_marks, in_zarr3, mark_of
 from fsstore.format.stored_json import fill_to_v2, fill_to_v3
 from fsstore.format.zarr2 import dtype_json
 from fsstore.format.zarr3_document import DataType, octet_type, older_type, stored_type
-from fsstore.kvstore.contract.driver import Entry
+from fsstore.index.transform import IndexTransform, identity
+from fsstore.kvstore.contract.driver import Buffer, Entry
 from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json

@@ -36,9 +36,8 @@ from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.filesystem.view import OF_THE_STORE
-from fsstore.format.contract import ChunkedArray, decode_stored
-from fsstore.format.field import WHOLE
-from fsstore.format.missing_value import fill_marks
+from fsstore.format.attributes import fill_marks
+from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
@@ -48,7 +47,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.reference.collection.references import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
-from fsstore.values.attribute_types import ATTRIBUTE_TYPES, single_numbers
+from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 
 __all__ = ["FsstoreBackend", "GroupArray", "OpenGroup", "open_group"]

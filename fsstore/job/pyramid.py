@@ -27,7 +27,7 @@ from fsstore.dataset.multiscale import (
     with_image,
 )
 from fsstore.errors import AlreadyExistsError, StoreError
-from fsstore.format.node_words import ARRAY_DIMENSIONS
+from fsstore.format.attributes import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
 from fsstore.job.ends import array_like
 from fsstore.job.report import CopyReport, combined
