@@ -6,10 +6,18 @@ import json
 from argparse import Namespace
 from typing import Any
 
-from fsstore.command.output import put, put_json
-from fsstore.command.places import context_of, executor_of, group_of, place_of, source_of, told
-from fsstore.command.selection import selection
-from fsstore.command.usage import UsageError
+from fsstore.command.terminal import (
+    UsageError,
+    context_of,
+    executor_of,
+    group_of,
+    place_of,
+    put,
+    put_json,
+    selection,
+    source_of,
+    told,
+)
 
 __all__ = ["append", "attrs_get", "attrs_set", "copy", "delete", "pyramid", "verify"]
 

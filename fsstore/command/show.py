@@ -1,21 +1,146 @@
-"""Commands that look: info, ls, tree, cat, stats, spec, detect, serve."""
+"""The commands that only read: list, describe, print, plot and compare what stands at a place."""
 
 from __future__ import annotations
 
 import sys
+import time
 from argparse import Namespace
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from fsstore.command.output import columns, put, put_json
-from fsstore.command.places import array_of, context_of, place_of, read_place_of, source_of
-from fsstore.command.selection import selection
-from fsstore.command.usage import UsageError
+import numpy as np
+
+from fsstore.command.terminal import (
+    UsageError,
+    array_of,
+    columns,
+    context_of,
+    place_of,
+    put,
+    put_json,
+    read_place_of,
+    selection,
+    source_of,
+)
 from fsstore.errors import StoreError
 from fsstore.values.argument import one_line, plain
 
-__all__ = ["cat", "detect", "info", "ls", "serve", "spec", "stats", "tree"]
+__all__ = [
+    "bars",
+    "bench",
+    "cat",
+    "detect",
+    "info",
+    "ls",
+    "plotted",
+    "serve",
+    "spec",
+    "stats",
+    "tree",
+    "view",
+]
+
+
+# Commands that show pages and times: view, bench.
+
+
+def view(arguments: Namespace) -> int:
+    """Serve the page of a place until it is interrupted."""
+    from fsstore.viewer.door import page_server
+
+    context = context_of(arguments) if arguments.context else None
+    server = page_server(read_place_of(arguments), context=context, port=arguments.port)
+    put(server.url)
+    sys.stdout.flush()
+    if sys.stdout.isatty() and not arguments.no_browser:
+        import webbrowser
+
+        webbrowser.open(server.url)
+    with server:
+        server.serve_forever()
+    return 0
+
+
+def bench(arguments: Namespace) -> int:
+    """Time the reading of a selection: the first time alone, then the best of the others."""
+    from fsstore.context.statistics import bytes_text
+    from fsstore.observe.trace import trace
+
+    if arguments.repeat < 1:
+        raise UsageError("--repeat is how often the selection is read, at least once")
+    view = array_of(arguments)[selection(arguments.selection)]
+    times: list[float] = []
+    with trace() as first:
+        _timed(view, times)
+    for _ in range(arguments.repeat - 1):
+        _timed(view, times)
+    nbytes = view.size * view.dtype.numpy_dtype.itemsize
+    reads = [each for each in first.observations if each.what == "read"]
+    decodes = [each for each in first.observations if each.what == "decode"]
+    facts: dict[str, Any] = {
+        "elements": view.size, "bytes": nbytes, "first_s": times[0], "best_s": min(times), "times_s": times,
+        "bytes_per_s": nbytes / min(times), "requests": len(reads), "bytes_read": sum(each.nbytes for each in reads),
+        "decoding_s": sum(each.end_ns - each.begin_ns for each in decodes) / 1e9,
+    }  # fmt: skip
+    if arguments.json:
+        put_json(facts)
+        return 0
+    put(columns([
+        ("elements", f"{facts['elements']:,}, {bytes_text(nbytes)}"),
+        ("first", f"{times[0] * 1e3:.2f} ms, {facts['requests']:,} requests, {bytes_text(facts['bytes_read'])} read"),
+        ("best", f"{min(times) * 1e3:.2f} ms of {len(times)}, {bytes_text(facts['bytes_per_s'])} a second"),
+        ("decoding", f"{facts['decoding_s'] * 1e3:.2f} ms"),
+    ]))  # fmt: skip
+    put(f"\n{first}")
+    return 0
+
+
+def _timed(view: Any, times: list[float]) -> None:
+    began = time.perf_counter()
+    view.read().result()
+    times.append(time.perf_counter() - began)
+
+
+# Numbers as characters: an image in shades for two dimensions, a line for one, bars for a histogram.
+
+
+_SHADES = " .:-=+*#%@"
+_LEVELS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
+_WIDTH, _HEIGHT = 72, 24
+
+
+def plotted(values: Any) -> str:
+    """Return a picture of one or two dimensions; others must have size one."""
+    flat = np.squeeze(values)
+    if flat.ndim > 2 or flat.ndim < 1:
+        raise ValueError(f"A picture has one or two dimensions; the selection has shape {values.shape}")
+    numbers = flat.astype("f8")
+    finite = numbers[np.isfinite(numbers)]
+    if not finite.size:
+        return "nothing but NaN"
+    low, high = float(finite.min()), float(finite.max())
+    thin = numbers[:: -(-flat.shape[0] // (_WIDTH if flat.ndim == 1 else _HEIGHT))]
+    if flat.ndim == 2:
+        thin = thin[:, :: -(-flat.shape[1] // _WIDTH)]
+    ramp = _LEVELS if flat.ndim == 1 else _SHADES
+    share = np.nan_to_num((thin - low) / ((high - low) or 1), nan=-1)
+    places = np.clip(share * len(ramp), 0, len(ramp) - 1).astype(int)
+    lines = [
+        "".join("?" if part < 0 else ramp[place] for place, part in zip(row, parts, strict=True))
+        for row, parts in zip(np.atleast_2d(places).tolist(), np.atleast_2d(share).tolist(), strict=True)
+    ]
+    return "\n".join([*lines, f"{ramp[0]!r} is {low:g}, {ramp[-1]!r} is {high:g}"])
+
+
+def bars(edges: Sequence[float], counts: Sequence[int]) -> str:
+    """Return a histogram, one line a bin."""
+    most = max(counts) or 1
+    lines = []
+    for low, count in zip(edges, counts, strict=False):
+        lines.append(f"{low:>12.5g}  {'#' * round(40 * count / most):<40}  {count}")
+    return "\n".join(lines)
+
 
 _SETS = ("reference", "mosaic")
 _MOST_TOLD = 20  # requests
@@ -198,8 +323,6 @@ def cat(arguments: Namespace) -> int:
         )
     values = view.read().result()
     if arguments.plot:
-        from fsstore.command.plot import plotted
-
         put(plotted(np.asarray(values)))
     elif arguments.format == "npy":
         np.save(sys.stdout.buffer, values, allow_pickle=False)
@@ -251,8 +374,6 @@ def stats(arguments: Namespace) -> int:
     histogram = facts.pop("histogram", None)
     put(columns([(name, value) for name, value in facts.items()]))
     if histogram:
-        from fsstore.command.plot import bars
-
         put(bars(histogram["edges"], histogram["counts"]))
     return 0
 

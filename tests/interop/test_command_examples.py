@@ -27,8 +27,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore import references
-from fsstore.command.main import main
-from fsstore.command.table import COMMANDS
+from fsstore.command.main import COMMANDS, main
 
 SERVING = ("serve", "view")
 FSSTORE = [sys.executable, "-m", "fsstore"]

@@ -20,7 +20,7 @@ import pytest
 
 import fsstore as ts
 from fsstore import references
-from fsstore.command.table import COMMANDS
+from fsstore.command.main import COMMANDS
 
 HERE = Path(__file__).parent
 GOLDEN = HERE.parent / "data" / "command" / "golden.txt"

@@ -16,10 +16,9 @@ import pytest
 
 import fsstore as ts
 from fsstore import references
-from fsstore.command.main import main, parser
-from fsstore.command.plot import plotted
-from fsstore.command.selection import selection
-from fsstore.command.table import COMMANDS
+from fsstore.command.main import COMMANDS, main, parser
+from fsstore.command.show import plotted
+from fsstore.command.terminal import selection
 
 VALUES = np.arange(24, dtype="i4").reshape(2, 3, 4)
 

@@ -90,7 +90,7 @@ RUNTIME_ONLY = {
     "multiprocessing.Pool",
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
-    "fsstore.command.places": "a command makes the executor that its user names, and shuts it down",
+    "fsstore.command.terminal": "a command makes the executor that its user names, and shuts it down",
     "fsstore.runtime.kept": "says whether an executor that a user gave shares memory with its caller",
     "fsstore.runtime.pool": "what the threads of the runtime are",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",

@@ -133,7 +133,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "torch": ("interop.torch",),
     "pandas": ("reference",),
-    "distributed": ("command.places",),
+    "distributed": ("command.terminal",),
     "tqdm": ("task.display",),
     "IPython": ("task.display",),
     "h5py": ("scan.hdf5",),

@@ -1,28 +1,94 @@
-"""From the arguments of a command to open arrays, groups and stores."""
+"""The terminal: where arguments lead, how results are printed, and how usage errors are raised.
+
+Places on the command line are paths or URLs; selections are written as in Python."""
 
 from __future__ import annotations
 
+import ast
 import json
+import sys
 from argparse import Namespace
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fsstore.command.usage import UsageError
+from fsstore.values.argument import plain
 
 __all__ = [
+    "UsageError",
     "array_of",
+    "columns",
     "context_of",
     "executor_of",
     "group_of",
     "options_of",
     "place_of",
+    "put",
+    "put_json",
     "read_place_of",
+    "selection",
     "source_of",
     "told",
 ]
+
+
+# The error for arguments that make no sense.
+
+
+class UsageError(ValueError):
+    """An error in the arguments of a command; the program ends with 2."""
+
+
+# The output of commands: text in which names cannot steer the terminal, JSON, and columns.
+
+
+def put(text: object) -> None:
+    """Print text on standard output."""
+    sys.stdout.write(f"{plain(text)}\n")
+
+
+def put_json(value: Any) -> None:
+    """Print JSON on standard output."""
+    try:
+        text = json.dumps(value, indent=2, default=_converted, allow_nan=False)
+    except ValueError:  # numbers that JSON does not have
+        text = json.dumps(_named(json.loads(json.dumps(value, default=_converted))), indent=2)
+    sys.stdout.write(f"{text}\n")
+
+
+def _named(value: Any) -> Any:
+    """Return a value in which the numbers that are not finite have the names that zarr gives them."""
+    if isinstance(value, dict):
+        return {name: _named(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_named(inner) for inner in value]
+    return json.dumps(value) if isinstance(value, float) and not isfinite(value) else value
+
+
+def _converted(value: Any) -> Any:
+    """Return what JSON has instead of a value: numbers for those of NumPy, lists for tuples, else text."""
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "backslashreplace")
+    return str(value)
+
+
+def columns(rows: Sequence[tuple[str, object]]) -> str:
+    """Return names and values as two columns."""
+    width = max((len(name) for name, _ in rows), default=0)
+    lines = []
+    for name, value in rows:
+        first, *rest = str(value).split("\n")
+        lines.append(f"{name:<{width}}  {first}")
+        lines += [f"{'':<{width}}  {line}" for line in rest]
+    return "\n".join(lines)
+
+
+# From the arguments of a command to open arrays, groups and stores.
 
 
 def options_of(arguments: Namespace) -> dict[str, Any]:
@@ -135,3 +201,50 @@ def told(arguments: Namespace) -> Any:
     import sys
 
     return True if sys.stderr.isatty() and not arguments.json else None
+
+
+def selection(text: str) -> Any:
+    """Return the index that a text means; an empty one means everything."""
+    if not text.strip():
+        return ...
+    try:
+        tree = ast.parse(f"x[{text}]", mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        tree = None
+    if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Name):
+        raise UsageError(
+            f"{text!r} is no selection; write integers, slices, lists and ... as between brackets: 5, 5:9"
+        )
+    return _index(tree.slice, text)
+
+
+def _index(node: ast.expr | None, text: str) -> Any:
+    match node:
+        case None:
+            return None
+        case ast.Tuple(elts=parts):
+            return tuple(_index(part, text) for part in parts)
+        case ast.List(elts=parts):
+            return [_index(part, text) for part in parts]
+        case ast.Slice(lower=lower, upper=upper, step=step):
+            return _slice(node, [_index(each, text) for each in (lower, upper, step)])
+        case ast.Constant(value=value) if value is Ellipsis or (
+            isinstance(value, int) and not isinstance(value, bool)
+        ):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+        case _:
+            pass
+    raise UsageError(
+        f"{ast.unparse(node)!r} in {text!r} is no part of a selection; there are integers, slices, lists and ..."
+    )
+
+
+def _slice(node: ast.expr, parts: list[Any]) -> slice:
+    begin, end, step = parts
+    if step == 0 or (isinstance(begin, int) and isinstance(end, int) and (end - begin) * (step or 1) < 0):
+        raise UsageError(
+            f"{ast.unparse(node)!r} is no slice; a step is not 0, and leads from the beginning to the end"
+        )
+    return slice(begin, end, step)
