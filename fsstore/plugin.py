@@ -61,7 +61,6 @@ from fsstore.kvstore.contract.ability import (
     WritesLate,
     WritesNow,
 )
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -69,16 +68,18 @@ from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
     KvDriver,
+    KvKind,
+    KvOpening,
     KvPrefix,
     LateWrite,
     Read,
     ReadResult,
+    RootKind,
     Stamp,
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.reference.table.table import Rows
 from fsstore.scan.chunk_table import Columns, Strided
 from fsstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile

@@ -37,7 +37,7 @@ from fsstore.combine.tuning import (
 )
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.runtime import execution
 from fsstore.task.journal import job_name
 from fsstore.task.progress import Reporter, reporter_of

@@ -16,7 +16,7 @@ from fsstore.combine.mosaic import CellAxis, Decoding, FileFact, Layered, Mosaic
 from fsstore.combine.mosaic_stored import Column, StoredColumns, from_bytes, to_json, to_parquet
 from fsstore.errors import FailedPreconditionError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, ReadResult
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.request import KeyRange, key_text
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.state.rewritten import add_page, with_references
 from fsstore.reference.state.set_state import State, Taking

@@ -18,23 +18,23 @@ from fsstore.errors import AbortedError, FailedPreconditionError, JsonError, Sto
 from fsstore.format.contract import WHOLE
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import Limits, limits_from
+from fsstore.kvstore.contract.batch import Limits, limits_from
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    AdapterKind,
     Buffer,
     Entry,
     Features,
     KvDriver,
+    KvOpening,
     KvPrefix,
     Read,
     ReadOnly,
     ReadResult,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.request import KeyRange, resolve_range
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.reference.driver import ReferenceDriver, reference_driver

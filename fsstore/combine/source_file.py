@@ -25,7 +25,7 @@ from fsstore.combine.tuning import (
 from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.load import Reading, load
 from fsstore.reference.state.refset import TableSet

@@ -10,7 +10,7 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 
 __all__ = ["delete_tree", "move_tree", "remove_directory", "remove_tree"]
 

@@ -12,7 +12,7 @@ from pathlib import PurePosixPath
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.ability import ListsNames, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.values import registry
 from fsstore.values.detection import Detection, match_file, match_files, settle, sizes

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
-from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
+from fsstore.kvstore.contract.request import KeyRange, prefix_end
 from fsstore.runtime.together import Outcome, outcomes
 from fsstore.values.json_value import loads, show
 

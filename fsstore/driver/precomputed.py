@@ -43,7 +43,7 @@ from fsstore.format.precomputed_info import dump_info, parse_info, parse_multisc
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema

@@ -16,7 +16,7 @@ from fsspec.spec import AbstractBufferedFile
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError, UnimplementedError
 from fsstore.filesystem.place import KvPlace, SplitPath
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, KvPrefix, Read, ReadResult, known_size
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, prefix_end
 from fsstore.runtime import execution
 
 __all__ = ["KvFileSystem", "KvReading", "Listing", "ReadBatcher", "children", "found_value"]

@@ -11,7 +11,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.kvstore.contract.driver import Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution

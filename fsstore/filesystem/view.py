@@ -48,7 +48,6 @@ from fsstore.filesystem.view_document import (
     recoded,
 )
 from fsstore.format.contract import WHOLE
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -59,7 +58,7 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution

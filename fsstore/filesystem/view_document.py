@@ -24,7 +24,7 @@ from fsstore.format.zarr2 import dtype_json
 from fsstore.format.zarr3_document import DataType, octet_type, older_type, stored_type
 from fsstore.index.transform import IndexTransform, identity
 from fsstore.kvstore.contract.driver import Buffer, Entry
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, prefix_end
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, prefix_end
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 

@@ -18,7 +18,7 @@ from fsstore.chunk.plan.keys import WholeKeys
 from fsstore.codec.precomputed import ENCODINGS
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE
-from fsstore.kvstore.contract.key_range import key_bytes, key_text
+from fsstore.kvstore.contract.request import key_bytes, key_text
 from fsstore.kvstore.shard.uint64_layout import parse_sharding
 from fsstore.schema.constraint import Vector
 from fsstore.values.json_value import (

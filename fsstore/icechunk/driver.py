@@ -24,7 +24,6 @@ from fsstore.icechunk.repository import PinnedSnapshot, Repository
 from fsstore.icechunk.tuning import TREE_PAGE
 from fsstore.icechunk.virtual import Part, urls_of
 from fsstore.kvstore.contract.ability import ListsDocuments
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -34,7 +33,7 @@ from fsstore.kvstore.contract.driver import (
     ReadOnly,
     ReadResult,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange, resolve_range
 from fsstore.reference.state.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
 

@@ -18,9 +18,8 @@ from typing import Any
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.icechunk.selector import MAIN, parse_selector
-from fsstore.kvstore.contract.coalesce import limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.batch import limits_from
+from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.reference.kind import reach_members
 from fsstore.reference.target.fetch import Fetcher

@@ -17,7 +17,7 @@ from fsstore.driver.metadata_entry import place_of
 from fsstore.errors import NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.filesystem.mapper import get_mapper
 from fsstore.kvstore.contract.driver import NO_VALUE, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 

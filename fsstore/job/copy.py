@@ -29,7 +29,7 @@ from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.report import CopyReport, combined
 from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution

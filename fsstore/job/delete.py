@@ -24,7 +24,7 @@ from fsstore.job.scratch import BESIDE, Scratch
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution

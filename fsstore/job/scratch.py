@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fsstore.dataset.removal import remove_directory
 from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.kvstore.contract.driver import KvPrefix, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.task.claim import Claim, claimed

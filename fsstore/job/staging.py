@@ -33,7 +33,7 @@ from fsstore.job.scratch import around
 from fsstore.job.tuning import MAPPED_FROM_BYTES, UNPACKED_BYTES
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.contract.request import KeyRange, key_bytes
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.kvstore.store.kv_store import KvStore

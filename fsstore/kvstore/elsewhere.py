@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.ability import WritesAtOnce
 from fsstore.kvstore.contract.driver import Entry, Features, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["ElsewhereDriver"]

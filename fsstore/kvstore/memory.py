@@ -17,7 +17,6 @@ from fsstore.context.memory_storage import MemoryStorage
 from fsstore.context.resource_kinds import ELSEWHERE
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.ability import Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -25,17 +24,22 @@ from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
     KvDriver,
+    KvOpening,
     Read,
     ReadResult,
+    RootKind,
     Stamp,
     Write,
     now,
 )
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
-from fsstore.kvstore.contract.key_texts import keys_texts
-from fsstore.kvstore.contract.kind import KvOpening, RootKind
-from fsstore.kvstore.contract.late_count import value_sizes
+from fsstore.kvstore.contract.request import (
+    EntryColumns,
+    KeyRange,
+    key_text,
+    keys_texts,
+    resolve_range,
+    value_sizes,
+)
 from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, MEMORY_PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult
-from fsstore.kvstore.contract.entry_columns import EntryColumns
+from fsstore.kvstore.contract.request import EntryColumns, resolve_range
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.generation import value_generation
 from fsstore.ocdbt.format.leaf import INLINE

@@ -23,7 +23,7 @@ from fsstore.errors import (
 )
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
-from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.contract.request import key_text
 from fsstore.ocdbt.format.config import Config, Constraints, ManifestKind
 from fsstore.ocdbt.format.generation import value_generation
 from fsstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key

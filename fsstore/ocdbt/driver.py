@@ -31,8 +31,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     begin_creating,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.contract.key_texts import keys_bytes
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, keys_bytes
 from fsstore.ocdbt.answer import AnswerPlan, entries_of
 from fsstore.ocdbt.commit import Committer, Options
 from fsstore.ocdbt.format.data_file import DataFile, Location

@@ -11,8 +11,7 @@ from typing import Any, ClassVar
 
 from fsstore.context.context import Context
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.ocdbt.cache import NodeCache, NodePool
 from fsstore.ocdbt.options import choice_of, format_version, options_from, parse_version, take_members

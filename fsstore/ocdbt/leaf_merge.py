@@ -8,7 +8,7 @@ from itertools import compress
 
 import numpy as np
 
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.format.data_file import DataFile
 from fsstore.ocdbt.format.leaf import INLINE, Leaf
 from fsstore.ocdbt.mutation import Stored, rows_between

@@ -9,7 +9,7 @@ from itertools import compress
 from typing import TypeAlias
 
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.generation import value_generation
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from fsstore.context.resource_kinds import duration_text
 from fsstore.errors import JsonError, StoreError
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 from fsstore.kvstore.spec.opening import as_directory
 from fsstore.ocdbt.commit import Options
 from fsstore.ocdbt.format.config import Constraints, parse_constraints

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.format.interior import Child, Interior
 from fsstore.ocdbt.format.leaf import Leaf
 from fsstore.ocdbt.format.node import Node

@@ -10,7 +10,7 @@ import os
 from typing import Literal, NamedTuple, TypeAlias
 
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
-from fsstore.kvstore.contract.key_range import key_text
+from fsstore.kvstore.contract.request import key_text
 from fsstore.ocdbt.format.data_file import DataFile, Location
 from fsstore.ocdbt.tuning import PADDED_FROM_BYTES
 

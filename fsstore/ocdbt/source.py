@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.request import KeyRange, key_text
 from fsstore.ocdbt.cache import NodeCache
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.manifest import (

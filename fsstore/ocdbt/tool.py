@@ -15,7 +15,7 @@ import numpy as np
 
 from fsstore.errors import AlreadyExistsError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.answer import entries_of
 from fsstore.ocdbt.commit import Committer
 from fsstore.ocdbt.format.config import Config, complete_config

@@ -13,7 +13,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.format.data_file import Location
 from fsstore.ocdbt.format.interior import Interior
 from fsstore.ocdbt.format.leaf import Leaf

@@ -22,9 +22,7 @@ from fsstore.kvstore.contract.ability import (
     MayBeMissing,
     ReadsWhole,
 )
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import Ints, Limits
+from fsstore.kvstore.contract.batch import AnswerColumns, Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -37,10 +35,9 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
+    values_up_to,
 )
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.value_limit import values_up_to
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.reference.state.refset import Resolved, TableSet
 from fsstore.reference.state.set_state import Overlay, State, inline_generation

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.kvstore.contract.coalesce import Limits, limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.batch import Limits, limits_from
+from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, guard_urls, reveal
 from fsstore.reference.document.writer import JsonDocument
 from fsstore.reference.driver import reference_driver

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.ability import TakesAllAtOnce
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.parquet.refs import ParquetSet
 from fsstore.reference.state.set_state import Overlay, Taking
 from fsstore.reference.table.table import WHOLE, Row

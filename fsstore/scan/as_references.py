@@ -12,7 +12,7 @@ import numpy as np
 
 from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, ResourceExhaustedError
-from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.batch import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.builder import TableBuilder

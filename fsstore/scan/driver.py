@@ -23,8 +23,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.batch import AnswerColumns, Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
     Entry,
@@ -36,7 +35,7 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.spec.opening import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.errors import JsonError
-from fsstore.kvstore.contract.coalesce import limits_from
-from fsstore.kvstore.contract.driver import KvDriver
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.batch import limits_from
+from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening
 from fsstore.kvstore.engine.secret import guard
 from fsstore.reference.kind import reach_members
 from fsstore.reference.target.targets import open_in

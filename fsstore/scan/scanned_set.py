@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.state.refset import Page, Resolved
 from fsstore.reference.table.grid import Grid
 from fsstore.reference.table.keys import Family, split, split_one

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from fsstore.errors import OutOfRangeError, PermissionDeniedError
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadOnly, ReadResult
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.redaction import redact_url
 from fsstore.reference.target.targets import TargetPlace, Targets
 from fsstore.scan.contract import SELF

@@ -13,7 +13,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from fsstore.kvstore.contract.ability import MayBeMissing, PassesOn
 from fsstore.kvstore.contract.driver import Entry, Features, KvDriver, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.request import KeyRange, key_text
 from fsstore.runtime import fork
 from fsstore.values.json_value import Json
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, KvPrefix, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text
 from fsstore.runtime import execution
 
 __all__ = [

@@ -20,7 +20,7 @@ from typing import Any
 
 from fsstore.errors import AbortedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import (
     READING,

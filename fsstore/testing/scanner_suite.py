@@ -18,7 +18,7 @@ from typing import Any
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.table.table import ABSENT, INLINE
 from fsstore.runtime import execution
@@ -53,7 +53,7 @@ class ScannerCase:
     def store(self, data: bytes | None = None) -> ScanDriver:
         """Return the store that shows the file."""
         from fsstore.context.context import Context
-        from fsstore.kvstore.contract.coalesce import Limits
+        from fsstore.kvstore.contract.batch import Limits
         from fsstore.reference.target.targets import open_in
 
         means = Means(Limits(), open_in(Context()), CachePool())

@@ -5,8 +5,7 @@ import os
 
 import pytest
 
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix
 from fsstore.kvstore.root.cloud import ABFS, GCS
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_suite import CHECKS, filled

@@ -19,9 +19,8 @@ from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, Uni
 from fsstore.kvstore.client.bucket import bucket_engine
 from fsstore.kvstore.client.condition_check import QuestionedEngine
 from fsstore.kvstore.client.web import HttpEngine
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.engine.single_writer import SingleWriterDriver
 from fsstore.kvstore.memory import MemoryDriver

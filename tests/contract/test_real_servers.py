@@ -11,8 +11,7 @@ import pytest
 
 from fsstore.errors import PermissionDeniedError, UnavailableError
 from fsstore.kvstore.client.generic import SyncEngine
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import FSSPEC, HTTP

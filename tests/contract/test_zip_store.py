@@ -6,9 +6,8 @@ import pytest
 
 from fsstore.errors import AbortedError
 from fsstore.kvstore.archive.zip_driver import ZipDriver
-from fsstore.kvstore.contract.driver import NO_VALUE, KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import NO_VALUE, KvOpening, KvPrefix, Read, Write
+from fsstore.kvstore.contract.request import KeyRange, key_bytes
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.live import from_live

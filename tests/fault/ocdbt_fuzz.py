@@ -24,7 +24,7 @@ import google_crc32c
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.ocdbt.format.config import Config
 from fsstore.ocdbt.format.data_file import DataFile, Location

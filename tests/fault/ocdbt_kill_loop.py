@@ -17,7 +17,7 @@ import sys
 import time
 
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.ocdbt.kind import open_database
 from fsstore.ocdbt.tool import verify

@@ -13,7 +13,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract.value_limit import values_up_to
+from fsstore.kvstore.contract.driver import values_up_to
 from fsstore.kvstore.tuning import UNASKED_CODING_BYTES
 
 ZEROS = bytes(16 << 20)

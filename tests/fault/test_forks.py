@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening
 from fsstore.kvstore.root.cloud import HTTP, S3
 from fsstore.runtime import execution
 

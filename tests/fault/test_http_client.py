@@ -22,8 +22,7 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.web import HttpDriver, own_engine

@@ -18,8 +18,7 @@ from fsstore.errors import (
     UnavailableError,
 )
 from fsstore.kvstore.client.bucket import bucket_engine
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.aws import s3_reach

@@ -20,7 +20,7 @@ import fsstore
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import NO_VALUE, LateWrite, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.stage import Protocol

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fsstore.kvstore.contract.driver import KvPrefix, LateWrite, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.lock import hold

@@ -10,7 +10,7 @@ import pytest
 import fsstore.ocdbt
 from fsstore.errors import AbortedError, DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.ocdbt.format.data_file import Location

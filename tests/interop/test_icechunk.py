@@ -29,8 +29,7 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.icechunk.kind import KIND
-from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime.execution import drive
 from fsstore.testing.doubles import Recording
@@ -255,7 +254,7 @@ def test_requests_are_as_few_as_stated():
     driver, recording = over(files_of("basic"))
 
     async def documents():
-        from fsstore.kvstore.contract.key_range import KeyRange
+        from fsstore.kvstore.contract.request import KeyRange
 
         return [entry.key async for batch in driver.documents(KeyRange()) for entry in batch]
 

@@ -18,7 +18,7 @@ from fsspec.implementations.reference import LazyReferenceMapper
 import fsstore as ts
 from fsstore import references
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.reference.kind import open_reference
 from fsstore.runtime import execution

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.kvstore.contract.coalesce import Limits, coalesce, read_merged
+from fsstore.kvstore.contract.batch import Limits, coalesce, read_merged
 from fsstore.kvstore.contract.driver import Read, ReadResult
 
 SIZES = st.lists(st.integers(0, 400), max_size=60)

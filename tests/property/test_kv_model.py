@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.path import check_prefix, file_path, normalize
 from fsstore.kvstore.local.stage import Protocol

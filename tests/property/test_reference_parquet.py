@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.kind import open_reference
 from fsstore.reference.parquet.metadata import format_metadata

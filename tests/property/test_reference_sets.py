@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document import json_batch, json_scan
 from fsstore.reference.document.json_refs import from_json, from_mapping
 from fsstore.reference.document.writer import encode

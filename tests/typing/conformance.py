@@ -38,8 +38,7 @@ from fsstore.icechunk.kind import KIND as ICECHUNK
 from fsstore.kvstore.archive.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
 from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.archive.zip_driver import ZipDriver
-from fsstore.kvstore.contract.driver import KvDriver
-from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.contract.driver import KvDriver, KvKind
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.local.driver import KIND as FILE
 from fsstore.kvstore.local.driver import LocalDriver

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.kvstore.contract.answer_columns import AnswerColumns, values_of
+from fsstore.kvstore.contract.batch import AnswerColumns, values_of
 from fsstore.kvstore.contract.driver import NO_VALUE, ReadResult
 
 WHOLE = bytes(range(200))

@@ -27,14 +27,14 @@ from fsstore.errors import (
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    KvOpening,
     KvPrefix,
     LateWrite,
     Read,
     ReadUpTo,
     Write,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local import read as local_read
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local import write as local_write

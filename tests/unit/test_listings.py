@@ -9,9 +9,7 @@ import tensorstore
 
 import fsstore
 from fsstore.context.memory_storage import MemoryStorage
-from fsstore.kvstore.contract.entry_columns import EntryColumns, merged
-from fsstore.kvstore.contract.key_range import key_text
-from fsstore.kvstore.contract.request import Entry
+from fsstore.kvstore.contract.request import Entry, EntryColumns, key_text, merged
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
 

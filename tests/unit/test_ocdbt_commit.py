@@ -8,7 +8,7 @@ from fsstore.errors import StoreError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver

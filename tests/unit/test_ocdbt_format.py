@@ -15,8 +15,7 @@ from fsstore.errors import (
     ResourceExhaustedError,
     StoreError,
 )
-from fsstore.kvstore.contract.key_range import key_text
-from fsstore.kvstore.contract.key_texts import keys_bytes, keys_texts
+from fsstore.kvstore.contract.request import key_text, keys_bytes, keys_texts
 from fsstore.ocdbt.format import envelope
 from fsstore.ocdbt.format.config import Config, parse_constraints
 from fsstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files

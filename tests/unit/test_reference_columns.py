@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pytest
 
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document.json_plain import Plain, meant
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.families import families, families_of, hashes_of

@@ -11,7 +11,7 @@ import fsstore as ts
 from fsstore import references
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document.json_refs import from_mapping
 from fsstore.runtime import execution
 

@@ -23,10 +23,9 @@ from fsstore.errors import (
     PermissionDeniedError,
     UnavailableError,
 )
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.coalesce import Limits
+from fsstore.kvstore.contract.batch import AnswerColumns, Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write, begin_creating
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.document.json_refs import from_mapping

@@ -18,7 +18,7 @@ import zstandard
 
 from fsstore.errors import AbortedError, DataLossError, JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.reference.document.json_refs import from_json, from_mapping
 from fsstore.reference.document.json_scan import Scanner

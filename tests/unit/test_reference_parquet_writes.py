@@ -15,7 +15,7 @@ import fsstore as ts
 from fsstore import references
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver

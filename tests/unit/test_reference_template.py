@@ -10,7 +10,7 @@ import time
 import pytest
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document.json_refs import from_json
 from fsstore.reference.generate.columns import written_out
 from fsstore.reference.generate.generator import parse_gen

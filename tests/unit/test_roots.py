@@ -13,8 +13,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.archive.zip_driver import KIND as ZIP
-from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
 from fsstore.kvstore.engine.secret import conceal, guard, reveal
 from fsstore.kvstore.root import open_engine as fs_open
 from fsstore.kvstore.root import option as root_option

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from fsstore.context.context import Context
-from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.contract.key_range import key_text
-from fsstore.kvstore.contract.kind import KvOpening
+from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read, Write
+from fsstore.kvstore.contract.request import key_text
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.shard.uint64_driver import KIND
 from fsstore.runtime import execution

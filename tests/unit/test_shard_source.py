@@ -12,8 +12,8 @@ from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.sharding import NO_SIZE, are_sound
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime.execution import drive
 
 LITTLE = {"name": "bytes", "configuration": {"endian": "little"}}

@@ -20,9 +20,9 @@ from fsstore.chunk.tuning import PARTS_FROM_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.kvstore.contract.answer_columns import are_of_size
-from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.batch import are_of_size
 from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.kvstore.contract.request import resolve_range
 
 __all__ = ["in_parts"]
 

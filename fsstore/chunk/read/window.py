@@ -30,7 +30,7 @@ from fsstore.chunk.tuning import FEW_BOXES, GATHERED_ELEMENTS, INLINE_READ_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract.answer_columns import answers_at, values_of
+from fsstore.kvstore.contract.batch import answers_at, values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 from fsstore.runtime import fork
 

@@ -13,8 +13,7 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.coalesce import Ints, Spans, coalesce
+from fsstore.kvstore.contract.batch import AnswerColumns, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import ReadResult, now
 
 __all__ = ["EntryParts", "EntryRun", "RunAnswers"]

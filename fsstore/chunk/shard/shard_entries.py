@@ -30,7 +30,7 @@ from fsstore.chunk.shard.entry_run import EntryRun
 from fsstore.chunk.shard.shard_grid import Numbering, ShardGrid, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.sharding import NO_SIZE, grid_boxes
-from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.batch import Ints
 
 __all__ = ["ShardEntries", "entries_at", "entry_at", "entry_axes"]
 

@@ -20,9 +20,9 @@ from fsstore.chunk.shard.entry_run import EntryParts, EntryRun, RunAnswers
 from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
 from fsstore.codec.sharding import MISSING, NO_SIZE, Entries, ShardLayout, are_sound, present_in, shard_damage
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import REMOTE, Ints
+from fsstore.kvstore.contract.batch import REMOTE, Ints
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
+from fsstore.kvstore.contract.request import resolve_range
 
 __all__ = ["EntriesInParts", "ShardSource"]
 

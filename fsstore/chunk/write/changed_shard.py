@@ -18,7 +18,7 @@ from fsstore.codec.buffers import equals_fill
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.sharding import Run, ShardLayout, StoredParts, in_portions, portions_of_runs
-from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.batch import Ints
 from fsstore.kvstore.contract.driver import ReadResult
 
 __all__ = ["ShardChange", "ShardParts", "Stored", "changed_shard"]

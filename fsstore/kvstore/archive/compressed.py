@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
+    AdapterKind,
     Entry,
     Features,
+    KvOpening,
     KvPrefix,
     Read,
     ReadOnly,
     ReadResult,
     StandsOver,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.request import KeyRange, resolve_range
 from fsstore.kvstore.tuning import UNPACKED_HEAD_BYTES, UNPACKED_KEPT_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool

@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.archive.zip_directory import RawDirectory, is_hidden
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.contract.key_range import key_bytes, key_text
+from fsstore.kvstore.contract.request import key_bytes, key_text
 from fsstore.values.json_value import quote
 
 __all__ = ["PACKERS", "ArchivePlan", "check_name", "plan_archive"]

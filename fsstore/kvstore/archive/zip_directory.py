@@ -25,8 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.errors import DataLossError, UnimplementedError
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
-from fsstore.kvstore.contract.key_texts import keys_bytes, keys_texts
+from fsstore.kvstore.contract.request import KeyRange, key_text, keys_bytes, keys_texts
 from fsstore.values.detection import Detection
 
 __all__ = [

@@ -25,21 +25,20 @@ from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
 from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
 from fsstore.kvstore.archive.zip_writing import ZipWriting, archive_features
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    AdapterKind,
     Buffer,
     Entry,
+    KvOpening,
     KvPrefix,
     Read,
     ReadResult,
     StandsOver,
     now,
 )
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
 from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS, INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json, one_of, quote

@@ -29,7 +29,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
+from fsstore.kvstore.contract.request import KeyRange, key_text
 from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote

@@ -23,7 +23,7 @@ from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.kvstore.client.condition_check import EngineWrapper
 from fsstore.kvstore.contract.ability import AnswersSoon
 from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.tuning import (
     CREDENTIAL_EARLY_S,

@@ -21,7 +21,6 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.client import login_files, memory_files
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -33,6 +32,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
+from fsstore.kvstore.contract.request import resolve_range
 from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing

@@ -27,9 +27,10 @@ from fsstore.kvstore.contract.driver import (
     Read,
     ReadResult,
     ReadUpTo,
+    check_announced,
+    limit_of,
     now,
 )
-from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.fault import is_missing, status_of
 from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking

@@ -17,8 +17,8 @@ from collections.abc import Awaitable, Callable
 from typing import NamedTuple, TypeAlias
 
 from fsstore.errors import OutOfRangeError, UnavailableError
-from fsstore.kvstore.contract.byte_range import clipped_range, resolve_range
 from fsstore.kvstore.contract.driver import Buffer, Read, ReadResult, ReadUpTo, now
+from fsstore.kvstore.contract.request import clipped_range, resolve_range
 from fsstore.kvstore.tuning import ANSWER_PART_BYTES, SLOWEST_ANSWER
 
 __all__ = [

@@ -35,9 +35,10 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
     Stamp,
     Write,
+    check_announced,
+    limit_of,
     now,
 )
-from fsstore.kvstore.contract.value_limit import check_announced, limit_of
 from fsstore.kvstore.engine.contract import check_condition, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import is_missing, status_of

@@ -39,9 +39,9 @@ from fsstore.kvstore.contract.driver import (
     ReadResult,
     Stamp,
     Write,
+    limit_of,
     now,
 )
-from fsstore.kvstore.contract.value_limit import limit_of
 from fsstore.kvstore.engine.contract import located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.fault import from_status

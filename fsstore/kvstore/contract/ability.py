@@ -10,8 +10,16 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.request import Buffer, Entry, LateWrite, Read, ReadResult, Stamp, Write
+from fsstore.kvstore.contract.request import (
+    Buffer,
+    Entry,
+    KeyRange,
+    LateWrite,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+)
 from fsstore.runtime.observer import Meter
 
 __all__ = [

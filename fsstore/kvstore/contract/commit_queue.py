@@ -19,8 +19,6 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.runtime import fork
 from fsstore.runtime.together import Moment
 
-__all__ = ["CommitQueue"]
-
 R = TypeVar("R")
 _NESTED = (
     "A finalizer or a signal handler writes to the store that its own thread is committing to, which could not go on;"

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import AnswersSoon, IsMetered, TakesValues, TellsModified, able
-from fsstore.kvstore.contract.coalesce import REMOTE, Limits, read_merged
+from fsstore.kvstore.contract.batch import REMOTE, Limits, read_merged
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_text
-from fsstore.kvstore.contract.late_count import value_sizes
+from fsstore.kvstore.contract.request import KeyRange, key_text, value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
 from fsstore.kvstore.tuning import DELETED_AT_ONCE

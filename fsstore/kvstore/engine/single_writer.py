@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 from fsstore.kvstore.contract.ability import IsMetered, ListsDocuments, MayBeMissing, PassesOn
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -36,7 +35,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange, resolve_range
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.runtime import fork
 from fsstore.runtime import future as futures

@@ -29,16 +29,16 @@ from fsstore.kvstore.contract.ability import (
 from fsstore.kvstore.contract.driver import (
     Entry,
     Features,
+    KindDefaults,
     KvDriver,
+    KvOpening,
     LateWrite,
     Read,
     ReadResult,
     Stamp,
     Write,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
-from fsstore.kvstore.contract.late_count import LateCount, counting, value_sizes
+from fsstore.kvstore.contract.request import KeyRange, LateCount, counting, value_sizes
 from fsstore.kvstore.local import scan as local_scan
 from fsstore.kvstore.local.lock import forgetting
 from fsstore.kvstore.local.path import check_prefix, file_path, normalize

@@ -20,9 +20,9 @@ from itertools import repeat
 import numpy as np
 
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError
-from fsstore.kvstore.contract.byte_range import clipped_range, resolve_range
-from fsstore.kvstore.contract.coalesce import Ints, coalesce
+from fsstore.kvstore.contract.batch import Ints, coalesce
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, ReadUpTo, now
+from fsstore.kvstore.contract.request import clipped_range, resolve_range
 from fsstore.kvstore.local.path import file_path, os_failure
 from fsstore.kvstore.tuning import (
     COPIED_SLICE_BYTES,

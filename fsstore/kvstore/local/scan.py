@@ -17,8 +17,7 @@ from typing import NamedTuple
 
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange, prefix_end
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, prefix_end
 from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.path import LOCK_SUFFIX, file_path, os_failure, parent, text
 from fsstore.kvstore.local.stage import Protocol, remove_file

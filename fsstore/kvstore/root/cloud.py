@@ -16,9 +16,8 @@ from typing import Any, ClassVar
 from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.client.condition_check import with_checked_conditions
 from fsstore.kvstore.client.credential import RenewedEngine
-from fsstore.kvstore.contract.coalesce import limits_from
-from fsstore.kvstore.contract.driver import KvDriver
-from fsstore.kvstore.contract.kind import KvKind, KvOpening, RootKind
+from fsstore.kvstore.contract.batch import limits_from
+from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry, retry_from

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from fsstore.errors import NotJsonError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -25,7 +24,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
 from fsstore.kvstore.engine.contract import check_condition, located
 from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.single_writer import digest, guarded

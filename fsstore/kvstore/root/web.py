@@ -15,9 +15,8 @@ from typing import Any, ClassVar, Literal
 from urllib.parse import unquote, urlsplit
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
-from fsstore.kvstore.contract.coalesce import limits_from
-from fsstore.kvstore.contract.driver import Features
-from fsstore.kvstore.contract.kind import KindDefaults, KvOpening
+from fsstore.kvstore.contract.batch import limits_from
+from fsstore.kvstore.contract.driver import Features, KindDefaults, KvOpening
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.retry import Retry, retry_from

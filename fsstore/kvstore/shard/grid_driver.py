@@ -21,10 +21,18 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, Entry, KvPrefix, Read, ReadResult, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.driver import (
+    UNKNOWN,
+    AdapterKind,
+    Buffer,
+    Entry,
+    KvOpening,
+    KvPrefix,
+    Read,
+    ReadResult,
+    Write,
+)
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.kvstore.shard.grid_layout import GridShard, parse_index_codecs
 from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
 from fsstore.kvstore.tuning import CHANGED_SHARD_ATTEMPTS

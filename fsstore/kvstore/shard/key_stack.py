@@ -13,14 +13,15 @@ from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     Entry,
     Features,
+    KvOpening,
     KvPrefix,
     Read,
     ReadResult,
+    RootKind,
     Stamp,
     Write,
 )
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text, prefix_end
-from fsstore.kvstore.contract.kind import KvOpening, RootKind
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, prefix_end
 from fsstore.values.json_value import Fields, Json, array_of, integer, quote, string
 
 __all__ = ["KIND", "KeyPiece", "KeyStackDriver", "KeyStackKind"]

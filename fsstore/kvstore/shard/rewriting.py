@@ -23,7 +23,7 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.tuning import REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 

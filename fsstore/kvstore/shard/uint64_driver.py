@@ -12,10 +12,18 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.errors import AbortedError, OutOfRangeError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, Entry, KvPrefix, Read, ReadResult, Write
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
-from fsstore.kvstore.contract.kind import AdapterKind, KvOpening
+from fsstore.kvstore.contract.driver import (
+    UNKNOWN,
+    AdapterKind,
+    Buffer,
+    Entry,
+    KvOpening,
+    KvPrefix,
+    Read,
+    ReadResult,
+    Write,
+)
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
 from fsstore.kvstore.shard.uint64_layout import (
     Sharding,

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from fsstore.context.context import Context, ContextResource
 from fsstore.errors import PermissionDeniedError
 from fsstore.kvstore.contract.ability import IsMetered, able
-from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
-from fsstore.kvstore.contract.kind import KvKind, KvOpening
+from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import lacks
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.transaction.transactional import TransactionalDriver

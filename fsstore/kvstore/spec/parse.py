@@ -10,7 +10,7 @@ from typing import Any
 
 from fsstore.context.context import ContextSpec, is_default, parse_resource
 from fsstore.errors import JsonError, StoreError, UrlError
-from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.contract.driver import KvKind
 from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
 from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, kv_kind

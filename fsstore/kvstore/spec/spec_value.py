@@ -22,9 +22,8 @@ from fsstore.context.context import (
 from fsstore.context.resource_kinds import kind_of_member
 from fsstore.context.resource_names import ResourceNames
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import KvDriver
-from fsstore.kvstore.contract.key_range import key_text
-from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.contract.driver import KvDriver, KvKind
+from fsstore.kvstore.contract.request import key_text
 from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.path import absolute

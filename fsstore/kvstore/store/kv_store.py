@@ -16,9 +16,8 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract import driver as contract
 from fsstore.kvstore.contract.ability import CopiesRanges, ReadsNow, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange as Range
-from fsstore.kvstore.contract.key_range import key_bytes, key_text
+from fsstore.kvstore.contract.request import EntryColumns, key_bytes, key_text
+from fsstore.kvstore.contract.request import KeyRange as Range
 from fsstore.kvstore.spec.kv_spec import KvSpec
 from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.parse import kv_spec

@@ -14,7 +14,7 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.ability import AnswersSoon, ReadsNow, WritesNow, able
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.result import KvReadResult, ReadFuture, StampFuture, TimestampedStorageGeneration
 from fsstore.kvstore.transaction.transaction import Transaction

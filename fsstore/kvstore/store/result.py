@@ -12,7 +12,7 @@ from numbers import Real
 from typing import Any, Literal
 
 from fsstore.kvstore.contract import driver as contract
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 from fsstore.runtime.future import RESULT, Future
 
 __all__ = ["KvReadResult", "ReadFuture", "StampFuture", "TimestampedStorageGeneration"]

@@ -24,7 +24,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     begin_creating,
 )
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.transaction.pending_changes import PendingChanges, evaluate
 from fsstore.kvstore.tuning import COMMIT_ATTEMPTS, COMMITTED_AT_ONCE
 

@@ -21,8 +21,7 @@ from typing import Any, NamedTuple
 from fsstore.errors import AbortedError
 from fsstore.kvstore.contract.ability import Modify
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, ReadResult, Write
-from fsstore.kvstore.contract.entry_columns import EntryColumns
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
 from fsstore.runtime import fork
 
 __all__ = ["Pending", "PendingChanges", "evaluate"]

@@ -16,7 +16,6 @@ from typing import ClassVar
 
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import CopiesRanges, MayBeMissing, Modifies, Modify, able
-from fsstore.kvstore.contract.byte_range import resolve_range
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     Buffer,
@@ -30,8 +29,14 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
     now,
 )
-from fsstore.kvstore.contract.entry_columns import EntryColumns, merged
-from fsstore.kvstore.contract.key_range import KeyRange, key_bytes, key_text
+from fsstore.kvstore.contract.request import (
+    EntryColumns,
+    KeyRange,
+    key_bytes,
+    key_text,
+    merged,
+    resolve_range,
+)
 from fsstore.kvstore.transaction.ledger import Ledger
 from fsstore.kvstore.transaction.pending_changes import Pending, PendingChanges, evaluate
 from fsstore.values.json_value import Json

@@ -24,8 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from fsstore.errors import ResourceExhaustedError, UnavailableError
-from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.contract.value_limit import check_announced
+from fsstore.kvstore.contract.driver import Buffer, check_announced
 from fsstore.kvstore.tuning import WIRE_REST_S, WIRE_SCRATCH_BYTES
 from fsstore.kvstore.web.answer import (
     CHUNKED,

@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document.writer import encode, write_document
 from fsstore.reference.load import PARQUET_NAMES
 from fsstore.reference.parquet.write import save_parquet

@@ -27,7 +27,7 @@ from typing import Any, Literal
 from fsstore.errors import JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.ability import WritesLate, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.state.refset import Resolved, TableSet
 from fsstore.reference.state.rewritten import with_references
 from fsstore.reference.state.scan_record import MEMBER, ScanRecord

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fsstore.errors import DataLossError, JsonError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.generate.template import Hole, Scope, Template, TemplateError, Templates, Value
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.value import MAX_OFFSET, Located, plain_text

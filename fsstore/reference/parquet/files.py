@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.parquet.read import Partition, read_partition
 from fsstore.reference.tuning import PARQUET_KEPT_BYTES
 from fsstore.runtime import fork

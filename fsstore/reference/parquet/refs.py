@@ -18,7 +18,7 @@ import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.parquet.files import PartitionFiles, Where
 from fsstore.reference.parquet.metadata import parse_metadata
 from fsstore.reference.parquet.read import Partition

@@ -22,7 +22,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix, Write
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.parquet.files import file_name, where_of
 from fsstore.reference.parquet.metadata import MAX_RECORD_SIZE, format_metadata, is_object, parse_metadata
 from fsstore.reference.state.refset import Resolved

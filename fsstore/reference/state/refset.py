@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from fsstore.errors import ResourceExhaustedError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.generate.columns import written_out
 from fsstore.reference.generate.generator import Gen, parse_gen
 from fsstore.reference.generate.template import Templates

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.state.refset import Resolved, TableSet
 from fsstore.reference.state.set_state import State, Taking
 from fsstore.reference.table.builder import TableBuilder

@@ -22,7 +22,7 @@ import numpy as np
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvDriver, Read, Stamp, Write, now
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.state.refset import Page, ReferenceSet, Resolved
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 from fsstore.reference.table.keys import Family
 from fsstore.values.json_value import integer, show
 

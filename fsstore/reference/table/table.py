@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.keys import Family, join, split, split_one, tails
 from fsstore.reference.tuning import FEW_KEYS, ROWS_AT_ONCE
 

@@ -17,8 +17,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.ability import DatesValues, able
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.coalesce import Ints, Limits, coalesce
+from fsstore.kvstore.contract.batch import AnswerColumns, Ints, Limits, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, ReadResult, now
 from fsstore.reference.target.targets import Targets
 from fsstore.runtime import execution

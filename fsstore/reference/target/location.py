@@ -8,8 +8,7 @@ same members.
 from __future__ import annotations
 
 from fsstore.errors import AlreadyExistsError
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.contract.kind import KvKind, KvOpening
+from fsstore.kvstore.contract.driver import KvKind, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.values import registry
 

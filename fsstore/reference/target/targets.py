@@ -265,7 +265,7 @@ async def open_with_spec(
 
     `where` is a URL, a spec, a live filesystem, or (kind, base) for an archive in a store.
     """
-    from fsstore.kvstore.contract.kind import KvOpening
+    from fsstore.kvstore.contract.driver import KvOpening
     from fsstore.kvstore.spec.opening import open_kv
     from fsstore.kvstore.spec.parse import kv_spec
     from fsstore.kvstore.spec.spec_value import kv_kind

@@ -15,9 +15,8 @@ from functools import partial
 from typing import Any, TypeAlias, overload
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import KvPrefix, StandsOver
-from fsstore.kvstore.contract.key_range import KeyRange
-from fsstore.kvstore.contract.kind import KvKind
+from fsstore.kvstore.contract.driver import KvKind, KvPrefix, StandsOver
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.state.refset import Page, Resolved, TableSet

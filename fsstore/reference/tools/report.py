@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.redaction import redact_url
 from fsstore.reference.state.refset import Resolved, TableSet
 from fsstore.reference.state.set_state import State

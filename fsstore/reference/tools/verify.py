@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.redaction import redact_url
 from fsstore.reference.state.set_state import State
 from fsstore.reference.table.table import WHOLE
