@@ -23,8 +23,6 @@ from fsstore.errors import FailedPreconditionError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, ReadUpTo
 from fsstore.kvstore.root.chain_url import names_file
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
-from fsstore.reference.detect import DETECT as REFERENCE
-from fsstore.reference.detect import is_parquet_index
 from fsstore.values import registry
 from fsstore.values.detection import DETECT as COMPRESSED
 from fsstore.values.detection import (
@@ -81,6 +79,20 @@ class _Known:
     head: int
     tail: int
     reads: tuple[Read, ...]
+
+
+def _sets(known: _Known) -> list[Detection]:
+    """Return the format of reference sets, if there is the package for them."""
+    return [each for each in known.formats if each.name == "reference"]
+
+
+def _is_parquet_index(document: object) -> bool:
+    """Return whether the document `.zmetadata` is that of a parquet directory, not consolidated zarr metadata."""
+    return (
+        isinstance(document, dict)
+        and "record_size" in document
+        and isinstance(document.get("metadata"), dict)
+    )
 
 
 def detections() -> tuple[Detection, ...]:
@@ -231,7 +243,7 @@ async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str |
         reads += later
         answers |= await _ask(place, later, since)
     is_set = _is_parquet_set(answers.get(_INDEX))
-    matched = [REFERENCE] if is_set else match_files(known.formats, _present(answers))
+    matched = _sets(known) if is_set else match_files(known.formats, _present(answers))
     detection = _single(matched, kvstore) if matched else None
     return FoundFormat(detection, is_file=False, answers=_whole(answers, reads))
 
@@ -251,7 +263,7 @@ def _is_parquet_set(index: ReadResult | None) -> bool:
         return (
             index is not None
             and index.state == "value"
-            and is_parquet_index(loads(index.value, lenient=True))
+            and _is_parquet_index(loads(index.value, lenient=True))
         )
     except StoreError:
         return False

@@ -10,7 +10,7 @@ import re
 
 from fsstore.values.detection import MAGIC, Detection, beginning, is_text_of_json, method_of
 
-__all__ = ["DETECT", "is_parquet_index", "looks_like_references"]
+__all__ = ["DETECT", "looks_like_references"]
 
 HEAD = 2**17 + 64
 """How many first bytes are enough: a whole block of zstd, without which nothing can be decompressed."""
@@ -46,12 +46,3 @@ DETECT = Detection(
     over=("json", *MAGIC),
 )
 """How a document is recognised, plain or compressed."""
-
-
-def is_parquet_index(document: object) -> bool:
-    """Return whether the document `.zmetadata` is that of a parquet directory, not consolidated zarr metadata."""
-    return (
-        isinstance(document, dict)
-        and "record_size" in document
-        and isinstance(document.get("metadata"), dict)
-    )
