@@ -6,7 +6,7 @@ reads and writes through index transforms.  `Spec`, `open` and the `TensorStore`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
@@ -82,6 +82,8 @@ class ResizeOptions:
     resize_tied_bounds: bool = False
     expand_only: bool = False
     shrink_only: bool = False
+    ask: Callable[[Any], Awaitable[None]] | None = field(default=None, kw_only=True)
+    """Called with the array as it is stored before each attempt to replace it; raises if it must not be."""
 
 
 @dataclass(frozen=True, slots=True)

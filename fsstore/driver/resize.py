@@ -53,6 +53,8 @@ class Resize:
                 for size, wanted in zip(old.shape, target.extents, strict=True)
             )
             self._check_direction(old.shape, new_shape)
+            if self._options.ask is not None:
+                await self._options.ask(old)
             new = self._entry.format.resized(old, new_shape)
             stamp = await self._replace_document(new)
             if stamp is not None:

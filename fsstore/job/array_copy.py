@@ -41,7 +41,7 @@ from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import Reporter, reporter_of
 from fsstore.task.runner import Task, width_of
 
-__all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "same_layout"]
+__all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "is_whole", "same_layout"]
 
 
 class ArrayDocuments(NamedTuple):
@@ -156,7 +156,7 @@ class ArrayCopy:
             return False
         if self.source.origin != (0,) * self.source.rank or self.source.domain.shape != driver.domain().shape:
             return False
-        return _is_whole(self.source) and _fixed(self.source) == _fixed(target)
+        return is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
@@ -363,7 +363,7 @@ def _chunk_bytes(store: TensorStore) -> int:
     return max(1, math.prod(sides.write) * sides.itemsize)
 
 
-def _is_whole(store: TensorStore) -> bool:
+def is_whole(store: TensorStore) -> bool:
     """Whether a view leaves every element where it is."""
     maps = store._transform.output
     return all(
@@ -373,7 +373,7 @@ def _is_whole(store: TensorStore) -> bool:
 
 def same_layout(store: TensorStore, other: TensorStore) -> bool:
     """Whether a chunk of one array is, byte for byte, a chunk of the other where both hold the same values."""
-    if store._driver.kind.id != other._driver.kind.id or not (_is_whole(store) and _is_whole(other)):
+    if store._driver.kind.id != other._driver.kind.id or not (is_whole(store) and is_whole(other)):
         return False
     return _fixed(store) == _fixed(other)
 
