@@ -49,14 +49,14 @@ from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
 from fsstore.job.report import CopyReport
-from fsstore.job.scratch import Scratch
+from fsstore.job.scratch import APPEND, Scratch
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.key_range import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.task.claim import Claim, claimed
+from fsstore.task.claim import Claim
 from fsstore.task.journal import Journal, job_name
 from fsstore.task.progress import reporter_of
 from fsstore.task.runner import Task, width_of
@@ -64,8 +64,7 @@ from fsstore.values.json_value import same, show
 
 __all__ = ["append"]
 
-_CLAIM = "claim"
-_UNTOLD, _KEPT = "append-", "appended-"
+_UNTOLD, _KEPT = f"{APPEND}-", f"{APPEND}ed-"
 """Keys beside the array: of appends whose callers have not been told of their end, and of those that had an id."""
 
 
@@ -107,10 +106,10 @@ def append(
         )
         place = driver.kvstore.as_directory()
         scratch = Scratch.of(place)
-        async with claimed(scratch.store, _CLAIM, f"an append to {place.prefix.describe()}") as claim:
+        async with scratch.claimed(f"an append to {place.prefix.describe()}") as claim:
             growth = _Growth(await _as_stored(driver, found), values, axis, memory)
             growth.check()
-            ledger = _Ledger(scratch.store, driver, claim, job_name(name), has_id=append_id is not None)
+            ledger = _Ledger(scratch, driver, claim, job_name(name), has_id=append_id is not None)
             report = await _append(growth, ledger, executor, progress)
         await scratch.clear(ledger.key)  # the caller is told now
         return report
@@ -194,12 +193,17 @@ class _Note:
 class _Ledger:
     """What is noted of appends beside an array, as one of them that holds the claim sees it."""
 
-    store: KvStore
+    scratch: Scratch
     driver: ChunkedDriver
     claim: Claim
     name: str
     """What this append is called, whenever it is called again."""
     has_id: bool
+
+    @property
+    def store(self) -> KvStore:
+        """The directory of the notes."""
+        return self.scratch.store
 
     @property
     def key(self) -> str:
@@ -250,7 +254,7 @@ class _Ledger:
         entry = self.driver.entry
         stored = await entry.reread(fresh_after=math.inf)
         await delete_outside(entry, entry.format.resized(stored, tuple(note.after)), stored)
-        await self.store.delete_range(KeyRange.prefix(f"{note.journal}/"))
+        await self.scratch.clear(f"{note.journal}/")
 
     async def _replace(self, key: bytes, value: str | None, known: bytes) -> None:
         """Replace a note unless its append, or the same one called again, has changed it meanwhile."""
@@ -344,7 +348,8 @@ async def _source(source: Any, found: TensorStore, context: Context) -> TensorSt
 def _values(source: Any, found: TensorStore) -> Any:
     """Return values in memory with the type of an array, as assignment takes them; those in lists must not change."""
     try:
-        values = source_array(source, found.dtype, found.rank)
+        with np.errstate(over="ignore"):
+            values = source_array(source, found.dtype, found.rank)
     except TypeError as error:
         raise TypeError(f"{error}; convert what is appended, if values may change") from None
     name = found.dtype.name
@@ -374,6 +379,7 @@ def _axis(found: TensorStore, dimension: int | str) -> int:
 async def _append(growth: _Growth, ledger: _Ledger, executor: Executor | None, progress: Any) -> CopyReport:
     note, began = await ledger.settle(growth)
     if growth.begin == growth.end or await ledger.is_done(note, growth.array.shape):
+        await ledger.scratch.clear(f"{note.journal}/")
         return CopyReport((), 0, 0, 0, 0.0, skipped=("",))
     await ledger.note(note)
     writing = _Writing(
@@ -382,7 +388,7 @@ async def _append(growth: _Growth, ledger: _Ledger, executor: Executor | None, p
     report = await writing.run(executor, progress)
     await ledger.commit(note, growth.shape)
     if report.tasks + report.resumed > 1:
-        await ledger.store.delete_range(KeyRange.prefix(f"{note.journal}/"))
+        await ledger.scratch.clear(f"{note.journal}/")
     return report
 
 
@@ -455,7 +461,10 @@ class _Writing:
 
 async def _described(values: TensorStore) -> Any:
     """Return what tells these values from others: where they are, or, of values in memory, a digest of them."""
-    if values._driver.kvstore is not None:
+    driver = values._driver
+    while driver.kvstore is None and driver.base is not None:
+        driver = driver.base.driver
+    if driver.kvstore is not None:
         return values.spec().to_json()
     data = np.ascontiguousarray(await values.read())
     content = data.tobytes() if not data.dtype.hasobject else repr(data.tolist()).encode()

@@ -18,10 +18,12 @@ from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.task.claim import Claim, claimed
 
-__all__ = ["BESIDE", "Scratch", "around", "is_of_job"]
+__all__ = ["APPEND", "BESIDE", "Scratch", "around", "is_of_job"]
 
 BESIDE = ".fsstore-job"
 """The name of the directory."""
+APPEND = "append"
+"""The beginning of keys that tell of appends, which other jobs leave alone."""
 _ABOVE = "fsstore-job"
 _CLAIM = "claim"
 _OLD = "~old"
@@ -72,8 +74,8 @@ class Scratch:
 
     async def holds_others(self, name: str) -> bool:
         """Whether another job than the one of this name has begun here, and did not end."""
-        keys = await self.store.list()
-        return any(key != _CLAIM.encode() and not key.startswith(f"{name}/".encode()) for key in keys)
+        own = _CLAIM.encode(), APPEND.encode(), f"{name}/".encode()
+        return any(not key.startswith(own) for key in await self.store.list())
 
     def claimed(self, job: str) -> AbstractAsyncContextManager[Claim]:
         """Hold the claim of the target while a job runs, which `job` describes as a part of a sentence."""
@@ -102,6 +104,7 @@ class Scratch:
         await place.delete_range(KeyRange("", f"{BESIDE}/"))
         await place.delete_range(KeyRange(KeyRange.prefix(f"{BESIDE}/").exclusive_max))
         await self.clear()
+        await self.store.delete_range(KeyRange.prefix(APPEND))
 
     async def deletes_old(self) -> bool:
         """Whether a run was killed while it deleted what stood at the target."""
@@ -115,10 +118,18 @@ class Scratch:
         if await self.ended() is not None:
             await self.clear()
 
-    async def clear(self) -> None:
-        """Remove everything but the claim, and without one the directory too, where there are such things."""
-        await self.store.write(_OVER, b"")
-        await self.store.delete_range(KeyRange("", _CLAIM))
-        await self.store.delete_range(KeyRange(f"{_CLAIM}\0", _OVER))
-        await self.store.delete_range(KeyRange(_OVER))
+    async def clear(self, key: str | None = None) -> None:
+        """Remove a value, a directory, or all but the claim and what tells of appends; then this, if it is empty."""
+        if key is not None and key.endswith("/"):
+            await self.store.delete_range(KeyRange.prefix(key))
+            await remove_directory(self.opened.prefix.join(key))
+        elif key is not None:
+            await self.store.write(key, None)
+        else:
+            await self.store.write(_OVER, b"")
+            begin = b""
+            for kept in (APPEND, _CLAIM, _OVER):
+                await self.store.delete_range(KeyRange(begin, kept))
+                begin = KeyRange.prefix(kept).exclusive_max
+            await self.store.delete_range(KeyRange(_OVER))
         await remove_directory(self.opened.prefix)

@@ -375,28 +375,6 @@ def test_values_are_appended(tmp_path):
     assert left_in(tmp_path) == []
 
 
-def test_two_appends_do_not_write_over_each_other(tmp_path):
-    """While one append is under way, or was killed, another one is refused; the same one continues."""
-    from fsstore.job import grow
-
-    array = made(tmp_path / "a")
-    ts.copy(array[:8], tmp_path / "b").result()
-
-    async def killed(*_):
-        raise RuntimeError("killed")
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grow, "work_on", killed)
-        with pytest.raises(RuntimeError, match="killed"):
-            ts.append(str(tmp_path / "b"), array[8:16]).result()
-    assert ts.open(f"file://{tmp_path}/b/").result().shape[0] == 8
-    with pytest.raises(ts.errors.FailedPreconditionError, match="Something else is being appended"):
-        ts.append(str(tmp_path / "b"), array[16:]).result()
-    ts.append(str(tmp_path / "b"), array[8:16]).result()
-    ts.append(str(tmp_path / "b"), array[16:]).result()
-    assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
-
-
 @pytest.mark.parametrize("version", [3, 2])
 def test_a_pyramid(tmp_path, version):
     """Levels hold the means of blocks, and the metadata are those of OME-Zarr, written last."""
