@@ -51,7 +51,7 @@ from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
 from fsstore.job.report import CopyReport
 from fsstore.job.scratch import APPEND, Scratch
 from fsstore.job.work import work_on
-from fsstore.kvstore.contract.key_range import KeyRange
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
