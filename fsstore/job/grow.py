@@ -82,8 +82,8 @@ def append(
     """Begin to append values, an array, or the array at a place, to an array along a dimension given by number or name.
 
     The array grows from where it ends as it is stored.  Data are written first, and then the metadata, once.  An append
-    that was killed is continued by the same call, and is there once however often that is called.  What has the
-    `append_id` of an earlier append is not appended again, and the report says that it was skipped.
+    that was killed is continued by the same call, and is there once however often that is called.  An append
+    with the `append_id` of an earlier one does nothing, and its report says that it was skipped.
 
     Raises `FailedPreconditionError` if another job is changing the array, or if the attributes of an array give its
     values another meaning: units, scale, missing data.  Raises `TypeError` for values that the array cannot hold.
@@ -191,13 +191,13 @@ class _Note:
 
 @dataclass(frozen=True, slots=True)
 class _Ledger:
-    """What is noted of appends beside an array, as one of them that holds the claim sees it."""
+    """The notes of appends beside an array, as one of them that holds the claim sees them."""
 
     scratch: Scratch
     driver: ChunkedDriver
     claim: Claim
     name: str
-    """What this append is called, whenever it is called again."""
+    """The name of this append, in every call of it."""
     has_id: bool
 
     @property
