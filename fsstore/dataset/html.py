@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from html import escape
 
 from fsstore.dataset.listing import ArrayEntry, paths_of
@@ -17,31 +17,33 @@ _STYLE = (
 _TIMES = " \N{MULTIPLICATION SIGN} "
 _DIM = "opacity:.65"
 _INNER = "margin-left:1.1em;border-left:1px solid rgba(128,128,128,.3);padding-left:.7em"
+_CLOSE = "</div></details>"
 _MOST = 2000  # lines; a notebook with more is slow, and nobody reads them
 
 
 def tree_html(title: str, groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
     """Return the tree under its title; what is beyond the first two thousand members is counted."""
     paths = paths_of(groups, entries)
-    children: dict[str, list[str]] = {}
-    for path in paths[:_MOST]:
-        children.setdefault(path.rpartition("/")[0], []).append(path)
     more = f"<div style='{_DIM}'>and {len(paths) - _MOST} more</div>" if len(paths) > _MOST else ""
-    inner = _members("", children, entries) or f"<div style='{_DIM}'>empty</div>"
+    inner = "".join(_pieces(paths[:_MOST], entries)) or f"<div style='{_DIM}'>empty</div>"
     return f"<div style='{_STYLE}'><div><b>{escape(title)}</b></div>{inner}{more}</div>"
 
 
-def _members(path: str, children: Mapping[str, list[str]], entries: Mapping[str, ArrayEntry]) -> str:
-    return "".join(_member(each, children, entries) for each in children.get(path, ()))
-
-
-def _member(path: str, children: Mapping[str, list[str]], entries: Mapping[str, ArrayEntry]) -> str:
-    name, entry = escape(path.rpartition("/")[2]), entries.get(path)
-    if entry is not None:
-        return f"<div title='{_attributes(entry)}'><b>{name}</b> <span style='{_DIM}'>{_about(entry)}</span></div>"
-    is_open = " open" if path.count("/") < 1 else ""
-    inner = _members(path, children, entries)
-    return f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>{inner}</div></details>"
+def _pieces(paths: Sequence[str], entries: Mapping[str, ArrayEntry]) -> Iterator[str]:
+    """Yield the lines of members, each after the group it lies in; groups may be nested to any depth."""
+    begun: list[str] = []  # the groups that are not closed yet, each with a slash behind it
+    for path in paths:
+        while begun and not path.startswith(begun[-1]):
+            begun.pop()
+            yield _CLOSE
+        name, entry = escape(path.rpartition("/")[2]), entries.get(path)
+        if entry is None:
+            is_open = " open" if not begun else ""
+            yield f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>"
+            begun.append(f"{path}/")
+        else:
+            yield f"<div title='{_attributes(entry)}'><b>{name}</b> <span style='{_DIM}'>{_about(entry)}</span></div>"
+    yield _CLOSE * len(begun)
 
 
 def _about(entry: ArrayEntry) -> str:

@@ -69,8 +69,8 @@ def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list
     """Return all paths below the root, groups on the way included, each after the one it lies in."""
     known = {*groups, *entries}
     for path in tuple(known):
-        parts = path.split("/")
-        known |= {"/".join(parts[:depth]) for depth in range(1, len(parts))}
+        while (path := path.rpartition("/")[0]) and path not in known:  # up to one that is known
+            known.add(path)
     return sorted(known - {""}, key=lambda each: each.split("/"))
 
 

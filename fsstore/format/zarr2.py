@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -64,7 +65,8 @@ from fsstore.values.json_value import (
 )
 
 _SCALAR = re.compile(
-    r"([<>|])([biufc])([1-9][0-9]*)|([<>|])([SVUO])([0-9]*)|([<>])([mM])8\[(?!generic)([1-9][0-9]*)?[A-Za-zμ]+\]"
+    r"([<>|])([biufc])([1-9][0-9]{,9})|([<>|])([SVUO])([0-9]{,9})"
+    r"|([<>])([mM])8\[(?!generic)([1-9][0-9]{,9})?[A-Za-zμ]+\]"
 )
 _BARE = (
     "bfloat16", "int2", "int4", "float8_e3m4", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e4m3b11fnuz",
@@ -82,9 +84,9 @@ def parse_dtype(value: Any) -> np.dtype[Any]:
         raise expected("string or array", value)
     fields = array_of(_field)(value)
     names = [field[0] for field in fields]
-    for name in names:
-        if names.count(name) > 1:
-            raise JsonError(f"Field name {quote(name)} occurs more than once")
+    if len(set(names)) < len(names):
+        twice = next(name for name, count in Counter(names).items() if count > 1)
+        raise JsonError(f"Field name {quote(twice)} occurs more than once")
     if not fields:
         raise JsonError("Expected at least one field")
     try:

@@ -75,6 +75,48 @@ def test_specs_nested_too_deeply_are_refused(depth):
             repr(make())
 
 
+def test_a_structure_of_many_fields_is_opened_in_proportion():
+    """Sixteen times the fields take much less than 256 times the processor time."""
+
+    def spent(count):
+        document = {**V2, "dtype": [[f"f{number}", "<i4"] for number in range(count)], "fill_value": None}
+        text, begun = json.dumps(document).encode(), time.process_time()
+        ts.open({"driver": "zarr2"}, kvstore={".zarray": text}).result()
+        return time.process_time() - begun
+
+    spent(10)
+    assert spent(32_000) < 64 * max(min(spent(2_000), spent(2_000)), 0.01)
+
+
+def test_a_field_that_occurs_twice_is_named():
+    """The message says which."""
+    document = {**V2, "dtype": [["a", "<i4"], ["b", "<i4"], ["b", "<i2"]]}
+    with pytest.raises(StoreError, match='Field name "b" occurs more than once'):
+        ts.open({"driver": "zarr2"}, kvstore={".zarray": json.dumps(document).encode()}).result()
+
+
+@pytest.mark.parametrize("dtype", ["<i" + "1" * 5000, "|S" + "1" * 5000, "<M8[" + "9" * 5000 + "s]"])
+def test_a_type_of_thousands_of_digits_is_refused(dtype):
+    """Python refuses to read such numbers with an error of its own."""
+    with pytest.raises(StoreError, match="Unsupported zarr dtype"):
+        ts.open(
+            {"driver": "zarr2"}, kvstore={".zarray": json.dumps({**V2, "dtype": dtype}).encode()}
+        ).result()
+
+
+def test_groups_nested_deeply_are_shown(tmp_path):
+    """The tree of a notebook and the tree as text stand 1,500 levels, at once."""
+    group = {"zarr_format": 3, "node_type": "group", "attributes": {}}
+    members = {"/".join("g" * depth): group for depth in range(1, 1500)}
+    inline = {"kind": "inline", "must_understand": False, "metadata": members}
+    (tmp_path / "zarr.json").write_text(json.dumps({**group, "consolidated_metadata": inline}))
+    begun = time.process_time()
+    page = ts.open_group(str(tmp_path)).result()._repr_html_()
+    assert page.count("<details") == page.count("</details>") == 1499
+    assert ts.tree(str(tmp_path)).count("g/") == 1499
+    assert time.process_time() - begun < 10
+
+
 def test_printing_takes_time_in_proportion():
     """Twenty levels around two hundred thousand entries print as fast as the entries do; what lies too deep is dots."""
     value = nested([[number] for number in range(200_000)], 20)

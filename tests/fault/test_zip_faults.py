@@ -188,6 +188,36 @@ def test_checksums_are_verified(zip_builder):
             value(store)
 
 
+@pytest.mark.parametrize("padding", [0, 200_000])
+@pytest.mark.parametrize("stop", [None, 5])
+@pytest.mark.parametrize("method", [0, 8])
+def test_a_member_called_otherwise_by_its_own_header_is_refused(method, stop, padding, zip_builder):
+    """A damaged name in the directory gives an error, near the end of the file and far from it, never another value."""
+    members = [("x/2", VALUE * 60, {"method": method}), ("x/3", VALUE, {}), ("z", bytes(padding), {})]
+    data = zip_builder(members)
+    at = data.index(b"x/2", data.index(b"PK\1\2"))
+    with pytest.raises(DataLossError, match='calls a member "x/7", but its own header "x/2"'):
+        value(opened(data[:at] + b"x/7" + data[at + 3 :]), "x/7", stop=stop)
+
+
+def test_a_key_lost_to_a_damaged_name_is_not_missing(zip_builder):
+    """In an archive whose end was read with its directory, all names are compared: a chunk is not taken for absent."""
+    data = zip_builder([("x/3", VALUE, {})])
+    at = data.index(b"x/3", data.index(b"PK\1\2"))
+    with pytest.raises(DataLossError, match="get an intact copy"):
+        call(opened(data[:at] + b"x//" + data[at + 3 :]).read("x/3"))
+
+
+def test_members_that_share_bytes_are_refused(zip_builder):
+    """Thousands of members in the same bytes unfold to nothing; a member beside them is read."""
+    data = zip_builder([("a", VALUE, {"method": 8}), ("b", VALUE, {"method": 8}), ("c", VALUE * 10, {})])
+    store = opened(_with_offset(data, 0))
+    for key in "ab":
+        with pytest.raises(DataLossError, match="overlaps"):
+            value(store, key)
+    assert value(store, "c") == VALUE * 10
+
+
 BOMBS = {
     "zstd-undeclared": (93, zstandard.ZstdCompressor().compress(bytes(1 << 26)), 1000),
     "deflate-undeclared": (8, zlib.compress(bytes(1 << 26), wbits=-15), 1000),
@@ -315,7 +345,7 @@ def test_names_that_no_archive_can_hold(name, zip_builder):
 
 
 def _with_offset(data, offset):
-    """Return an archive of which the first member is said to be elsewhere."""
+    """Return an archive of which the last member but one is said to be elsewhere."""
     at = data.rindex(b"PK\1\2", 0, data.rindex(b"PK\1\2")) + 42
     return data[:at] + offset.to_bytes(4, "little") + data[at + 4 :]
 
@@ -352,7 +382,10 @@ def test_requests_are_few(zip_builder):
     assert [len(batch) for batch in batches] == [50]
     batches.clear()
     assert value(store, "big", 500_000, 500_100) == (VALUE * 100)[500_000:500_100]
-    assert [read.stop - read.start for batch in batches for read in batch] == [30, 100]
+    assert [read.stop - read.start for batch in batches for read in batch] == [
+        33,
+        100,
+    ]  # the header with its name
     batches.clear()
     assert value(store, "big", 7, 9) == VALUE[7:9]
     assert [read.stop - read.start for batch in batches for read in batch] == [2]

@@ -25,11 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.errors import DataLossError, UnimplementedError
-from fsstore.kvstore.contract.request import KeyRange, key_text, keys_bytes, keys_texts
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, keys_bytes, keys_texts
 from fsstore.values.detection import Detection
+from fsstore.values.json_value import quote
 
 __all__ = [
     "DETECT",
+    "OVERLAPS",
     "TAIL",
     "ArchiveMember",
     "Directory",
@@ -37,6 +39,7 @@ __all__ = [
     "RawDirectory",
     "find_end",
     "is_hidden",
+    "misnamed",
     "parse_directory",
 ]
 
@@ -67,6 +70,9 @@ _RECORD = np.dtype(
 _SIGNATURE = 0x02014B50
 _ONES = 0xFFFFFFFF  # stands for a number that the ZIP64 record holds
 
+OVERLAPS = -1
+"""The `slack` of a member that shares bytes with the next one, as no honest archive has them."""
+
 TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
 """So many bytes at the end of the file surely hold all end records."""
 
@@ -95,6 +101,8 @@ class RawDirectory(NamedTuple):
     shift: int
     start: int
     comment: bytes
+    known: bytes = b""
+    """The bytes before the directory that were read on the way."""
 
 
 class ArchiveMember(NamedTuple):
@@ -108,7 +116,8 @@ class ArchiveMember(NamedTuple):
     method: int
     flags: int
     slack: int
-    """Bytes to read besides the packed data so that the local header is surely or very likely included."""
+    """Bytes to read besides the packed data so that the local header is surely or very likely included; `OVERLAPS` if
+    the member reaches into another one."""
 
 
 _FIELDS = ArchiveMember._fields[1:]  # all but its name
@@ -196,10 +205,11 @@ class Directory:
         return sizes
 
 
-def parse_directory(data: bytes, entries: int, *, shift: int, limit: int) -> Directory:
+def parse_directory(data: bytes, entries: int, *, shift: int, limit: int, known: bytes = b"") -> Directory:
     """Return the directory whose bytes are `data`.
 
-    `shift` is added to offsets; `limit` is where the directory starts in the file, which no member may reach.
+    `shift` is added to offsets; `limit` is where the directory starts in the file, which no member may reach.  `known`
+    are the bytes before it that are at hand: the members whose headers stand there must have the same names there.
     """
     starts = _record_starts(data, entries)
     block = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(_RECORD.itemsize)]
@@ -214,6 +224,7 @@ def parse_directory(data: bytes, entries: int, *, shift: int, limit: int) -> Dir
     _widen(data, starts, records, columns)
     columns["offset"] += shift
     columns["slack"] = _slack(columns, records, limit)
+    _compare_names(names, (columns["offset"] - (limit - len(known))).tolist(), known)
     hidden = {name for name in set(names) if is_hidden(name)}
     index = {name: row for row, name in enumerate(names) if name not in hidden} if hidden else _rows(names)
     return Directory(index, np.stack([columns[field] for field in _FIELDS], axis=1))
@@ -240,6 +251,28 @@ def _record_starts(data: bytes, entries: int) -> npt.NDArray[np.int64]:
 def _names(data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> list[str]:
     bounds = zip(starts.tolist(), (starts + lengths).tolist(), strict=True)
     return [key_text(data[low:high]) for low, high in bounds]
+
+
+def _compare_names(names: list[str], offsets: list[int], known: bytes) -> None:
+    """Raise if a local header in `known` has another name than the directory: a key under another name is missing, and
+    missing keys read as fill values.
+    """
+    fixed = 30
+    for name, at in zip(names, offsets, strict=True):
+        if at >= 0 and known.startswith(b"PK\3\4", at) and at + fixed <= len(known):
+            start = at + fixed
+            if not known.startswith(key_bytes(name), start):
+                raise misnamed(
+                    name, known[start : start + int.from_bytes(known[at + 26 : at + 28], "little")]
+                )
+
+
+def misnamed(name: str, local: bytes) -> DataLossError:
+    """Return the error for a member whose own header has another name than the directory."""
+    return DataLossError(
+        f"the ZIP directory calls a member {quote(name)}, but its own header {quote(key_text(local))}; "
+        "the archive is damaged: get an intact copy"
+    )
 
 
 def is_hidden(name: str) -> bool:
@@ -277,7 +310,7 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
     """Return how much to read besides the packed data of each member: up to the next member, where that is sensible.
 
     The local header may be longer than the directory lets know.  Up to the next header (or the directory) it is surely
-    included; where that is too far or too near (members that overlap), a guess is made and checked later.
+    included; where that is too far, a guess is made and checked later.
     """
     offset = columns["offset"]
     guess = 30 + records["name_length"].astype(np.int64) + records["extra_length"] + 64
@@ -285,6 +318,9 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
     following = np.append(order, limit)[np.searchsorted(order, offset, side="right")]
     room = following - offset - columns["packed"]
     least = 30 + records["name_length"].astype(np.int64)
-    slack = np.where((room >= least) & (room <= guess + 4096), room, guess)
-    bounded: npt.NDArray[np.int64] = np.maximum(np.minimum(slack, limit - offset - columns["packed"]), 0)
-    return bounded
+    slack = np.where(room <= guess + 4096, room, guess)
+    shared = (room < least) | (
+        np.searchsorted(order, offset, side="right") - np.searchsorted(order, offset) > 1
+    )
+    bounded: npt.NDArray[np.int64] = np.minimum(slack, limit - offset - columns["packed"])
+    return np.where(shared, OVERLAPS, bounded)

@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.archive.zip_build import PACKERS
 from fsstore.kvstore.archive.zip_directory import ArchiveMember
-from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, unpack
+from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, header_size, unpack
 from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
 from fsstore.kvstore.archive.zip_writing import ZipWriting, archive_features
 from fsstore.kvstore.contract.driver import (
@@ -45,8 +45,6 @@ from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.url import encode_path
 
 __all__ = ["KIND", "ZipDriver", "ZipKind"]
-
-_HEADER = 30  # bytes of a local header before its name
 
 
 @dataclass(slots=True)
@@ -145,7 +143,7 @@ class ZipDriver(ZipWriting, StandsOver):
             and job.member.name not in archive.starts
         }
         headers = await self.source.ranges(
-            archive, [(m.offset, m.offset + _HEADER) for m in unknown.values()]
+            archive, [(m.offset, m.offset + header_size(m)) for m in unknown.values()]
         )
         for member, header in zip(unknown.values(), headers, strict=True):
             archive.starts[member.name] = member.offset + self._header_length(member, header)
@@ -163,7 +161,7 @@ class ZipDriver(ZipWriting, StandsOver):
 
     def _header_length(self, member: ArchiveMember, header: Buffer) -> int:
         try:
-            return data_start(header)
+            return data_start(member, header)
         except StoreError as error:
             raise self._located(error, member.name) from None
 

@@ -1,8 +1,8 @@
 """One member of a ZIP archive: its local header, and its data decompressed.
 
 Sizes, method and checksum come from the central directory, never from the local header, which streaming writers leave
-empty.  Decompression is bounded by the declared size, and the declared size by what the compressed bytes can honestly
-hold: a bomb is refused before memory is allocated for it.
+empty; the name must be the same in both.  Decompression is bounded by the declared size, and the declared size by
+what the compressed bytes can honestly hold: a bomb is refused before memory is allocated for it.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 from fsstore.errors import DataLossError, ResourceExhaustedError, UnimplementedError
-from fsstore.kvstore.archive.zip_directory import ArchiveMember
+from fsstore.kvstore.archive.zip_directory import OVERLAPS, ArchiveMember, misnamed
 from fsstore.kvstore.contract.driver import Buffer
+from fsstore.kvstore.contract.key_range import key_bytes
 
-__all__ = ["STORED", "check_readable", "data_start", "unpack"]
+__all__ = ["STORED", "check_readable", "data_start", "header_size", "unpack"]
 
 STORED = 0
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
@@ -30,7 +31,14 @@ _LOCAL = struct.Struct("<4s22x2H")
 
 
 def check_readable(member: ArchiveMember) -> None:
-    """Raise if the member cannot be read: encrypted, an unknown method, or a declared size beyond all reason."""
+    """Raise if the member cannot be read: it is encrypted, overlaps another one, has an unknown method, or declares a
+    size beyond all reason.
+    """
+    if member.slack == OVERLAPS:
+        raise DataLossError(
+            "the ZIP member overlaps another member or the directory, so the archive is damaged or hostile; "
+            "get an intact copy"
+        )
     if member.flags & _ENCRYPTED:
         raise UnimplementedError("the ZIP member is encrypted")
     if member.method == STORED:
@@ -43,12 +51,23 @@ def check_readable(member: ArchiveMember) -> None:
         raise ResourceExhaustedError(f"ZIP member of {member.packed} bytes claims to hold {member.size}")
 
 
-def data_start(header: Buffer) -> int:
-    """Return how long the local header is that `header` starts with."""
+def data_start(member: ArchiveMember, header: Buffer) -> int:
+    """Return how long the local header is that `header` starts with; raises unless it is that of the member.
+
+    `header` must hold as many bytes as the fixed part and the name take (`header_size`).
+    """
     if len(header) < _LOCAL.size or bytes(header[:4]) != b"PK\3\4":
         raise DataLossError("ZIP local header is missing")
-    _, name, extra = _LOCAL.unpack_from(header)
-    return int(_LOCAL.size + name + extra)
+    _, length, extra = _LOCAL.unpack_from(header)
+    name = bytes(header[_LOCAL.size : _LOCAL.size + length])
+    if name != key_bytes(member.name):
+        raise misnamed(member.name, name)
+    return int(_LOCAL.size + length + extra)
+
+
+def header_size(member: ArchiveMember) -> int:
+    """Return the bytes of a local header up to the end of the name."""
+    return _LOCAL.size + len(key_bytes(member.name))
 
 
 def unpack(member: ArchiveMember, packed: Buffer, start: int, stop: int) -> Buffer:

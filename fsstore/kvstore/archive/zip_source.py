@@ -97,9 +97,10 @@ class ZipSource:
             return None
         try:
             raw = await self._raw(bytes(tail.value), tail.generation, whole=whole)
-            parse = (raw.data, raw.entries)
             directory = await execution.offload(
-                lambda: parse_directory(*parse, shift=raw.shift, limit=raw.start)
+                lambda: parse_directory(
+                    raw.data, raw.entries, shift=raw.shift, limit=raw.start, known=raw.known
+                )
             )
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe()}") from error
@@ -127,7 +128,7 @@ class ZipSource:
             data = tail[first : first + end.directory_size]
         else:
             data = bytes(await self._bytes(generation, start, start + end.directory_size))
-        return RawDirectory(data, end.entries, shift, start, end.comment)
+        return RawDirectory(data, end.entries, shift, start, end.comment, tail[: max(first, 0)])
 
     async def _bytes(self, generation: bytes, start: int, stop: int | None) -> Buffer:
         found = await self.base.read("", start, stop)
