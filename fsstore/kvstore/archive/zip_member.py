@@ -17,7 +17,7 @@ from typing import Any
 from fsstore.errors import DataLossError, ResourceExhaustedError, UnimplementedError
 from fsstore.kvstore.archive.zip_directory import OVERLAPS, ArchiveMember, misnamed
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.kvstore.contract.key_range import key_bytes
+from fsstore.kvstore.contract.request import key_bytes
 
 __all__ = ["STORED", "check_readable", "data_start", "header_size", "unpack"]
 
