@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from benchmarks.distributions import Profile
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs
 from fsstore.errors import UnavailableError
 from fsstore.job.order import Order
 from fsstore.job.passes import box_pass

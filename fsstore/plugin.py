@@ -13,8 +13,7 @@ entry for one process.  A `Detection` makes `auto` recognise what a driver or a 
 else is promised.
 """
 
-from fsstore.chunk.plan.keys import ChunkKeys, WholeKeys
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkKeys, ChunkModel, WholeKeys
 from fsstore.codec.contract import (
     BoundCodec,
     ByteSpec,

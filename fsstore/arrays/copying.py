@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.driver.contract import Array, OpenArray
 from fsstore.driver.convert import conversion, is_lossless
 from fsstore.errors import StoreError

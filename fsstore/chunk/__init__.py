@@ -1,11 +1,17 @@
 """The chunk engine: one way to read and write chunked arrays, whatever their format.
 
-* `plan` cuts a request into cells, says where the bytes of chunks come from, and moves elements into their places;
-* `shard` says where in shards the sub-chunks lie that a request touches, and reads them;
-* `read` fetches and decodes windows of cells, of one request or of many small ones together;
-* `write` encodes chunks and stores them, under conditions where a chunk is changed in part;
-* `cache` keeps decoded chunks, under the byte budget of a cache pool.
-* `tuning`: the numbers that tune it, each with what it trades
+* `model`: a stored array as the engine knows it: chunk boundaries, keys, codecs, fill value
+* `request`: index transforms as requests of the engine, and listed positions by chunk
+* `planner`: from a request to cells: the touched chunks, and the elements of each
+* `columns`: cells and boxes in bulk, as columns of integers
+* `place`: moving elements between chunks and the array of a request
+* `open_chunks`: the chunks of an open array: the source of their bytes, their cache, and memory for elements
+* `shard_source`: the grid of sub-chunks of shards, and shards as a source of chunks
+* `shard_entries`: the sub-chunks that a request touches
+* `read`: fetches, decodes and places windows of cells
+* `write`: encodes chunks and stores them, under conditions where a chunk is changed in part
+* `regions`: boxes and slabs of whole chunks, for copies that are bounded in memory
+* `tuning`: the numbers that tune it, each with its trade
 
-A request is an index transform; a plan is a few numbers a dimension; memory is bounded by what is in flight.
+A request is an index transform; a plan is a few numbers for each dimension; memory is bounded by the work in flight.
 """

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.allocation import broadcast, new_array
-from fsstore.chunk.plan.request import Affine, Constant, Indexed, OutputMap, located
+from fsstore.chunk.open_chunks import broadcast, new_array
+from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, located
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
 from fsstore.driver.plain_kind import PlainKind

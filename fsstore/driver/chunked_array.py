@@ -7,18 +7,15 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from fsstore.chunk.cache import ChunkCache
-from fsstore.chunk.plan.allocation import broadcast, new_array
-from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import plan_cells
-from fsstore.chunk.plan.request import located
-from fsstore.chunk.read.box_columns import BoxView, may_wait
-from fsstore.chunk.read.read_ahead import Box, ReadAhead, box_of
-from fsstore.chunk.read.read_queue import ReadQueue
+from fsstore.chunk.open_chunks import ChunkCache, OpenChunks, broadcast, new_array
+from fsstore.chunk.planner import plan_cells
+from fsstore.chunk.read.boxes import Box, BoxView, ReadAhead, box_of, may_wait
+from fsstore.chunk.read.queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
+from fsstore.chunk.request import located
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.order import after, before, in_turn, touched
+from fsstore.chunk.write.queue import after, before, in_turn, touched
 from fsstore.chunk.write.request import finish
 from fsstore.chunk.write.request import write as write_chunks
 from fsstore.chunk.write.small_writes import settle

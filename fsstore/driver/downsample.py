@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.open_chunks import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
 from fsstore.driver.downsample_grid import covering, groups_of, members_of, reduced_domain, strided
 from fsstore.driver.layer_parts import coordinates, within

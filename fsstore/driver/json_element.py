@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.open_chunks import new_array
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.json_pointer import check_pointer, find, replace

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.chunk.open_chunks import broadcast, new_array
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, Layer, OpenArray, Opening, Role, Use
 from fsstore.driver.layer_parts import LayerParts

@@ -7,11 +7,11 @@ from itertools import islice
 from operator import contains
 from typing import Any
 
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import CellPlan, PlanComponent, plan_cells
-from fsstore.chunk.plan.request import OutputMap
-from fsstore.chunk.plan.source import ByteRange, KvSource, Source
-from fsstore.chunk.shard.shard_entries import ShardEntries
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.open_chunks import ByteRange, KvSource, Source
+from fsstore.chunk.planner import CellPlan, PlanComponent, plan_cells
+from fsstore.chunk.request import OutputMap
+from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
 from fsstore.kvstore.contract.driver import KvPrefix
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from itertools import islice, product
 from operator import ge
 
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkModel
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FROM
 from fsstore.format.contract import ChunkedArray

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.allocation import broadcast, new_array
+from fsstore.chunk.open_chunks import broadcast, new_array
 from fsstore.context.context import Context, ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
 from fsstore.driver.layer_parts import at_corner, coordinates, cuts, within

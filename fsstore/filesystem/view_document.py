@@ -10,8 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.keys import KeyEncoding
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkModel, KeyEncoding
 from fsstore.codec.buffers import missing_element
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.zarr3 import VlenBytesCodec, VlenUtf8Codec

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkModel
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import IndexDomain
 from fsstore.kvstore.contract.driver import KvPrefix

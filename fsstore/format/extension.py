@@ -15,8 +15,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, RegularAxis, VariableAxis
-from fsstore.chunk.plan.keys import ChunkKeys, KeyEncoding
+from fsstore.chunk.model import Axis, ChunkKeys, KeyEncoding, RegularAxis, VariableAxis
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE
 from fsstore.values import registry

@@ -10,8 +10,7 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
-from fsstore.chunk.plan.grid import Axis, ClippedAxis, RegularAxis
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
 from fsstore.codec.precomputed import bind_chunk, merge_specs
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, expect_member

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.plan.keys import WholeKeys
+from fsstore.chunk.model import WholeKeys
 from fsstore.codec.precomputed import ENCODINGS
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE

@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import RegularAxis
-from fsstore.chunk.plan.keys import KeyEncoding
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkModel, KeyEncoding, RegularAxis
 from fsstore.codec.buffers import missing_element
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.numcodecs.compressor_v2 import (

@@ -10,9 +10,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, RegularAxis, VariableAxis
-from fsstore.chunk.plan.keys import ChunkKeys
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import Axis, ChunkKeys, ChunkModel, RegularAxis, VariableAxis
 from fsstore.codec.chain import BoundChain, CodecChain
 from fsstore.codec.chain_spec import ChainSpec, CodecOptions, resolve, wished_order, wished_read_shape
 from fsstore.codec.contract import ChunkSpec

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
 from fsstore.errors import AbortedError, StoreError, UnimplementedError

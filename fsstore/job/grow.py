@@ -31,8 +31,7 @@ import numpy as np
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.wrapping import array as wrapped
-from fsstore.chunk.plan.regions import Region, Regions, cut
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.driver.chunked_array import ChunkedDriver

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fsstore.chunk.plan.regions import Regions
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs
 from fsstore.format.attributes import DOCUMENTS
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job

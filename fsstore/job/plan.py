@@ -21,8 +21,7 @@ from dataclasses import dataclass, replace
 from html import escape
 from typing import Any
 
-from fsstore.chunk.plan.regions import Region, Regions, covered, cut, most_covered
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
 from fsstore.job.tuning import COPIED_COPIES, MEMORY_OF_TASKS, READS_BEFORE_STAGING
 from fsstore.task.progress import bytes_text
 

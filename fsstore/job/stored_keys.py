@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 from fsstore.arrays.store import TensorStore
-from fsstore.chunk.plan.model import ChunkModel
+from fsstore.chunk.model import ChunkModel
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.job.array_copy import same_layout
 from fsstore.job.passes import chunks_at

@@ -12,8 +12,7 @@ from typing import Any, get_args
 from uuid import uuid4
 
 from fsstore.arrays.store import TensorStore
-from fsstore.chunk.plan.regions import Region, Regions, cut
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.errors import StoreError

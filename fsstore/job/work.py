@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.regions import Region, Regions
+from fsstore.chunk.open_chunks import new_array
+from fsstore.chunk.regions import Region, Regions
 from fsstore.codec.buffers import passing
 from fsstore.errors import DataLossError
 from fsstore.job.order import Order, keys_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.read import joint_reads
-from fsstore.chunk.read import read_queue as joint
-from fsstore.chunk.write import order as write_order
+from fsstore.chunk.read import queue
+from fsstore.chunk.read import queue as joint
+from fsstore.chunk.write import queue as write_order
 from fsstore.chunk.write import small_writes as joint_write
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings(
 )
 PLACES = (
     joint.__file__,
-    joint_reads.__file__,
+    queue.__file__,
     joint_write.__file__,
     futures.__file__,
     execution.__file__,
@@ -124,7 +124,7 @@ ORDER_PLACES = (
 @pytest.mark.parametrize("behind", [False, True], ids=["first", "behind"])
 def test_the_order_of_writes(monkeypatch, tune, waits, behind):
     """What is begun after a write that was interrupted comes after it, and after what came before it."""
-    tune("chunk", INLINE_EFFORT_BYTES=0, SMALL_BATCH_BYTES=1 << 17)  # as if encoding took long: threads write
+    tune("chunk", INLINE_EFFORT_BYTES=0, BATCH_BYTES=1 << 17)  # as if encoding took long: threads write
     monkeypatch.setattr(test_interrupts, "PLACES", ORDER_PLACES)
     driver = Slow(waits=waits)
 

@@ -18,7 +18,7 @@ import zarr
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.chunk.plan.regions import Region, Regions, covered, cut
+from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.plan import parse_bytes
 

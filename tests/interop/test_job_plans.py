@@ -14,7 +14,7 @@ import pytest
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.chunk.plan.regions import Region, cut, most_covered
+from fsstore.chunk.regions import Region, cut, most_covered
 from fsstore.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from fsstore.job import work
 from fsstore.job.plan import ChunkSides, plan_boxes

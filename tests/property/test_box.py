@@ -7,11 +7,10 @@ import random
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.chunk_box import ChunkBox, ChunkBoxes
-from fsstore.chunk.plan.grid import RegularAxis, VariableAxis
-from fsstore.chunk.plan.place import BoxPlacement, Placement, placement_of
-from fsstore.chunk.plan.planner import CellPlan, plan, plan_cells, plan_few
-from fsstore.chunk.plan.request import Affine, Constant, Indexed, maps_within, plan_maps
+from fsstore.chunk.model import RegularAxis, VariableAxis
+from fsstore.chunk.place import BoxPlacement, Placement, placement_of
+from fsstore.chunk.planner import CellPlan, ChunkBox, ChunkBoxes, plan, plan_cells, plan_few
+from fsstore.chunk.request import Affine, Constant, Indexed, maps_within, plan_maps
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, compose, d
 from fsstore.index.transform import identity
 

@@ -9,16 +9,12 @@ from itertools import product
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.boxed import copy_boxes
-from fsstore.chunk.plan.cell_run import CellRun, batches
-from fsstore.chunk.plan.grid import ClippedAxis, RegularAxis, VariableAxis
-from fsstore.chunk.plan.keys import KeyEncoding
-from fsstore.chunk.plan.listed import listed_segments
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.place import Placement
-from fsstore.chunk.plan.planner import Cell, plan_cells
-from fsstore.chunk.plan.request import Affine, Constant, Indexed
+from fsstore.chunk.columns import CellRun, batches
+from fsstore.chunk.model import ChunkModel, ClippedAxis, KeyEncoding, RegularAxis, VariableAxis
+from fsstore.chunk.place import Placement, copy_boxes
+from fsstore.chunk.planner import Cell, plan_cells
 from fsstore.chunk.read.gather import Gather, boxes, split
+from fsstore.chunk.request import Affine, Constant, Indexed, listed_segments
 
 
 def random_request(rng):
@@ -372,7 +368,7 @@ def test_points_near_and_far_apart(spread, rank):
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_runs_are_copied_as_their_cells(rank, few, tune):
     """What is selected of many chunks goes where it goes cell by cell: slices, steps, numbers, dimensions in any order."""
-    tune("chunk", BOXED_CELLS=few)
+    tune("chunk", FEW_BOXES=few)
     rng, boxed = random.Random(rank), 0
     for _ in range(120):
         axes = [RegularAxis(rng.randint(1, 4)) for _ in range(rank)]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.plan.source import ByteRange
+from fsstore.chunk.open_chunks import ByteRange
 from fsstore.chunk.read import reader
-from fsstore.chunk.read.parts import in_parts
+from fsstore.chunk.read.window import in_parts
 from fsstore.runtime import execution
 
 DTYPES = ["u1", "<i2", ">f4", "<c16", "?"]
@@ -20,7 +20,7 @@ DTYPES = ["u1", "<i2", ">f4", "<c16", "?"]
 @pytest.fixture
 def always(tune):
     """Read parts whatever they spare."""
-    tune("chunk", NEAR_PART_BYTES=1, FAR_PART_BYTES=1, PARTS_FROM_BYTES=1)
+    tune("chunk", NEAR_PART_BYTES=1, PARTS_FROM_BYTES=1)
 
 
 def _values(shape, dtype):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import queue as write_order
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
@@ -110,7 +110,7 @@ def test_what_waits_for_a_write_is_made_at_once(driver):
 
 def test_what_must_wait_for_something_later_has_a_turn_of_its_own(driver, tune):
     """Were it made with the earlier ones, they and the later one would wait for each other."""
-    tune("chunk", GATHERED_CHUNKS=3)
+    tune("chunk", WRITE_WINDOW_CELLS=3)
     store = created()
     futures = [store[: 2 * CHUNK].write(1)]
     assert driver.reached.wait(10)

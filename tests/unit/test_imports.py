@@ -73,8 +73,6 @@ PACKAGES: tuple[str, ...] = (
     "scan.grib",
     "scan.tiff",
     "chunk",
-    "chunk.plan",
-    "chunk.shard",
     "chunk.read",
     "chunk.write",
     "format",

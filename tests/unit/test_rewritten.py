@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.write import recent_chunks as rewritten
+from fsstore.chunk.write import encode as rewritten
 from fsstore.codec.chain import BoundChain
 from fsstore.errors import StoreError
 

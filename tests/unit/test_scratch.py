@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.allocation import new_array
+from fsstore.chunk.open_chunks import new_array
 from fsstore.codec import buffers as module
 from fsstore.codec.buffers import block, scratch
 from fsstore.codec.tuning import SCRATCH_BLOCK_BYTES as BLOCK_BYTES

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.shard.shard_entries import entries_at
-from fsstore.chunk.shard.shard_grid import shard_grid
+from fsstore.chunk.shard_entries import entries_at
+from fsstore.chunk.shard_source import shard_grid
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fsstore.chunk.plan.source import ByteRange
-from fsstore.chunk.shard.entry_run import EntryRun
-from fsstore.chunk.shard.shard_source import EntriesInParts, ShardSource
+from fsstore.chunk.open_chunks import ByteRange
+from fsstore.chunk.shard_source import EntriesInParts, EntryRun, ShardSource
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec
 from fsstore.codec.sharding import NO_SIZE, are_sound

@@ -128,7 +128,7 @@ def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkey
     """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
-        tune("chunk", FAR_SHARD_BYTES=256)
+        tune("chunk", FETCH_BYTES=256)
     store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
@@ -168,7 +168,7 @@ def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatc
         if number in changing:
             await store.kvstore.write("c/0/0", versions[number % 3])
 
-    tune("chunk", QUEUE_FETCH_BYTES=640)
+    tune("chunk", FETCH_BYTES=640)
     counted = counted_reads(monkeypatch, change)
     mixed = 0
     for first in range(1, 14, 2):
@@ -205,7 +205,7 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
         if number in changing:
             await store.kvstore.write("c/0/0", version if number == changing[0] else sound)
 
-    tune("chunk", QUEUE_FETCH_BYTES=fetched_bytes)
+    tune("chunk", FETCH_BYTES=fetched_bytes)
     counted = counted_reads(monkeypatch, change)
     failed = seen = 0
     for first, then in (

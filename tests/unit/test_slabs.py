@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from fsstore.chunk.plan.regions import Region, Regions, covered, cut
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut
 
 dimension = st.tuples(st.integers(0, 5), st.integers(1, 30), st.integers(1, 6), st.integers(1, 10))
 

@@ -109,7 +109,7 @@ def test_writes_begun_together_are_few_batches(gate):
 
 def test_what_was_begun_is_one_batch_when_one_result_is_asked_for(tmp_path, tune, monkeypatch):
     """Nothing is written while a caller begins more; then each chunk is written once, also one of many shards."""
-    tune("chunk", SMALL_GATHER_S=60, SMALL_BATCH_BYTES=200)
+    tune("chunk", SMALL_GATHER_S=60, BATCH_BYTES=200)
     store = created("memory://asked/", SHARD)
     batches, write_many = [], MemoryDriver.write_many
 
@@ -265,7 +265,7 @@ def test_threads_write_parts_of_the_same_chunks(tmp_path):
 
 def test_values_that_wait_are_bounded(gate, tune):
     """Who begins more than may wait helps to write."""
-    tune("chunk", SMALL_WAITING_BYTES=20_000)
+    tune("chunk", HELD_BYTES=20_000)
     store = created("memory://bounded/", shape=(400, 36))
     begun(store, gate, [])
     gate.set()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.write.stored_shard import StoredShard
+from fsstore.chunk.write.encode import StoredShard
 from fsstore.codec import sharding as shard_layout
 from fsstore.codec.chain import CodecChain
 from fsstore.codec.contract import ChunkSpec

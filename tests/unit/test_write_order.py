@@ -16,7 +16,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 import fsstore
 from fsstore import KvStore
-from fsstore.chunk.write import order as write_order
+from fsstore.chunk.write import queue as write_order
 from fsstore.errors import StoreError
 from fsstore.kvstore.client.object_store import ObstoreEngine
 from fsstore.kvstore.contract.driver import Features, Write

@@ -16,11 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import IntArray
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import CellPlan, chunks_along
-
-__all__ = ["CellBox", "Gather", "boxes", "split"]
+from fsstore.chunk.model import ChunkModel, IntArray
+from fsstore.chunk.planner import CellPlan, chunks_along
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Spans: TypeAlias = tuple[range, ...]

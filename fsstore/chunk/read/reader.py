@@ -1,11 +1,12 @@
-"""Reading a request: it is cut into windows of cells, and these are handed to whom they suit.
+"""Reading a request: it is cut into windows of cells, and each window is fetched, decoded and put in its place.
 
-A window has a bounded number of bytes, so that memory is bounded by the windows in flight and not by the request.
-Over a store that never waits, worker threads take windows one after another and do all of it.  Over a store that
-waits, the event loop keeps a few windows in flight and hands each to a worker thread for decoding.  Workers write
-disjoint parts of the result, so no lock guards it.
+The plain way is the loop in `read_here`: for each window, `decode(window, await fetch(window))`.  The other ways make
+the same windows sooner.  A window has a bounded number of bytes, so that memory is bounded by the windows in flight and
+not by the request.  Over a store that never waits, pool threads take windows one after another (`read_spread`).  Over a
+store that waits, the event loop keeps a few windows in flight and hands each to a pool thread for decoding
+(`read_waiting`).  Threads write disjoint parts of the result, so no lock guards it.
 
-A cell of a shard that is wanted whole is an ordinary chunk; of a partly wanted shard, the sub-chunks are the cells.
+A fully wanted shard is an ordinary chunk; of a partly wanted shard, the sub-chunks are the cells.
 """
 
 from __future__ import annotations
@@ -13,94 +14,100 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import Enum
-from typing import Any, NamedTuple, TypeAlias
+from itertools import accumulate
+from typing import Any, TypeAlias
 
-from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.place import Placement, placement_of
-from fsstore.chunk.plan.planner import CellPlan, FewPlan
-from fsstore.chunk.read.gather import Gather, boxes, split
-from fsstore.chunk.read.parts import in_parts
-from fsstore.chunk.read.shard_window import entries_of, entry_windows
-from fsstore.chunk.read.window import Answers, ChunkReader, Planned, ReadRequest, Window, decode, fetch
+from fsstore.chunk.columns import CellRun, batches
+from fsstore.chunk.open_chunks import OpenChunks
+from fsstore.chunk.place import Placement, placement_of
+from fsstore.chunk.planner import CellPlan, ChunkBox, FewPlan, Plan, plan
+from fsstore.chunk.read.gather import CellBox, Gather, boxes, split
+from fsstore.chunk.read.window import (
+    Answers,
+    ChunkReader,
+    Planned,
+    ReadRequest,
+    ShardGuard,
+    Window,
+    decode,
+    fetch,
+    in_parts,
+)
+from fsstore.chunk.request import as_lists
+from fsstore.chunk.shard_entries import ShardEntries, entries_at, entry_at, entry_axes
+from fsstore.chunk.shard_source import ShardGrid, shard_grid
 from fsstore.chunk.tuning import (
-    COPIED_IN_FLIGHT_BYTES,
+    BATCH_BYTES,
     COPIED_PER_DECODED,
-    FAR_SHARD_BYTES,
     FAR_WINDOW_BYTES,
+    FETCH_BYTES,
     FEW_CELLS,
     FEW_LARGE_CELLS,
+    GATHERED_ELEMENTS,
+    HELD_BYTES,
+    HOP_BYTES,
     INLINE_READ_BYTES,
     JOINT_BYTES,
-    LOOP_COPY_BYTES,
-    LOOP_DECODE_BYTES,
+    NEAR_SHARD_BYTES,
     NEAR_WINDOW_BYTES,
-    READ_WINDOW_CELLS,
-    SHARED_CHUNK_BYTES,
-    SLOW_WINDOW_BYTES,
-    SLOW_WINDOWS,
     THREAD_WORTH_BYTES,
-    TOGETHER_BYTES,
     TURN_S,
     WINDOW_BYTES,
-    WINDOW_COST_BYTES,
+    WINDOW_CELLS,
+    WINDOWS,
 )
 from fsstore.codec.chain import BoundChain
+from fsstore.codec.sharding import grid_boxes
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
 
-__all__ = [
-    "Later",
-    "is_one_quick",
-    "is_python_mostly",
-    "plan_alone",
-    "read",
-    "read_here",
-    "read_spread",
-    "read_waiting",
-]
-
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
-
 
 Later: TypeAlias = Callable[[Planned], Future[Any]]
 """Takes a small read that is planned, to make it together with others."""
 
 
-def _bytes_touched(window: Window) -> int:
-    """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
-    return len(window.cells) * window.part.usual_chain.decoded_size
+def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
+    """Begin to read; the future's result is `request.out`, filled.
 
-
-def is_one_quick(windows: Sequence[Window]) -> bool:
-    """Return whether a read is of one chunk that no other thread can help with, and that is decoded soon."""
-    one = len(windows) == 1 and len(windows[0].cells) == 1
-    return one and windows[0].part.usual_chain.effort <= INLINE_READ_BYTES
-
-
-def is_python_mostly(windows: Sequence[Window]) -> bool:
-    """Return whether little is wanted of each chunk, and that is soon decoded: threads would wait for each other."""
-    if not windows or not isinstance(windows[0].part.placement, Gather):
-        return False
-    chain = windows[0].part.usual_chain
-    return chain.effort + chain.decoded_size // COPIED_PER_DECODED < SHARED_CHUNK_BYTES
-
-
-def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
-    """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
-    if touched <= INLINE_READ_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
-        return touched
-    if isinstance(windows[0].part.placement, Gather):
-        return touched  # positions are listed: all of a chunk is decoded
-    total = 0
-    for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
-        chain, span = part.chain(cell), part.span(cell)
-        total += chain.decoded_size if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
-    return total
+    Small reads go to `later`, which makes them with others.  Any other read is made as tasks of the event loop where
+    the store waits, else on the thread that asks if it is small, and by pool threads if it is large.
+    """
+    chunks, _, out = request = in_parts(request)
+    model = chunks.model
+    if not chunks.fill_missing and model.shard is not model.chain.shard:
+        return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
+    entries = None if model.shard is None else entries_of(request)
+    found = request.outline() if entries is None else entries[1]
+    chain = model.chain if entries is None else entries[0].layout.inner
+    cells = found.cell_count
+    if not cells:
+        return futures.ready(out)
+    touched = cells * chain.decoded_size
+    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
+    queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
+    waits = chunks.store.driver.features.waits
+    if waits and entries is not None and model.chain.decoded_size > FETCH_BYTES:
+        queued = False  # its parts have to be of one generation
+    windows: Iterable[Window]
+    if entries is None:  # without decoding there is no work to overlap with fetching
+        windows = _chunk_windows(
+            request, found, at_once=small or (waits and model.chain.flat_dtype is not None)
+        )
+    else:
+        windows = entry_windows(request, *entries, small=small, near=not waits and not queued)
+    if queued and later is not None:
+        windows = list(windows)
+        return later(Planned(windows, out, _bytes_decoded(windows, touched)))
+    threads = chunks.workers(chain.working_size)
+    if waits:
+        return futures.mapped(execution.start(_read_waiting(windows, threads, chain)), out)
+    if small:
+        return futures.mapped(execution.start(read_here(windows), waits=False), out)
+    return futures.mapped(read_spread(windows, threads), out)
 
 
 def plan_alone(request: ReadRequest) -> Planned:
@@ -120,112 +127,29 @@ def plan_alone(request: ReadRequest) -> Planned:
     return Planned(windows, out, _bytes_decoded(windows, touched))
 
 
-class ReadWay(Enum):
-    """How a read is made: decided once, before it is cut into windows."""
+async def read_here(windows: Iterable[Window]) -> None:
+    """Make a read of a store that never waits on this thread, with the help of workers where decoding takes long.
 
-    TASKS = "as tasks of the event loop: the store waits"
-    QUEUED = "with others, when somebody asks for a result, or as tasks of the event loop"
-    HERE = "on the thread that asks"
-    SPREAD = "by pool threads, which take windows in turns"
-
-
-def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
-    """Begin to read; the future's result is `request.out`, filled.
-
-    Small reads over stores that never wait go to `later`, which makes them with others.
+    This thread does its share, so that a worker that comes late, or not at all, is not waited for: two workers, while
+    it sleeps, are two threads to wake up, and take 1.2 times as long for 4 MB of zstd.  It fetches everything first:
+    threads that fetch and decode in turns wait for the interpreter at every system call of each other, and a part of
+    eight chunks of 200 KB takes 1.25 times as long.
     """
-    chunks, _, out = request = in_parts(request)
-    model = chunks.model
-    if not chunks.fill_missing and model.shard is not model.chain.shard:
-        return futures.failed(UnimplementedError(_NOT_FOUND_ALONE))
-    entries = None if model.shard is None else entries_of(request)
-    found = request.outline() if entries is None else entries[1]
-    chain = model.chain if entries is None else entries[0].layout.inner
-    cells = found.cell_count
-    if not cells:
-        return futures.ready(out)
-    touched = cells * chain.decoded_size
-    small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
-    queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
-    waits = chunks.store.driver.features.waits
-    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
-        queued = False  # its parts have to be of one generation
-    way = _way(chunks, later, small=small, queued=queued)
-    if entries is None:  # where nothing is decoded, nothing is to be done while more is fetched
-        at_once = small or (waits and model.chain.flat_dtype is not None)
-        windows = _chunk_windows(request, found, at_once=at_once)
-    else:
-        windows = entry_windows(request, *entries, small=small, near=not waits and not queued)
-    return _CutRead(windows, chain, touched).begin(way, request, later)
+    windows = list(windows)
+    count = _sharers(windows)
+    if count < 2:
+        for window in windows:
+            decode(window, await fetch(window))
+        return
+    fetched = [(window, await fetch(window)) for window in windows]
+    if len(fetched) < count:
+        fetched = [piece for pair in fetched for piece in _pieces(*pair, count, least=1)]
+    execution.map_blocking(lambda pair: decode(*pair), fetched, limit=windows[0].part.chunks.threads)
 
 
-def _way(chunks: OpenChunks, later: Later | None, *, small: bool, queued: bool) -> ReadWay:
-    if queued and later is not None:
-        return ReadWay.QUEUED
-    if chunks.store.driver.features.waits:
-        return ReadWay.TASKS
-    return ReadWay.HERE if small else ReadWay.SPREAD
-
-
-class _CutRead(NamedTuple):
-    """A read in windows: the codecs of their chunks, and the bytes they touch."""
-
-    windows: Iterable[Window]
-    chain: BoundChain
-    touched: int
-
-    def begin(self, way: ReadWay, request: ReadRequest, later: Later | None) -> Future[Any]:
-        """Make the read, now or later."""
-        windows, chain, touched = self
-        if way is ReadWay.QUEUED and later is not None:
-            made = list(windows)
-            return later(Planned(made, request.out, _bytes_decoded(made, touched)))
-        threads = request.chunks.workers(chain.working_size)
-        if way is ReadWay.TASKS:
-            done = execution.start(_read_waiting(windows, threads, chain))
-        elif way is ReadWay.HERE:
-            done = execution.start(read_here(windows), waits=False)
-        else:
-            done = read_spread(windows, threads)
-        return futures.mapped(done, request.out)
-
-
-def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> Iterable[Window]:
-    """Return windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
-    chunks = request.chunks
-    if not isinstance(outline, CellPlan):
-        part = ChunkReader(chunks, placement_of(outline, request.out), chunks.source)
-        keys = outline.keys(chunks.model)
-        return [Window(part, outline.cells(), chunks.source.identities(keys))]
-    cells = outline.cell_count
-    chain = chunks.model.chain
-    threads = chunks.workers(chain.working_size)
-    share = cells if at_once else math.ceil(cells / (4 * threads))
-    size = _cells_at_once(chunks, outline, share, cells * chain.decoded_size // threads)
-    return _windows(request, outline, size, threads)
-
-
-def _cells_at_once(chunks: OpenChunks, outline: CellPlan, share: int, touched: int) -> int:
-    """Return how many chunks a window has, up to a share, if a worker decodes `touched` bytes."""
-    return outline.even(
-        max(1, min(share, READ_WINDOW_CELLS, _most_cells(chunks, touched, listed=outline.listed)))
-    )
-
-
-def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
-    """Return how many chunks a window may have, if a worker decodes `touched` bytes.
-
-    Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
-    once make the heap so large that the system gets it back.  256 MB of zstd in chunks of 1 MB then take 172 ms instead
-    of 239 with eight at once, and 49,000 page faults.  But a megabyte of HDF5, by itself, costs 0.2 ms of Python beside
-    3 ms of decoding.
-    """
-    size = chunks.model.chain.decoded_size
-    if chunks.store.driver.features.waits:
-        return FAR_WINDOW_BYTES // size
-    if chunks.model.chain.effort > size:
-        return max(NEAR_WINDOW_BYTES, min(touched // SLOW_WINDOWS, SLOW_WINDOW_BYTES)) // size
-    return NEAR_WINDOW_BYTES // size if listed or size <= TOGETHER_BYTES else 1
+def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
+    """Begin a read of a store that never waits on as many pool threads."""
+    return execution.spread(_taking_turns(), windows, workers=threads)
 
 
 def _taking_turns() -> Callable[[Window], None]:
@@ -252,58 +176,6 @@ def _taking_turns() -> Callable[[Window], None]:
             decode(again, execution.drive(fetch(again)))
 
     return run
-
-
-def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
-    """Begin a read of a store that never waits on as many pool threads."""
-    return execution.spread(_taking_turns(), windows, workers=threads)
-
-
-async def read_here(windows: Iterable[Window]) -> None:
-    """Make a read of a store that never waits on this thread, with the help of workers where decoding takes long.
-
-    This thread does its share, so that a worker that comes late, or not at all, is not waited for: two workers, while
-    it sleeps, are two threads to wake up, and take 1.2 times as long for 4 MB of zstd.  It fetches everything first:
-    threads that fetch and decode in turns wait for the interpreter at every system call of each other, and a part of
-    eight chunks of 200 KB takes 1.25 times as long.
-    """
-    windows = list(windows)
-    count = _sharers(windows)
-    if count < 2:
-        for window in windows:
-            decode(window, await fetch(window))
-        return
-    fetched = [(window, await fetch(window)) for window in windows]
-    if len(fetched) < count:
-        fetched = [piece for pair in fetched for piece in _pieces(*pair, count, least=1)]
-    execution.map_blocking(lambda pair: decode(*pair), fetched, limit=windows[0].part.chunks.threads)
-
-
-def _sharers(windows: Sequence[Window]) -> int:
-    """Return how many threads should make a read together: what a cache has is not decoded at all."""
-    if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
-        return 1
-    chain = windows[0].part.usual_chain
-    if windows[0].part.chunks.cache is not None or _most_effort(windows, chain) < 2 * THREAD_WORTH_BYTES:
-        return 1
-    effort = sum(map(_effort_of, windows))
-    threads = windows[0].part.chunks.workers(chain.working_size)
-    return min(threads, int(effort // THREAD_WORTH_BYTES))
-
-
-def _most_effort(windows: Sequence[Window], chain: BoundChain) -> float:
-    """Return how long windows are decoded if all of each chunk is."""
-    return chain.effort * sum([len(window.cells) for window in windows])
-
-
-def _effort_of(window: Window) -> float:
-    """Return how long a window is decoded; of few cells only as far as they are decoded."""
-    chain, cells = window.part.usual_chain, window.cells
-    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
-        return len(cells) * chain.effort
-    size = math.prod(chain.chunk.shape)
-    spans = [window.part.span(cell) or (0, size) for cell in cells]
-    return chain.effort * sum([stop - first for first, stop in spans]) / size
 
 
 async def read_waiting(windows: Sequence[Window]) -> None:
@@ -337,22 +209,22 @@ async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundCha
             await make(again)
 
     fewest = threads * chain.decoded_size
-    budget = COPIED_IN_FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
-    await run_bounded(make, windows, cost=_bytes_of, budget=budget)
+    budget = FETCH_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
+    await run_bounded(make, windows, cost=_weight, budget=budget)
 
 
 def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
     """Return whether the event loop decodes a window itself: handing it over would take as long."""
     if window.part.chunks.cache is not None:
         return False
-    if copied and _bytes_of(window) <= LOOP_COPY_BYTES:
+    if copied and _bytes_touched(window) <= 2 * NEAR_WINDOW_BYTES:
         return True
-    return len(window.cells) * window.part.usual_chain.effort <= LOOP_DECODE_BYTES
+    return len(window.cells) * window.part.usual_chain.effort <= HOP_BYTES
 
 
-def _bytes_of(window: Window) -> int:
-    """Return what a window weighs while it is under way; a small one costs its tasks and requests."""
-    return max(WINDOW_COST_BYTES, _bytes_touched(window))
+def _weight(window: Window) -> int:
+    """Return the bytes that a window weighs while it is under way; a small one weighs its tasks and requests."""
+    return max(2 * HOP_BYTES, _bytes_touched(window))
 
 
 def _pieces(
@@ -366,10 +238,101 @@ def _pieces(
         begin = end
 
 
+def _sharers(windows: Sequence[Window]) -> int:
+    """Return how many threads should make a read together: what a cache has is not decoded at all."""
+    if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
+        return 1
+    chain = windows[0].part.usual_chain
+    if (
+        windows[0].part.chunks.cache is not None
+        or chain.effort * sum([len(window.cells) for window in windows]) < 2 * THREAD_WORTH_BYTES
+    ):
+        return 1
+    effort = sum(map(_effort_of, windows))
+    threads = windows[0].part.chunks.workers(chain.working_size)
+    return min(threads, int(effort // THREAD_WORTH_BYTES))
+
+
+def _effort_of(window: Window) -> float:
+    """Return how long a window is decoded; of few cells only as far as they are decoded."""
+    chain, cells = window.part.usual_chain, window.cells
+    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
+        return len(cells) * chain.effort
+    size = math.prod(chain.chunk.shape)
+    spans = [window.part.span(cell) or (0, size) for cell in cells]
+    return chain.effort * sum([stop - first for first, stop in spans]) / size
+
+
+def _bytes_touched(window: Window) -> int:
+    """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
+    return len(window.cells) * window.part.usual_chain.decoded_size
+
+
+def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
+    """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
+    if touched <= INLINE_READ_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
+        return touched
+    if isinstance(windows[0].part.placement, Gather):
+        return touched  # positions are listed: all of a chunk is decoded
+    total = 0
+    for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
+        chain, span = part.chain(cell), part.span(cell)
+        total += chain.decoded_size if span is None else (span[1] - span[0]) * chain.chunk.dtype.itemsize
+    return total
+
+
+def is_one_quick(windows: Sequence[Window]) -> bool:
+    """Return whether a read is of one chunk that no other thread can help with, and that is decoded soon."""
+    one = len(windows) == 1 and len(windows[0].cells) == 1
+    return one and windows[0].part.usual_chain.effort <= INLINE_READ_BYTES
+
+
+def is_python_mostly(windows: Sequence[Window]) -> bool:
+    """Return whether little is wanted of each chunk, and that is soon decoded: threads would wait for each other."""
+    if not windows or not isinstance(windows[0].part.placement, Gather):
+        return False
+    chain = windows[0].part.usual_chain
+    return chain.effort + chain.decoded_size // COPIED_PER_DECODED < HOP_BYTES // 2
+
+
+# Windows of chunks.
+
+
+def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> Iterable[Window]:
+    """Return windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
+    chunks = request.chunks
+    if not isinstance(outline, CellPlan):
+        part = ChunkReader(chunks, placement_of(outline, request.out), chunks.source)
+        keys = outline.keys(chunks.model)
+        return [Window(part, outline.cells(), chunks.source.identities(keys))]
+    cells = outline.cell_count
+    chain = chunks.model.chain
+    threads = chunks.workers(chain.working_size)
+    share = cells if at_once else math.ceil(cells / (4 * threads))
+    most = _most_cells(chunks, cells * chain.decoded_size // threads, listed=outline.listed)
+    return _windows(request, outline, outline.even(max(1, min(share, WINDOW_CELLS, most))), threads)
+
+
+def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
+    """Return how many chunks a window may have, if a worker decodes `touched` bytes.
+
+    Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
+    once make the heap so large that the system gets it back.  256 MB of zstd in chunks of 1 MB then take 172 ms instead
+    of 239 with eight at once, and 49,000 page faults.  But a megabyte of HDF5, by itself, costs 0.2 ms of Python beside
+    3 ms of decoding.
+    """
+    size = chunks.model.chain.decoded_size
+    if chunks.store.driver.features.waits:
+        return FAR_WINDOW_BYTES // size
+    if chunks.model.chain.effort > size:
+        return max(NEAR_WINDOW_BYTES, min(touched // WINDOWS, HELD_BYTES)) // size
+    return NEAR_WINDOW_BYTES // size if listed or size <= HOP_BYTES else 1
+
+
 def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 1) -> Iterator[Window]:
     """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
     chunks = request.chunks
-    apart = chunks.model.chain.decoded_size > TOGETHER_BYTES and not chunks.store.driver.features.waits
+    apart = chunks.model.chain.decoded_size > HOP_BYTES and not chunks.store.driver.features.waits
     lanes, source = threads if apart else 1, chunks.source
     if outline.listed:
         part = ChunkReader(chunks, Gather(outline, request.out), source)
@@ -379,3 +342,140 @@ def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 
     part = ChunkReader(chunks, Placement(outline, request.out), source)
     for cells, keys in batches(outline, chunks.model, size, lanes):
         yield Window(part, cells, source.identities(keys))
+
+
+# Windows of sub-chunks of shards.
+
+
+def entries_of(request: ReadRequest) -> tuple[ShardGrid, Plan]:
+    """Return the grid of the sub-chunks of shards, and the plan of a request over it."""
+    model = request.chunks.model
+    grid = shard_grid(model.chain)
+    return grid, plan(request.maps, request.out, entry_axes(grid, model))
+
+
+def entry_windows(
+    request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool
+) -> Iterable[Window]:
+    """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
+    chunks, maps, out = request
+    if isinstance(found, ChunkBox):
+        part = ChunkReader(chunks, placement_of(found, out), grid.source(chunks.source), grid)
+        return [Window(part, [found], [entry_at(found.numbers, grid, chunks.model)])]
+    entries = ShardEntries(grid, found)
+    waits = chunks.store.driver.features.waits
+    threads = chunks.workers(grid.layout.inner.working_size)
+    most = min(NEAR_SHARD_BYTES, HELD_BYTES // threads) if near else FETCH_BYTES
+    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    if entries.plan.listed:
+        return _listed_windows(request, entries, NEAR_SHARD_BYTES)
+    if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
+        part = ChunkReader(chunks, Placement(found, out), grid.source(chunks.source), grid)
+        return [Window(part, *entries.all_of_few(chunks.model))]
+    little = 1 < out.size <= GATHERED_ELEMENTS * found.cell_count and len(maps) == len(grid.shape)
+    if little and grid.layout.inner.run_length > 1 and not found.covers_some:
+        listed = ShardEntries.touched_by(as_lists(maps, out.shape), out.shape, chunks.model)
+        return _listed_windows(request, listed, NEAR_SHARD_BYTES)
+    shard_plan = plan(maps, out, chunks.model.axes)
+    worth = shard_plan.cell_count < threads and (small or waits)
+    few = worth and _worth_dividing(request, entries, small=small)
+    return _shard_windows(request, shard_plan, entries, most=most, together=together, few=few)
+
+
+def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
+    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
+    if not small:
+        return entries.grid.worth_sharing
+    model, store = request.chunks.model, request.chunks.store
+    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
+
+
+def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
+    """Yield windows of listed positions in shards: what is touched of whole shards, about `most` bytes at a time.
+
+    A shard of which more is touched has several windows.
+    """
+    chunks, _, out = request
+    grid, touched = entries.grid, entries.plan
+    part = ChunkReader(chunks, Gather(touched, out), grid.source(chunks.source), grid)
+    shards = [
+        [range(1)] if component.listed is None else component.listed.by_shard
+        for component in touched.components
+    ]
+    counts = list(map(len, shards))
+    share = max(1, entries.touched_bytes // math.prod(counts))
+    at_once = min(most // share, WINDOW_CELLS * math.prod(counts) // touched.cell_count)
+    for index in grid_boxes(counts, max(1, at_once)):
+        chosen = [slice(None)] * len(counts)
+        chosen[: len(index)] = [each if isinstance(each, slice) else slice(each, each + 1) for each in index]
+        runs = [ranges[at] for ranges, at in zip(shards, chosen, strict=True)]
+        box = CellBox(touched, tuple([range(run[0].start, run[-1].stop) for run in runs]))
+        window = Window(part, box, entries_at(box.chunks, grid, chunks.model))
+        large = len(box) * grid.layout.inner.decoded_size > most
+        alone = all(len(run) == 1 for run in runs)
+        yield from _cut(window, grid, most, complete=False) if large and alone else [window]
+
+
+def _shard_windows(
+    request: ReadRequest, shard_plan: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
+) -> Iterator[Window]:
+    """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
+
+    Where a shard is more than half of that, there is a window a shard: the shard as one chunk when all of it is wanted,
+    else the sub-chunks touched.
+    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a shard
+    of more than `most` bytes are several windows, so that no thread has all of it in memory.
+    """
+    chunks, maps, out = request
+    chain, source = chunks.model.chain, chunks.source
+    part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
+    as_chunks = not few and chunks.cache is None and chunks.fill_missing
+    # many sub-chunks at once are decoded by what decodes a shard
+    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and shard_plan.covers_some
+    if not apart and entries.touched_bytes <= min(most, together // 2) * shard_plan.cell_count:
+        for cells, identities in entries.boxes(shard_plan, chunks.model, together):
+            yield Window(part, cells, identities)
+        return
+    whole = ChunkReader(chunks, placement_of(shard_plan, out), source)
+    large = chain.decoded_size > most
+    coarse, coarse_part = entries, part
+    if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
+        coarse = ShardEntries.touched_by(maps, out.shape, chunks.model, depth)
+        coarse_part = ChunkReader(
+            chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
+        )
+    for cell in shard_plan.cells():
+        key = chunks.model.key(shard_plan.chunk_numbers(cell))
+        covers = cell.covers and as_chunks
+        if covers and not large:
+            yield Window(whole, [cell], [key])
+            continue
+        here, reader = (coarse, coarse_part) if covers else (entries, part)
+        cells, numbers = here.of(cell)
+        window = Window(reader, cells, here.identities(key, numbers))
+        yield from (_cut(window, here.grid, min(most, BATCH_BYTES), complete=covers) if large else [window])
+
+
+def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:
+    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
+
+    Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
+    both clear the same large page.
+    """
+    part, cells, identities, _ = window
+    size = max(1, most // grid.layout.inner.decoded_size)
+    if size >= len(cells):
+        yield window
+        return
+    size = math.ceil(len(cells) / (2 * math.ceil(len(cells) / (2 * size))))
+    if isinstance(cells, CellRun):
+        size = cells.even(size)
+    source = grid.source_of_parts(part.chunks.source, complete=complete)
+    pieces = list(split(cells, size))
+    ends = list(accumulate(map(len, pieces)))
+    guard = ShardGuard(window, source, len(pieces)) if part.chunks.cache is None else None
+    part = part._replace(source=source)
+    half = math.ceil(len(pieces) / 2)
+    for number in sorted(range(len(pieces)), key=lambda number: number % half):
+        some, end = pieces[number], ends[number]
+        yield Window(part, some, identities[end - len(some) : end], guard=guard)

@@ -1,8 +1,9 @@
 """Encodings of the chunks that a request writes.
 
-A chunk that is covered is encoded; one of which a part is written is decoded, changed and encoded again.  In a
-shard, only the sub-chunks touched are decoded and encoded; the others keep their bytes.  A chunk whose elements all
-equal the fill value, bit by bit, is not stored.
+A covered chunk is encoded; a chunk that is written in part is decoded, changed and encoded again.  In a shard, only the
+touched sub-chunks are decoded and encoded; the others keep their bytes, and a stored shard is read little by little,
+because memory for all of it may be missing.  A chunk whose elements all equal the fill value, bit by bit, is not
+stored.  Chunks that were just changed are remembered decoded for the next change.
 
 An encoding is made when it is asked for, portion by portion: a shard may be under way to the disk before its last
 sub-chunks are encoded.  Nothing here knows of keys or stores.
@@ -10,27 +11,376 @@ sub-chunks are encoded.  Nothing here knows of keys or stores.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+import itertools
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import NamedTuple, TypeAlias
+from itertools import chain
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.place import Placement, Sending
-from fsstore.chunk.plan.planner import AnyCell
-from fsstore.chunk.plan.request import OutputMap
-from fsstore.chunk.shard.shard_entries import ShardEntries
-from fsstore.chunk.shard.shard_grid import shard_grid
-from fsstore.chunk.write.changed_chunk import Portions, decoded, decoded_run, encoded, joined, portions_of
-from fsstore.chunk.write.changed_shard import ShardChange, ShardParts, Stored, changed_shard
-from fsstore.chunk.write.recent_chunks import is_kept
-from fsstore.codec.buffers import equals_fill, rows_equal_fill
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.open_chunks import OpenChunks, new_array
+from fsstore.chunk.place import Placement, Sending
+from fsstore.chunk.planner import AnyCell
+from fsstore.chunk.request import OutputMap
+from fsstore.chunk.shard_entries import ShardEntries
+from fsstore.chunk.shard_source import ShardGrid, shard_grid
+from fsstore.chunk.tuning import BATCH_BYTES, FAR_WINDOW_BYTES, FETCH_BYTES, HOP_BYTES, STORED_BLOCK_BYTES
+from fsstore.codec.buffers import equals_fill, missing_element, rows_equal_fill
 from fsstore.codec.chain import BoundChain, encode_rows, in_rows
 from fsstore.codec.contract import Array, Buffer
-from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.codec.sharding import (
+    MISSING,
+    Run,
+    ShardLayout,
+    StoredParts,
+    in_portions,
+    portions_of_runs,
+    present_in,
+    run_of_one,
+)
+from fsstore.errors import AbortedError, OutOfRangeError
+from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
+from fsstore.runtime import execution, fork
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.state import OfProcess
 
-__all__ = ["ChunkEncoder", "WriteRequest", "WrittenCell"]
+_TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
+
+# Elements of chunks that were changed and encoded a moment ago.
+
+
+_Key: TypeAlias = tuple[BoundChain, int, bytes]
+pool = OfProcess(lambda: CachePool(BATCH_BYTES))
+"""The chunks of this process; a forked child that writes little would keep those of its parent for ever."""
+
+
+def is_kept(chain: BoundChain) -> bool:
+    """Return whether chunks of a chain are kept."""
+    return chain.is_exact and chain.decoded_size <= BATCH_BYTES // 2 and chain.effort >= HOP_BYTES // 4
+
+
+def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
+    """Keep what `data` decodes to, if such chunks are kept; the caller leaves `chunk` alone from now on."""
+    if is_kept(chain) and isinstance(data, bytes):  # others may be views of memory that is used again
+        pool.now.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
+
+
+def taken(chain: BoundChain, data: Buffer) -> Array | None:
+    """Return what `data` decodes to if that is kept; it is the caller's then, to change it if need be."""
+    found = pool.now.take(_key(chain, data)) if is_kept(chain) else None
+    # which compares memory, also with a view: `==` would compare its elements one by one
+    return found[1] if found is not None and found[0].startswith(data) else None
+
+
+def _key(chain: BoundChain, data: Buffer) -> _Key:
+    return chain, len(data), bytes(data[-_TAIL:])
+
+
+# Stored chunks are decoded, to be changed, and what became of them is encoded.
+
+Portions: TypeAlias = Iterator[Sequence[Buffer]]
+
+
+def joined(portions: Portions, usual: int) -> Buffer:
+    """Return an encoding in one piece, of about `usual` bytes at most.
+
+    Joined parts may be large, so each is released, unless all of them are so small that there is memory for them
+    twice.  The memory for all of a chunk is had at once: growing would leave behind what was outgrown.  Shards may be
+    far larger than their encoding.
+    """
+    first: list[Buffer] = []
+    left = FAR_WINDOW_BYTES
+    for portion in portions:
+        first += portion
+        left -= sum([memoryview(part).nbytes for part in portion])
+        if left < 0:
+            break
+    else:
+        return first[0] if len(first) == 1 else b"".join(first)
+    second = next(portions, None)
+    if second is None and len(first) == 1:
+        return first[0]
+    whole = io.BytesIO()
+    whole.seek(min(usual + usual // 64, FETCH_BYTES))
+    whole.write(b"\0")
+    whole.seek(0)
+    whole.writelines(itertools.chain(first, second or ()))
+    del first, second, portion
+    whole.writelines(itertools.chain.from_iterable(portions))
+    whole.truncate()
+    return whole.getvalue()
+
+
+def decoded(data: Buffer | None, chain: BoundChain) -> Array:
+    """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
+    known = None if data is None else taken(chain, data)
+    if known is not None:
+        return known
+    if data is not None and not chain.decodes_in_place:
+        borrowed = chain.decode_to_scratch(data)  # before there is memory for the chunk, which may be large
+        chunk = _as_encoded(chain)
+        np.copyto(chunk, borrowed, casting="equiv")
+        return chunk
+    chunk = _as_encoded(chain)
+    if data is None:
+        chunk[...] = missing_element(chain.chunk.dtype, chain.chunk.fill_value)
+    else:
+        chain.decode(data, chunk)
+    return chunk
+
+
+def decoded_run(olds: Sequence[ReadResult | None], chain: BoundChain) -> Array | None:
+    """Return small chunks along a new first dimension, which may be changed, laid out as they will be encoded.
+
+    Given is what is stored of each; the elements of one of which nothing is given are not set.  None if they cannot be
+    decoded together.
+    """
+    chunks = _as_encoded(chain, (len(olds),))
+    values = [at for at, old in enumerate(olds) if old is not None and old.state == "value"]
+    if values:
+        found = chain.decode_run_to_scratch(
+            [old.value for old in olds if old is not None and old.state == "value"]
+        )
+        if found is None:
+            return None
+        chunks[values if len(values) < len(olds) else slice(None)] = found
+    missing = [at for at, old in enumerate(olds) if old is not None and old.state != "value"]
+    if missing:
+        chunks[missing] = missing_element(chain.chunk.dtype, chain.chunk.fill_value)
+    return chunks
+
+
+def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
+    """Return the encoding of a chunk that nobody changes any more, in portions."""
+    if is_kept(chain):
+        yield [encoded(chunk, chain)]
+        return
+    portions = chain.portions(chunk, elide=elide)
+    del chunk  # which may be large
+    yield from portions
+
+
+def encoded(chunk: Array, chain: BoundChain) -> Buffer:
+    """Return the encoding of a chunk that nobody changes any more."""
+    data = chain.encode(chunk)
+    keep(chain, data, chunk)
+    return data
+
+
+def _as_encoded(chain: BoundChain, lead: tuple[int, ...] = ()) -> Array:
+    """Return a chunk, or several along `lead`, not set yet, in the order in which they will be encoded."""
+    spec, order = chain.chunk, chain.order
+    if order is None or sorted(order) == [*order]:
+        return new_array((*lead, *spec.shape), spec.dtype, passing=True)
+    laid_out = new_array((*lead, *[spec.shape[axis] for axis in order]), spec.dtype, passing=True)
+    behind = len(lead)
+    return laid_out.transpose([*range(behind), *[behind + order.index(axis) for axis in range(len(order))]])
+
+
+# A stored shard of which a part is rewritten, read little by little.
+
+
+class ShardChangedError(AbortedError):
+    """The shard was rewritten while a part of it was written; writing that part again sees the new one."""
+
+
+class StoredShard:
+    """The encoded sub-chunks of a shard by their numbers, None where one is missing; `generation` is its own.
+
+    It may be used by several threads at once, and only over stores that never wait.
+    """
+
+    state = "value"
+
+    def __init__(self, driver: KvDriver, key: str, layout: ShardLayout, index: ReadResult) -> None:
+        self._driver, self._key, self.generation = driver, key, index.generation
+        entries = layout.decode_index(index.value, index.size)
+        self._entries: list[list[int]] = entries.tolist()
+        length = np.where(present_in(entries), entries[:, 1], 0).astype(np.int64)
+        self._blocks: list[int] = (np.cumsum(length) // STORED_BLOCK_BYTES).tolist()
+        self._kept: dict[int, dict[int, Buffer]] = {}
+        self._lock = fork.brief_lock()
+
+    @classmethod
+    def read(cls, driver: KvDriver, key: str, layout: ShardLayout) -> Self | ReadResult:
+        """Return a shard whose index is read; or what is stored, if that is nothing, or too little for an index."""
+        size = layout.index_size
+        first = Read(key, 0, size) if layout.at_start else Read(key, -size)
+        try:
+            [index] = execution.drive(driver.read_many([first]))
+        except OutOfRangeError:
+            [index] = execution.drive(driver.read_many([Read(key)]))
+            return index
+        return index if index.state == "missing" else cls(driver, key, layout, index)
+
+    def __getitem__(self, number: int) -> Buffer | None:
+        """Return an encoded sub-chunk."""
+        if self._entries[number][0] == MISSING:
+            return None
+        block = self._blocks[number]
+        kept = self._kept.get(block)
+        return (self._taken(block) if kept is None else kept)[number]
+
+    def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
+        """Yield the encoded sub-chunks of some numbers, some of them `changed`, the others read when asked for."""
+        for number in range(first, stop):
+            yield run_of_one(changed[number] if number in changed else self[number])
+
+    def _taken(self, block: int) -> dict[int, Buffer]:
+        """Return the sub-chunks of a block by their numbers, and remember them."""
+        with self._lock:
+            if block not in self._kept:
+                self._kept[block] = self._read(block)
+                if len(self._kept) > 4:
+                    del self._kept[next(iter(self._kept))]
+            return self._kept[block]
+
+    def _read(self, block: int) -> dict[int, Buffer]:
+        first, stop = bisect_left(self._blocks, block), bisect_right(self._blocks, block)
+        numbers = [each for each in range(first, stop) if self._entries[each][0] != MISSING]
+        entries = [self._entries[number] for number in numbers]
+        low, high = min(offset for offset, _ in entries), max(sum(entry) for entry in entries)
+        if high - low > 2 * STORED_BLOCK_BYTES + max(length for _, length in entries):  # they lie far apart
+            values = self._values([Read(self._key, offset, offset + length) for offset, length in entries])
+            return dict(zip(numbers, values, strict=True))
+        view = memoryview(self._values([Read(self._key, low, high)])[0])
+        return {
+            number: view[offset - low : offset - low + length]
+            for number, (offset, length) in zip(numbers, entries, strict=True)
+        }
+
+    def _values(self, reads: Sequence[Read]) -> list[Buffer]:
+        try:
+            answers = execution.drive(self._driver.read_many(reads))
+        except OutOfRangeError:  # the new one may be shorter
+            if execution.drive(self._driver.read_many([Read(self._key)]))[0].generation == self.generation:
+                raise
+            raise self._changed() from None
+        if any(answer.generation != self.generation for answer in answers):
+            raise self._changed()
+        return [answer.value for answer in answers]
+
+    def _changed(self) -> ShardChangedError:
+        name = self._driver.describe_key(self._key)
+        return ShardChangedError(f"{name} was rewritten, without its lock, while a part of it was written")
+
+
+# The sub-chunks of a shard that requests change, each decoded and encoded once.
+
+Stored: TypeAlias = ReadResult | StoredShard
+_Parts: TypeAlias = StoredParts | StoredShard
+
+
+class ShardParts(NamedTuple):
+    """Cells of sub-chunks of a shard that are written, and their numbers in its index, perhaps one a level."""
+
+    cells: Sequence[AnyCell]
+    numbers: Sequence[Any] | Ints
+
+
+class ShardChange(NamedTuple):
+    """The change of some parts of one shard, and their placement."""
+
+    grid: ShardGrid
+    placement: Sending
+    model: ChunkModel
+    elide: bool
+    parts: ShardParts
+
+    def is_whole(self, cell: AnyCell) -> bool:
+        """Return whether nothing of what is stored of a sub-chunk is left."""
+        return not self.model.is_partial and self.placement.has_target(cell)
+
+    def covering(self, cell: AnyCell) -> Array:
+        """Return a sub-chunk that is covered: the values themselves."""
+        chunk = self.placement.target(cell)
+        assert chunk is not None, "a covered cell has a target"
+        return np.ascontiguousarray(self.grid.in_stored_order(chunk))
+
+    def copy_in(self, cell: AnyCell, chunk: Array) -> None:
+        """Change a part of a sub-chunk."""
+        self.placement.copy_in(cell, self.model.view(self.grid.in_array_order(chunk)))
+
+    def encoded(self, chunk: Array, chain: BoundChain, *, is_own: bool) -> Buffer | None:
+        """Return the encoding of a sub-chunk after its last change; if it `is_own` nobody changes it any more."""
+        fill = chain.chunk.fill_value
+        if not self.elide:
+            return chain.encode_all(chunk)
+        if fill is not None and equals_fill(chunk, fill):
+            return None
+        return encoded(chunk, chain) if is_own else chain.encode(chunk)
+
+
+_Touched: TypeAlias = list[tuple[ShardChange, AnyCell, tuple[int, ...]]]
+
+
+def changed_shard(changes: Sequence[ShardChange], old: Stored | None, *, may_vanish: bool) -> Portions | None:
+    """Return the encoding of a shard after changes in their order; None if nothing is left of one that `may_vanish`."""
+    touched: _Touched = []
+    for change in changes:
+        for cell, number in zip(*change.parts, strict=True):
+            touched.append((change, cell, number if isinstance(number, tuple) else (number,)))
+    layouts = changes[0].grid.layouts
+    before: _Parts
+    if isinstance(old, StoredShard):
+        before = old
+    else:
+        before = StoredParts.of(None if old is None or old.state == "missing" else old.value, layouts[0])
+    return _joined_runs(layouts[0], _changed_runs(layouts, touched, before), may_vanish=may_vanish)
+
+
+def _joined_runs(layout: ShardLayout, runs: Iterable[Run], *, may_vanish: bool) -> Portions | None:
+    if may_vanish:
+        runs = list(runs)
+        if all(length < 0 for lengths, _ in runs for length in lengths):
+            return None
+    return portions_of_runs(layout, runs)
+
+
+def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Parts) -> Iterator[Run]:
+    """Yield the parts of a shard, which may be shards: changed where they are touched."""
+    layout, *inside = layouts
+    by_part: dict[int, _Touched] = {}
+    for one in touched:
+        by_part.setdefault(one[2][-len(layouts)], []).append(one)
+
+    def change(number: int) -> Buffer | None:
+        if not inside:
+            return _changed_part(by_part[number], before, number, layout.inner)
+        runs = _changed_runs(inside, by_part[number], StoredParts.of(before[number], inside[0]))
+        portions = _joined_runs(inside[0], runs, may_vanish=True)
+        return None if portions is None else b"".join(chain.from_iterable(portions))
+
+    numbers = sorted(by_part)
+    made = layout.map_parts(change, numbers, layout.inner.decoded_size)
+    first = 0
+    for some in in_portions(numbers, layout):
+        stop = some[-1] + 1 if some[-1] < numbers[-1] else layout.count
+        changed = dict(zip(some, made))  # noqa: B905  # those behind are not made yet
+        yield from before.runs(first, stop, changed)
+        first = stop
+
+
+def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:
+    """Return the encoding of a sub-chunk after its changes; what a whole one replaces is not looked at."""
+    whole = [at for at, (change, cell, _) in enumerate(touched) if change.is_whole(cell)]
+    if not whole:
+        chunk = decoded(before[number], chain)
+    else:
+        first, cell, _ = touched[whole[-1]]
+        touched = touched[whole[-1] + 1 :]
+        if not touched:
+            return first.encoded(first.covering(cell), chain, is_own=False)
+        chunk = first.covering(cell).copy()
+    for change, cell, _ in touched:
+        change.copy_in(cell, chunk)
+    return touched[-1][0].encoded(chunk, chain, is_own=True)
+
 
 WrittenCell: TypeAlias = AnyCell | ShardParts
 """A part of a chunk that is written: a cell of a request, or parts of a shard by themselves."""

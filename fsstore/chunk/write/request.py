@@ -13,33 +13,28 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
-from fsstore.chunk.plan.open_chunks import OpenChunks
-from fsstore.chunk.plan.planner import FewPlan, plan, plan_few
+from fsstore.chunk.open_chunks import OpenChunks
+from fsstore.chunk.planner import FewPlan, plan, plan_few
 from fsstore.chunk.tuning import (
+    BATCH_BYTES,
     COPIED_PER_DECODED,
     DISK_WORKERS,
-    FAR_WRITE_BYTES,
-    FAR_WRITE_WINDOWS,
+    FAR_WINDOW_BYTES,
     FEW_BOXES,
+    HOP_BYTES,
     INLINE_EFFORT_BYTES,
-    INLINE_WRITE_BYTES,
     JOINT_BYTES,
-    LATE_BYTES,
-    ONE_WINDOW_BYTES,
+    NEAR_WINDOW_BYTES,
     SHARED_WRITE_BYTES,
-    SMALL_BATCH_BYTES,
-    STORED_SHARD_BYTES,
+    STORED_BLOCK_BYTES,
     WINDOW_BYTES,
+    WINDOWS,
     WRITE_WINDOW_CELLS,
-    WRITE_WINDOWS,
 )
-from fsstore.chunk.write.begun import BegunWrite, changed_by
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.gathered import write_far, write_gathered
-from fsstore.chunk.write.order import before, in_order, over, touched
+from fsstore.chunk.write.queue import before, in_order, over, touched, write_far, write_gathered
 from fsstore.chunk.write.small_writes import are_begun_together, settle, write_small, write_together
-from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
-from fsstore.chunk.write.written_boxes import written_box
+from fsstore.chunk.write.writer import BegunWrite, Changed, RequestChanges, Writer, changed_by, written_box
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.sharding import shard_of
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
@@ -48,8 +43,6 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import WorkEnd, run_bounded
 from fsstore.runtime.future import Future, ready
-
-__all__ = ["finish", "write"]
 
 
 def write(request: WriteRequest) -> Future[Any]:
@@ -193,9 +186,7 @@ class _Apart(NamedTuple):
         chunks, chain = self.chunks, self.chunks.model.chain
         # a view, which is copied to be sent
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
-        windows = self.windows(
-            _window_size(self.cells, FAR_WRITE_BYTES // chain.decoded_size, FAR_WRITE_WINDOWS)
-        )
+        windows = self.windows(_window_size(self.cells, FAR_WINDOW_BYTES // chain.decoded_size, WINDOWS))
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
@@ -215,7 +206,7 @@ class _Apart(NamedTuple):
             workers = chunks.workers(each, DISK_WORKERS)
         else:  # of what is hardly more than Python, threads would wait for each other
             workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
-        windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), WRITE_WINDOWS))
+        windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), 4 * WINDOWS))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
 
@@ -224,7 +215,7 @@ def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
     """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
     shard = shard_of(chain)
     if late and shard is not None and not shard.at_start:  # then little by little
-        return STORED_SHARD_BYTES + shard.inner.working_size
+        return 6 * STORED_BLOCK_BYTES + shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
 
@@ -235,14 +226,14 @@ def _window_size(cells: int, affordable: int, windows: int) -> int:
 
 def _is_late(driver: KvDriver, chain: BoundChain) -> bool:
     """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
-    return chain.decoded_size >= LATE_BYTES and able(driver, WritesLate) is not None
+    return chain.decoded_size >= NEAR_WINDOW_BYTES and able(driver, WritesLate) is not None
 
 
 def _is_soon_made(request: WriteRequest, cells: int) -> bool:
     """Return whether encoding all chunks of a request takes hardly longer than waking a thread for it."""
     chain = request.chunks.model.chain
     if request.chunks.store.driver.features.slow_writes:
-        return cells * chain.decoded_size <= INLINE_WRITE_BYTES
+        return cells * chain.decoded_size <= 2 * HOP_BYTES
     return cells * _effort(chain) <= INLINE_EFFORT_BYTES
 
 
@@ -255,7 +246,7 @@ def _is_small(request: WriteRequest, cells: int) -> bool:
     """Return whether a write may wait for others with a copy of its values; that of an object shares what it holds."""
     values, chunks = request.values, request.chunks
     size = chunks.model.chain.decoded_size
-    if values.nbytes >= LATE_BYTES or size > SMALL_BATCH_BYTES or cells * size > JOINT_BYTES:
+    if values.nbytes >= NEAR_WINDOW_BYTES or size > BATCH_BYTES or cells * size > JOINT_BYTES:
         return False
     driver = chunks.store.driver
     return not (driver.features.waits or values.dtype.hasobject or able(driver, Modifies) is not None)
@@ -268,7 +259,7 @@ def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     200 KB take 0.85 of the time together.
     """
     return (
-        cells <= WRITE_WINDOW_CELLS and chunk_bytes < LATE_BYTES and cells * chunk_bytes <= ONE_WINDOW_BYTES
+        cells <= WRITE_WINDOW_CELLS and chunk_bytes < NEAR_WINDOW_BYTES and cells * chunk_bytes <= BATCH_BYTES
     )
 
 

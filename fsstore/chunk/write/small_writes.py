@@ -24,18 +24,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
-from fsstore.chunk.plan.box_parts import PlainBox
-from fsstore.chunk.plan.planner import FewPlan
-from fsstore.chunk.tuning import (
-    SMALL_BATCH_BYTES,
-    SMALL_BATCH_CHUNKS,
-    SMALL_GATHER_S,
-    SMALL_GATHER_TURNS,
-    SMALL_WAITING_BYTES,
-)
-from fsstore.chunk.write.begun import BegunWrite, changed_by
+from fsstore.chunk.columns import PlainBox
+from fsstore.chunk.planner import FewPlan
+from fsstore.chunk.tuning import BATCH_BYTES, HELD_BYTES, SMALL_GATHER_S, WINDOW_CELLS
 from fsstore.chunk.write.encode import WriteRequest
-from fsstore.chunk.write.writer import Changed, RequestChanges, Writer
+from fsstore.chunk.write.writer import BegunWrite, Changed, RequestChanges, Writer, changed_by
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
@@ -44,9 +37,6 @@ from fsstore.runtime.future import Copied, Future
 from fsstore.runtime.state import OfProcess, OfThread
 from fsstore.runtime.together import Outcome, outcomes, tell
 from fsstore.runtime.wake import Bell, Flag
-
-__all__ = ["are_begun_together", "settle", "unfinished", "write_small", "write_together"]
-
 
 _lock = fork.lock()  # guards the queues
 
@@ -133,10 +123,10 @@ class _StoreQueue:
         except BaseException:  # Ctrl-C: the next write begins a job, and two do no harm
             self._has_job = False
             raise
-        if len(self._waiting) >= SMALL_BATCH_CHUNKS:
+        if len(self._waiting) >= WINDOW_CELLS:
             self.hurry()
-        if self._waiting_bytes > SMALL_WAITING_BYTES and not _own.now.is_busy:
-            self._help(lambda: self._waiting_bytes <= SMALL_WAITING_BYTES)
+        if self._waiting_bytes > HELD_BYTES and not _own.now.is_busy:
+            self._help(lambda: self._waiting_bytes <= HELD_BYTES)
 
     def hurry(self) -> None:
         """Have what waits made now."""
@@ -150,7 +140,7 @@ class _StoreQueue:
 
     def _work_when_awaited(self) -> None:
         begun = -1
-        for _ in range(SMALL_GATHER_TURNS):
+        for _ in range(10):
             if begun == self._begun:
                 break
             begun = self._begun
@@ -194,7 +184,7 @@ class _StoreQueue:
         batch: list[BegunWrite] = []
         cells = 0
         with _lock:
-            while self._waiting and self._maker is None and cells < SMALL_BATCH_CHUNKS:
+            while self._waiting and self._maker is None and cells < WINDOW_CELLS:
                 write = self._waiting.popleft()
                 batch.append(write)
                 cells += write.cells
@@ -227,7 +217,7 @@ def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:
     size = 0
     for pair in changed:
         chunk_bytes = pair[1][0].of.chunk_bytes
-        if window and size + chunk_bytes > SMALL_BATCH_BYTES:
+        if window and size + chunk_bytes > BATCH_BYTES:
             yield window
             window, size = [], 0
         window.append(pair)

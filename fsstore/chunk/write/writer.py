@@ -1,9 +1,9 @@
 """Storing windows of changed chunks, again and again until no other writer comes between.
 
-A chunk that is covered is stored as it is; one of which a part is written is read, changed, and stored under the
-condition that the bytes it was made from are still the stored ones; if another writer was faster it is read and changed
-again, so no update is lost.  Several changes of one chunk, perhaps of several requests, are made in their order with
-one read and one write.
+A covered chunk is stored as it is.  A chunk that is written in part is read, changed, and stored under the condition
+that the bytes it was made from are still the stored ones; if another writer was faster it is read and changed again, so
+no update is lost.  Several changes of one chunk, perhaps of several requests, are made in their order with one read and
+one write.
 """
 
 from __future__ import annotations
@@ -13,18 +13,32 @@ import itertools
 import random
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
+from itertools import islice, pairwise
 from typing import NamedTuple, TypeAlias
 
-from fsstore.chunk.plan.cell_run import batches
-from fsstore.chunk.plan.place import Sending, placement_of
-from fsstore.chunk.plan.planner import FewPlan
-from fsstore.chunk.tuning import LATE_BYTES, LATE_CHUNKS, WRITE_ATTEMPTS
-from fsstore.chunk.write.changed_chunk import Portions, joined
-from fsstore.chunk.write.changed_shard import ShardChange, Stored
-from fsstore.chunk.write.encode import ChunkEncoder, WriteRequest, WrittenCell
-from fsstore.chunk.write.stored_shard import ShardChangedError, StoredShard
+import numpy as np
+
+from fsstore.chunk.columns import BoxParts, PlainBox, batches, chunk_ends, cut_boxes, plain_box, rows_by_chunk
+from fsstore.chunk.model import IntArray
+from fsstore.chunk.open_chunks import OpenChunks
+from fsstore.chunk.place import BoxPlacement, Sending, placement_of
+from fsstore.chunk.planner import ChunkBox, FewPlan, plan
+from fsstore.chunk.shard_source import shard_grid
+from fsstore.chunk.tuning import FEW_LARGE_CELLS, NEAR_WINDOW_BYTES, WRITE_ATTEMPTS
+from fsstore.chunk.write.encode import (
+    ChunkEncoder,
+    Portions,
+    ShardChange,
+    ShardChangedError,
+    ShardParts,
+    Stored,
+    StoredShard,
+    WriteRequest,
+    WrittenCell,
+    joined,
+)
 from fsstore.codec.chain import rows_together
-from fsstore.codec.contract import Buffer
+from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.sharding import shard_of
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
@@ -40,9 +54,8 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.runtime import execution
+from fsstore.runtime.future import Future
 from fsstore.runtime.wake import Flag
-
-__all__ = ["Change", "Changed", "Changes", "RequestChanges", "Writer"]
 
 
 class Changes:
@@ -178,7 +191,7 @@ class Writer:
             )
 
     async def _write(self, window: list[Changed]) -> list[Stamp]:
-        few = len(window) <= LATE_CHUNKS or window[0][1][0].of.chunk_bytes >= LATE_BYTES
+        few = len(window) <= FEW_LARGE_CELLS or window[0][1][0].of.chunk_bytes >= NEAR_WINDOW_BYTES
         late = able(self._driver, WritesLate) if self._late and few else None
         if late is not None:
             return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
@@ -200,7 +213,7 @@ class Writer:
             raise asyncio.CancelledError
         key, changes = changed
         last = changes[-1]
-        if last.of.chunk_bytes < LATE_BYTES or (len(changes) > 1 and not last.of.encoder.is_sharded):
+        if last.of.chunk_bytes < NEAR_WINDOW_BYTES or (len(changes) > 1 and not last.of.encoder.is_sharded):
             found = None if changes[0].is_whole else self._stored(key)
             return LateWrite(*self._encode_chunk(changed, found))
         old = None if changes[0].is_whole else self._stored_of_large(key, last)
@@ -335,3 +348,142 @@ def _condition(old: Stored | None) -> bytes:
     if old is None:
         return UNKNOWN
     return NO_VALUE if old.state == "missing" else old.generation
+
+
+# Boxes that small writes put into one array.
+
+
+def written_box(request: WriteRequest) -> PlainBox | None:
+    """Return the box that a request writes, if it need not be planned by itself: a grid cuts it into regular parts."""
+    return None if request.chunks.steps is None else plain_box(request.maps, request.values.shape)
+
+
+def changed_by_boxes(
+    chunks: OpenChunks, requests: Sequence[WriteRequest], boxes: Sequence[PlainBox]
+) -> Iterator[Changed]:
+    """Yield what requests, each of a box, write to each chunk, in order; what a whole chunk replaces is left out."""
+    model, path = chunks.model, chunks.store.path
+    first, sizes = (np.array(column, np.int64) for column in zip(*[box[:2] for box in boxes], strict=True))
+    extent = np.array(chunks.bounds.domain.exclusive_max)
+    parts = cut_boxes(first, sizes, np.array(model.chain.chunk.shape), chunk_ends(model.axes, extent))
+    sources = [
+        request.values[tuple([slice(None) if each else None for each in box.kept])]
+        for request, box in zip(requests, boxes, strict=True)
+    ]
+    of = Changes(requests[0], BoxPlacement())
+    edges = rows_by_chunk(parts)
+    keys = model.keys_of(list(parts.chunk[edges[:-1]].T))
+    found = (_changes_of_chunks if model.shard is None else _changes_of_shards)(of, parts, edges, sources)
+    for key, changes in zip(keys, found, strict=True):
+        yield path + key, changes
+
+
+def _cells(parts: BoxParts, sources: Sequence[Array]) -> Iterator[ChunkBox]:
+    """Yield the cells of parts of boxes."""
+    rows = zip(*[column.tolist() for column in parts], strict=True)
+    for box, numbers, low, high, begin, end, covers in rows:
+        source = sources[box][tuple(map(slice, begin, end))]
+        yield ChunkBox(numbers, tuple(map(slice, low, high)), covers, source)
+
+
+def _changes_of_chunks(
+    of: Changes, parts: BoxParts, edges: IntArray, sources: Sequence[Array]
+) -> Iterator[list[Change]]:
+    """Yield what is written to each chunk, whose rows begin at `edges`."""
+    cells = _cells(parts, sources)
+    for count in np.diff(edges).tolist():
+        changes: list[Change] = []
+        for cell in islice(cells, count):
+            if cell.covers:
+                changes.clear()
+            changes.append(Change(of, cell, cell.covers))
+        yield changes
+
+
+def _changes_of_shards(
+    of: Changes, parts: BoxParts, edges: IntArray, sources: Sequence[Array]
+) -> Iterator[list[Change]]:
+    """Yield what is written to each shard, whose rows begin at `edges`: all of it, or to some of its sub-chunks."""
+    chunks = of.request.chunks
+    grid, counts = shard_grid(chunks.model.chain), np.diff(edges)
+    rows, shard = np.arange(len(parts.box)), np.repeat(np.arange(len(counts)), counts)
+    last = np.maximum.reduceat(np.where(parts.covers, rows, -1), edges[:-1])  # that covers the shard
+    is_whole = last == edges[1:] - 1
+    row, inner = parts.cut(
+        rows[(rows >= last[shard]) & ~is_whole[shard]],
+        np.array(chunks.model.chain.chunk.shape),
+        np.array(chunks.steps),
+    )
+    order = np.argsort(shard[row], kind="stable")
+    numbers = sum([grid.levels[0].add(axis, column) for axis, column in enumerate(inner.chunk.T)])[order]
+    columns = zip(
+        _cells(inner.rows(order), sources), numbers.tolist(), parts.covers[row[order]].tolist(), strict=True
+    )
+    whole = _cells(parts.rows(last[is_whole]), sources)
+    for count in np.bincount(shard[row], minlength=len(counts)).tolist():
+        if not count:
+            yield [Change(of, next(whole), is_whole=True)]
+            continue
+        written = list(islice(columns, count))
+        yield [
+            Change(of, ShardParts([cell for cell, *_ in some], [number for _, number, _ in some]), replaces)
+            for replaces in (True, False)
+            if (some := [each for each in written if each[2] == replaces])
+        ]
+
+
+# Writes that were begun one by one and are made together.
+
+
+class BegunWrite(NamedTuple):
+    """A write that waits: its future, the request, which is a box or has a plan, how many chunks, and its number."""
+
+    future: Future[None]
+    request: WriteRequest
+    cut: FewPlan | PlainBox
+    cells: int
+    number: int = 0
+
+    @property
+    def size(self) -> int:
+        """How much memory it takes."""
+        return self.request.values.nbytes + 4096  # that it takes beside its values
+
+    @property
+    def plan(self) -> FewPlan:
+        """The plan of a write, also of a box."""
+        chunks, maps, values, _ = self.request
+        return plan(maps, values, chunks.model.axes) if isinstance(self.cut, PlainBox) else self.cut
+
+
+def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
+    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out."""
+    by_path: dict[str, list[BegunWrite]] = {}
+    for write in writes:
+        by_path.setdefault(write.request.chunks.store.path, []).append(write)
+    paths = sorted(by_path)
+    if any(
+        other.startswith(path) for path, other in pairwise(paths)
+    ):  # chunks of one may be those of another
+        by_path = {"": [*writes]}
+    for alike in by_path.values():
+        boxes = [write.cut for write in alike if isinstance(write.cut, PlainBox)]
+        requests = [write.request for write in alike]
+        chunks, _, _, elide = requests[0]
+        if len(boxes) == len(alike) and all(
+            each.chunks is chunks and each.elide == elide for each in requests
+        ):
+            yield from changed_by_boxes(chunks, requests, boxes)
+        else:
+            yield from _changed_by_plans(alike)
+
+
+def _changed_by_plans(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
+    by_key: dict[str, list[Change]] = {}
+    for write in writes:
+        for key, (change,) in RequestChanges(write.request, write.plan).window():
+            if change.is_whole:
+                by_key[key] = [change]
+            else:
+                by_key.setdefault(key, []).append(change)
+    yield from by_key.items()

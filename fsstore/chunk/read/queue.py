@@ -1,6 +1,8 @@
-"""Small reads of one array that are made together: each chunk is fetched and decoded once for all of them.
+"""Small reads of one array that are begun one by one and made together.
 
-An error in a chunk fails the reads that touch it and no others.
+Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
+holds begun reads until a caller waits for one of them, or the event loop has time for them, then makes them all at
+once: `JointReads` fetches and decodes each chunk once for all of them.  Boxes are not even planned before that.
 """
 
 from __future__ import annotations
@@ -11,35 +13,39 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from fsstore.chunk.plan.allocation import new_array
-from fsstore.chunk.plan.source import Source
-from fsstore.chunk.read.box_columns import BoxPlans, BoxRun, BoxView, plan_boxes
-from fsstore.chunk.read.reader import plan_alone
-from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, locate_error
-from fsstore.chunk.shard.shard_grid import ShardGrid
+from fsstore.chunk.open_chunks import Source, new_array
+from fsstore.chunk.read.boxes import BoxPlans, BoxRun, BoxView, plan_boxes
+from fsstore.chunk.read.reader import (
+    is_one_quick,
+    is_python_mostly,
+    plan_alone,
+    read_here,
+    read_spread,
+    read_waiting,
+)
+from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, Window, locate_error
+from fsstore.chunk.shard_source import ShardGrid
 from fsstore.chunk.tuning import (
-    BOX_COLUMNS_FROM,
     FAR_WINDOW_BYTES,
+    FETCH_BYTES,
+    FEW_BOXES,
+    HOP_BYTES,
     INLINE_READ_BYTES,
-    LARGE_CHUNK_BYTES,
-    LOOP_DECODE_BYTES,
-    QUEUE_FETCH_BYTES,
+    QUEUE_LIMIT,
     SHARD_READ_ATTEMPTS,
     THREAD_WORTH_BYTES,
     WINDOW_BYTES,
-    WINDOW_COST_BYTES,
 )
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import StoreError
-from fsstore.kvstore.contract.driver import ReadResult
-from fsstore.runtime import execution
+from fsstore.kvstore.contract.ability import AnswersSoon, able
+from fsstore.kvstore.contract.driver import KvDriver, ReadResult
+from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
-from fsstore.runtime.together import Outcome, each_outcome, outcomes, tell
-
-__all__ = ["JointReads", "planned_alone"]
-
+from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
@@ -91,7 +97,7 @@ class JointReads:
 
     def _plan_all(self, wanted: Sequence[Planned | BoxView]) -> None:
         views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
-        if len(views) >= BOX_COLUMNS_FROM:
+        if len(views) >= FEW_BOXES:
             self._boxes = plan_boxes(views)
         for boxes in self._boxes:
             self._outs |= boxes.outs
@@ -157,10 +163,10 @@ def _batch_size(part: ChunkReader) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
     size = part.usual_chain.decoded_size
     if part.grid is not None:
-        return max(1, QUEUE_FETCH_BYTES // size)
+        return max(1, FETCH_BYTES // size)
     if part.chunks.store.driver.features.waits:
         return max(1, FAR_WINDOW_BYTES // size)
-    return 1 if size >= LARGE_CHUNK_BYTES else max(1, QUEUE_FETCH_BYTES // size)
+    return 1 if size >= 2 * HOP_BYTES else max(1, FETCH_BYTES // size)
 
 
 def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Sequence[Any]]:
@@ -258,7 +264,7 @@ class _SharedChunks(NamedTuple):
             size = math.ceil(len(pairs) / count)
             shares = [pairs[begin : begin + size] for begin in range(0, len(pairs), size)]
             await execution.offload(execution.map_blocking, self._place_all, shares)
-        elif pairs and len(pairs) * self._reader(pairs[0][0])[1].effort > LOOP_DECODE_BYTES:
+        elif pairs and len(pairs) * self._reader(pairs[0][0])[1].effort > HOP_BYTES:
             await execution.offload(self._place_all, pairs, kind="compute")
         else:
             self._place_all(pairs)
@@ -268,7 +274,7 @@ class _SharedChunks(NamedTuple):
 
     def bytes_of(self, batch: Sequence[Any]) -> int:
         """Return what a batch weighs while it is under way."""
-        return max(WINDOW_COST_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
+        return max(2 * HOP_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
 
     def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
         """Return what reads a chunk, and its codecs."""
@@ -354,3 +360,155 @@ def planned_alone(view: BoxView) -> Planned:
     """Return the plan of a box by itself."""
     chunks, shape, maps, order = view
     return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
+
+
+Waiting: TypeAlias = "tuple[Future[Any], Planned | BoxView]"
+"""A read that waits to be made, and its future."""
+
+
+class ReadQueue:
+    """Reads of one array that have begun and not started.
+
+    Over a store that never waits they start when somebody waits for one of them.  Over one that waits, the event loop
+    starts them as soon as it gets to it, with those that were begun until then; one alone is made by a thread that asks
+    for each result at once, while the store answers soon.
+    """
+
+    __slots__ = ("_job", "_lock", "_process", "_soon", "_waiting", "_waits")
+
+    def __init__(self, driver: KvDriver) -> None:
+        self._lock = fork.lock()
+        self._waiting: list[Waiting] = []
+        self._waits = driver.features.waits
+        self._soon = able(driver, AnswersSoon)
+        self._job: Future[None] = futures.ready(None)
+        self._process = -1  # that has asked its event loop to start what waits
+
+    def add(self, wanted: Planned | BoxView) -> Future[Any]:
+        """Return the future of a read that is made when this or another future of the queue is waited for."""
+        soon = self._soon is not None and self._soon.answers_soon
+        hooks = {"here": lambda: self._make_here(future)} if soon else {}
+        future: Future[Any] = futures.pending(start=self.flush, **hooks)
+        with self._lock:
+            self._waiting.append((future, wanted))
+            full = len(self._waiting) >= QUEUE_LIMIT
+        if full or (self._waits and not (soon and asks_at_once())):
+            self.flush()
+        return future
+
+    def flush(self) -> None:
+        """Make the reads that wait: here if that is quick, otherwise on pool threads or the event loop."""
+        if self._waits:
+            self._ask_loop()
+            return
+        waiting: list[Waiting] = []
+        try:
+            with self._lock:
+                waiting, self._waiting = self._waiting, []
+            waiting = [each for each in waiting if not each[0].cancelled()]
+            if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
+                JointReads([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+        except BaseException as error:  # Ctrl-C: nobody waits for ever
+            for future, _ in waiting:
+                futures.fail(future, error)
+            raise
+
+    def _make_here(self, future: Future[Any]) -> None:
+        """Make a read that waits alone on the thread that asks for it, unless that may take long."""
+        has_asked()
+        taken: Waiting | None = None
+        with self._lock:
+            if [each[0] for each in self._waiting] == [future] and self._process != fork.process.forks:
+                taken = self._waiting.pop()
+        if taken is not None and not _made_soon(*taken):
+            with self._lock:
+                self._waiting.append(taken)
+        self.flush()
+
+    def _ask_loop(self) -> None:
+        """See that the event loop of this process starts what waits."""
+        with self._lock:
+            if not self._waiting or self._process == fork.process.forks:
+                return
+            self._job = execution.start(self._make_on_loop())  # waits for the lock
+            self._process = fork.process.forks
+            error = futures.error_of(self._job)
+            if error is not None:  # no thread can be had
+                waiting, self._waiting, self._process = self._waiting, [], -1
+                tell([future for future, _ in waiting], [error] * len(waiting))
+
+    async def _make_on_loop(self) -> None:
+        with self._lock:
+            job, waiting, self._waiting, self._process = self._job, self._waiting, [], -1
+        waiting = [each for each in waiting if not each[0].cancelled()]
+        begun = [future for future, _ in waiting]
+
+        def stop() -> None:
+            if all(future.done() for future in begun):
+                job.cancel()
+
+        for future in begun:
+            futures.on_cancel(future, stop)
+        try:
+            if len(waiting) == 1:
+                futures.resolve(begun[0], await _made_waiting(waiting[0][1]))
+            elif waiting:
+                await JointReads(begun).make_waiting([wanted for _, wanted in waiting])
+        except BaseException as error:
+            for future in begun:
+                futures.fail(future, error)
+            if not isinstance(error, Exception):
+                raise
+
+
+def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
+
+    Waiting for a pool thread to wake others up takes a fortieth longer for four large chunks.
+    """
+    try:
+        windows, out, touched_bytes = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if touched_bytes <= INLINE_READ_BYTES or is_one_quick(windows):
+            execution.drive(read_here(windows))
+            futures.resolve(future, out)
+        elif is_python_mostly(windows) and execution.must_not_wait():
+            for window in windows:
+                execution.drive(read_here([window]))
+            futures.resolve(future, out)
+        elif len(windows) > 1 and not execution.on_worker("compute"):
+            chunks = windows[0].part.chunks
+            threads = chunks.workers(chunks.model.chain.working_size)
+            futures.follow(future, read_spread(windows, threads), lambda _: out)
+        else:
+            return False
+    except BaseException as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+    return True
+
+
+def _made_soon(future: Future[Any], wanted: Planned | BoxView) -> bool:
+    """Make a single read of a store that answers soon, on this thread; return False if that may take long."""
+    try:
+        windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
+        if not all(map(_is_soon_made, windows)) or len(windows) > 1:
+            return False
+        execution.drive(read_here(windows))
+        futures.resolve(future, out)
+    except execution.MayWait:
+        return False
+    except Exception as error:  # noqa: BLE001  # the future carries it
+        futures.fail(future, error)
+    return True
+
+
+def _is_soon_made(window: Window) -> bool:
+    """Return whether a window is of one chunk, of a store that may answer soon."""
+    single = len(window.cells) == 1 and window.guard is None
+    return single and able(window.part.chunks.store.driver, AnswersSoon) is not None
+
+
+async def _made_waiting(wanted: Planned | BoxView) -> Array:
+    """Make a single read of a store that waits."""
+    windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
+    await read_waiting(windows)
+    return out

@@ -19,20 +19,23 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.plan.cell_run import CellRun
-from fsstore.chunk.plan.chunk_box import ChunkBox
-from fsstore.chunk.plan.grid import Axis, Segment, SliceSegments
-from fsstore.chunk.plan.listed import Points
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, Plan, PlanComponent, chunks_along, plan_cells
-from fsstore.chunk.plan.request import OutputMap
-from fsstore.chunk.shard.entry_run import EntryRun
-from fsstore.chunk.shard.shard_grid import Numbering, ShardGrid, shard_grid
+from fsstore.chunk.columns import CellRun
+from fsstore.chunk.model import Axis, ChunkModel, Segment, SliceSegments
+from fsstore.chunk.planner import (
+    AnyCell,
+    Cell,
+    CellPlan,
+    ChunkBox,
+    Plan,
+    PlanComponent,
+    chunks_along,
+    plan_cells,
+)
+from fsstore.chunk.request import OutputMap, Points
+from fsstore.chunk.shard_source import EntryRun, Numbering, ShardGrid, shard_grid
 from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.sharding import NO_SIZE, grid_boxes
 from fsstore.kvstore.contract.batch import Ints
-
-__all__ = ["ShardEntries", "entries_at", "entry_at", "entry_axes"]
 
 Number: TypeAlias = "int | tuple[int, ...]"
 

@@ -1,32 +1,27 @@
-"""How one dimension of an array is cut into chunks, and how a request along it falls into them.
+"""A stored array as the engine knows it: its chunk boundaries, keys, codecs and fill value.
 
-A request along a dimension is an affine sequence of positions (a slice), one position, or an array of positions.
-It falls into segments, one a chunk: which positions inside the chunk go where in the result.
+A format makes a `ChunkModel` from its documents.  For an array with fields (`component` set) the stored elements are
+structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.  With
+`octets` the array is the bytes of the elements, in a dimension of their own.
+
+An `Axis` is a dimension cut into chunks; `ChunkKeys` write the numbers of a chunk as one string.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import product, repeat
 from math import gcd
 from typing import Any, NamedTuple, Protocol, TypeAlias, overload
 
 import numpy as np
 
+from fsstore.codec.buffers import missing_element
+from fsstore.codec.chain import BoundChain
+from fsstore.codec.contract import Array
+from fsstore.codec.sharding import ShardLayout, shard_of
 from fsstore.errors import ResourceExhaustedError
-
-__all__ = [
-    "Axis",
-    "ClippedAxis",
-    "IntArray",
-    "PartAxis",
-    "RegularAxis",
-    "Segment",
-    "SliceSegments",
-    "VariableAxis",
-    "even",
-    "point_segment",
-    "slice_segments",
-]
 
 _MOST_CHUNKS = 1 << 26  # some gigabytes of segments
 IntArray: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
@@ -365,3 +360,200 @@ def even(counts: Sequence[int], size: int) -> int:
             return whole * (pieces if 2 * whole * pieces > size else size // whole)
         whole *= count
     return whole
+
+
+# Chunk keys: the numbers of a chunk along each dimension as one string.
+
+_DIGITS = 20  # which no number of a chunk has
+
+
+class ChunkKeys(Protocol):
+    """How chunks are called.  Where `is_joined`, keys are parts, one a dimension; else `of_columns` makes many."""
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether keys are parts, one a dimension, joined."""
+        ...
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        ...
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
+        """Return the strings to concatenate for the chunk numbers along one dimension."""
+        ...
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        ...
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none."""
+        ...
+
+
+class WholeKeys:
+    """Keys made of all numbers together: the rest of `ChunkKeys`, for classes that have `key` and `numbers`."""
+
+    __slots__ = ()
+
+    @property
+    def is_joined(self) -> bool:
+        """Keys are not made of parts."""
+        return False
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks."""
+        return [self.key(numbers) for numbers in zip(*columns, strict=True)]
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
+        """Refuse: there are no parts."""
+        raise NotImplementedError  # `is_joined` says so
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        raise NotImplementedError  # every encoding has one
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none."""
+        raise NotImplementedError  # every encoding has one
+
+
+class KeyEncoding(NamedTuple):
+    """`lead` and the chunk numbers joined by `separator`; `scalar` is the key of an array of rank 0.
+
+    >>> KeyEncoding("c", "/", "c").key([1, 2])
+    'c/1/2'
+    """
+
+    lead: str = ""
+    separator: str = "."
+    scalar: str = "0"
+
+    @property
+    def is_joined(self) -> bool:
+        """Keys are parts, one a dimension, joined."""
+        return True
+
+    def of_columns(self, columns: Sequence[Any]) -> list[str]:
+        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        return [self.key(numbers) for numbers in zip(*columns, strict=True)]
+
+    def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
+        """Return the strings to concatenate for the chunk numbers along one dimension."""
+        lead = self.separator if dimension else self.lead + self.separator if self.lead else ""
+        return [lead + str(number) for number in numbers]
+
+    def key(self, chunk: Iterable[int]) -> str:
+        """Return the key of a chunk."""
+        numbers = [str(number) for number in chunk]
+        if not numbers:
+            return self.scalar
+        return self.separator.join([self.lead, *numbers] if self.lead else numbers)
+
+    def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
+        """Return the numbers of the chunk whose key this is, or None if it is none.
+
+        >>> KeyEncoding("c", "/", "c").numbers("c/1/2", 2)
+        (1, 2)
+        """
+        if not rank:
+            return () if key == self.scalar else None
+        lead = self.lead + self.separator if self.lead else ""
+        parts = key.removeprefix(lead).split(self.separator)
+        if not key.startswith(lead) or len(parts) != rank or not all(map(_is_number, parts)):
+            return None
+        return tuple(map(int, parts))
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and (text == "0" or text[0] != "0") and len(text) < _DIGITS
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkModel:
+    """The stored layout of one array.
+
+    `axes` cut the array into chunks as stored (shards, if there are any); `chain` encodes one of them; `bind` gives the
+    chain of a chunk of another shape, for grids that vary.  `fill_value` fills what is missing: None where the format
+    has no fill value, which reads as zero (times: NaT, objects: None) and never elides a chunk.
+    """
+
+    dtype: np.dtype[Any]
+    axes: tuple[Axis, ...]
+    keys: ChunkKeys
+    chain: BoundChain
+    fill_value: Any = None
+    key_rank: int | None = None
+    component: str | None = None
+    octets: bool = False
+    bind: Callable[[tuple[int, ...]], BoundChain] | None = field(default=None, compare=False)
+
+    @property
+    def fill(self) -> Any:
+        """The value of missing elements: a scalar, or an array of the trailing dimensions of a field."""
+        return missing_element(self.dtype, self.fill_value)
+
+    def key(self, numbers: Sequence[int]) -> str:
+        """Return the key of a chunk; trailing field dimensions have no number."""
+        return self.keys.key(numbers[: self.key_rank] if self.key_rank is not None else numbers)
+
+    def keys_of(self, columns: Sequence[IntArray]) -> list[str]:
+        """Return the keys of chunks whose numbers along each dimension are a column, of one chunk at least."""
+        some = columns[: self.key_rank]
+        if not len(some):
+            return [self.key(())] * len(columns[0]) if len(columns) else [self.key(())]
+        if not self.keys.is_joined:
+            return self.keys.of_columns(some)
+        texts = [self.keys.parts(each.tolist(), dimension) for dimension, each in enumerate(some)]
+        return texts[0] if len(texts) == 1 else list(map("".join, zip(*texts, strict=True)))
+
+    def keys_of_product(self, numbers: Sequence[Sequence[int]]) -> list[str]:
+        """Return the keys of all chunks that have one of some numbers along each dimension, in the order of chunks."""
+        some = numbers[: self.key_rank]
+        if not (some and self.keys.is_joined):
+            return self.keys_of([each.reshape(-1) for each in np.meshgrid(*numbers, indexing="ij")])
+        texts = [self.keys.parts(each, dimension) for dimension, each in enumerate(some)]
+        return texts[0] if len(texts) == 1 else list(map("".join, product(*texts)))
+
+    def numbers(self, key: str) -> tuple[int, ...] | None:
+        """Return the numbers that make a key, without those of trailing field dimensions; None for other keys."""
+        return self.keys.numbers(key, len(self.axes) if self.key_rank is None else self.key_rank)
+
+    def chunk_shape(self, numbers: Sequence[int]) -> tuple[int, ...]:
+        """Return the shape of a chunk."""
+        return tuple([axis.size(number) for axis, number in zip(self.axes, numbers, strict=True)])
+
+    def chunk_shapes(self, columns: Sequence[IntArray]) -> Iterator[tuple[int, ...]]:
+        """Yield the shapes of chunks whose numbers along each dimension are a column."""
+        sizes = [axis.sizes_of(numbers) for axis, numbers in zip(self.axes, columns, strict=True)]
+        count = len(columns[0])
+        return zip(
+            *[
+                repeat(axis.size(0), count) if some is None else some.tolist()
+                for axis, some in zip(self.axes, sizes, strict=True)
+            ],
+            strict=True,
+        )
+
+    def chain_of(self, numbers: Sequence[int]) -> BoundChain:
+        """Return the codecs of a chunk."""
+        if self.bind is None:
+            return self.chain
+        return self.bind(self.chunk_shape(numbers))
+
+    def view(self, chunk: Array) -> Array:
+        """Return the array's elements of a decoded chunk: the chunk itself, a field of it, or its bytes."""
+        if self.octets:
+            return chunk[..., np.newaxis].view("V1")
+        return chunk if self.component is None else chunk[self.component]
+
+    @property
+    def shard(self) -> ShardLayout | None:
+        """The layout of shards whose parts are read alone; in a grid of varying chunks shards are taken whole."""
+        return None if self.bind is not None or self.chain.shard is None else shard_of(self.chain)
+
+    @property
+    def is_partial(self) -> bool:
+        """Whether the array shows decoded chunks otherwise than they are: a field of them, or their bytes."""
+        return self.octets or self.component is not None

@@ -1,7 +1,7 @@
-"""Cells that follow each other in a plan, made when they are asked for.
+"""Cells and boxes in bulk, as columns of integers.
 
-A request may touch millions of small chunks.  Decoding and placing many of them at once takes their keys, the first
-and the last; to make them all, with their segments, would take longer than that.
+A `CellRun` is many cells that follow each other in a plan; a cell is made when it is asked for.  Boxes of one array are
+cut into parts that lie within one chunk, all of them at once.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from itertools import product, zip_longest
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 
-from fsstore.chunk.plan.grid import Axis, IntArray, Segment, even
-from fsstore.chunk.plan.listed import Points, chunk_columns
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along
-from fsstore.chunk.tuning import BOXED_CELLS, CELLS_MADE_TOGETHER, FEW_CELLS
-
-__all__ = ["CellRun", "batches"]
+from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, IntArray, Segment, even
+from fsstore.chunk.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along
+from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, Points, chunk_columns
+from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_BOXES, FEW_CELLS
 
 
 def batches(
@@ -38,7 +35,7 @@ def batches(
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
     if count <= FEW_CELLS:
         run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
-        cells = run if min(count, size) >= BOXED_CELLS else list(run)
+        cells = run if min(count, size) >= FEW_BOXES else list(run)
         keys = list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
@@ -222,3 +219,104 @@ def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:
     for place, size in enumerate(sizes.tolist()):
         places.setdefault(size, []).append(place)
     return places
+
+
+class PlainBox(NamedTuple):
+    """A box of an array: where it begins, its sizes, and along which dimensions its elements lie, in their order."""
+
+    first: list[int]
+    sizes: list[int]
+    kept: list[bool]
+
+    def chunk_count(self, steps: Sequence[int]) -> int:
+        """Return how many chunks with sides of `steps` it touches."""
+        return math.prod(
+            [
+                (low + size - 1) // step - low // step + 1
+                for low, size, step in zip(self.first, self.sizes, steps, strict=True)
+            ]
+        )
+
+
+def plain_box(maps: Sequence[OutputMap], shape: Sequence[int]) -> PlainBox | None:
+    """Return the box that a request selects; None if it selects nothing, lists, leaves gaps or turns dimensions."""
+    first: list[int] = []
+    sizes: list[int] = []
+    kept: list[bool] = []
+    rank = 0
+    for output_map in maps:
+        if isinstance(output_map, Indexed):
+            return None
+        first.append(output_map[0])
+        kept.append(isinstance(output_map, Affine))
+        if isinstance(output_map, Constant):
+            sizes.append(1)
+            continue
+        _, step, source = output_map
+        if step != 1 or source != rank:
+            return None
+        sizes.append(shape[rank])
+        rank += 1
+    return PlainBox(first, sizes, kept) if rank == len(shape) and 0 not in sizes else None
+
+
+class BoxParts(NamedTuple):
+    """Parts of boxes, each within one chunk, as columns.
+
+    A row says which box, which chunk, where the part lies in the chunk (`low` to `high`) and in the box (`begin` to
+    `end`), and whether it is the whole chunk (`covers`).
+    """
+
+    box: IntArray
+    chunk: IntArray
+    low: IntArray
+    high: IntArray
+    begin: IntArray
+    end: IntArray
+    covers: Any
+
+    def rows(self, chosen: IntArray) -> BoxParts:
+        """Return some rows."""
+        return BoxParts(*[column[chosen] for column in self])
+
+    def cut(self, chosen: IntArray, steps: IntArray, inner: IntArray) -> tuple[IntArray, BoxParts]:
+        """Return some rows of chunks with sides of `steps` cut into parts of these, and which row each is of."""
+        first = self.chunk[chosen] * steps + self.low[chosen]
+        ends = np.full(len(steps), np.iinfo(np.int64).max)
+        found = cut_boxes(first, (self.high - self.low)[chosen], inner, ends)
+        row = chosen[found.box]
+        origin = self.begin[row]
+        return row, found._replace(box=self.box[row], begin=found.begin + origin, end=found.end + origin)
+
+
+def chunk_ends(axes: Sequence[Axis], extent: IntArray) -> IntArray:
+    """Return where the last chunk along each dimension ends, at the latest."""
+    clipped = [isinstance(axis, ClippedAxis) for axis in axes]
+    return np.where(clipped, extent, np.iinfo(np.int64).max)
+
+
+def cut_boxes(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> BoxParts:
+    """Return the parts of boxes in each chunk, sorted by chunk, those of one chunk in the order of their boxes."""
+    low = first // steps
+    counts = (first + sizes - 1) // steps - low + 1
+    each = counts.prod(1)
+    box = np.repeat(np.arange(len(first)), each)
+    rest = np.arange(len(box)) - np.repeat(np.cumsum(each) - each, each)
+    chunk = low[box]
+    for axis in range(len(steps)):
+        rest, place = np.divmod(rest, counts[box, axis])
+        chunk[:, axis] += place
+    order = np.lexsort(chunk.T)
+    box, chunk = box[order], chunk[order]
+    start, origin = chunk * steps, first[box]
+    begin = np.maximum(origin, start)
+    end = np.minimum(origin + sizes[box], start + steps)
+    covers = (end - begin == np.minimum(steps, ends - start)).all(1)
+    return BoxParts(box, chunk, begin - start, end - start, begin - origin, end - origin, covers)
+
+
+def rows_by_chunk(parts: BoxParts) -> IntArray:
+    """Return where the rows of each chunk begin, and the last end."""
+    chunk = parts.chunk
+    changed = np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1
+    return np.concatenate(([0], changed, [len(chunk)]))

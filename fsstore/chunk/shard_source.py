@@ -1,30 +1,163 @@
-"""Entries of shards as a source of chunks, over the source of the shards.
+"""The grid of the sub-chunks of shards, and shards as a source of chunks.
 
-A shard is a source over another source, so nested shards need nothing more: the index of every shard in a batch is read
-in one call below, the entries in another.  An index and the entries it points to must be of one generation; a shard
-rewritten in between is read again.  As both calls go through the index of the same outer shard, a source of shards
-within shards remembers it for the second.
-
-A few entries are answered one by one, many by columns.
+Sub-chunks are numbered in the order of the shard's index, which is the order of the array as the sharding codec sees
+it: transposes before the codec permute the dimensions.  Shards may hold shards; the sub-chunks are the innermost ones,
+and have a number at every level.  Entries are columns: the shard of each, and its number there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, overload
 
 import numpy as np
+import numpy.typing as npt
 
-from fsstore.chunk.plan.source import ByteRange, Source
-from fsstore.chunk.shard.entry_run import EntryParts, EntryRun, RunAnswers
-from fsstore.chunk.tuning import ENTRY_COLUMNS_FROM, SHARD_READ_ATTEMPTS, WHOLE_SHARD_SHARE
-from fsstore.codec.sharding import MISSING, NO_SIZE, Entries, ShardLayout, are_sound, present_in, shard_damage
+from fsstore.chunk.model import RegularAxis
+from fsstore.chunk.open_chunks import ByteRange, Source
+from fsstore.chunk.tuning import FEW_CELLS, HOP_BYTES, SHARD_READ_ATTEMPTS
+from fsstore.codec.chain import BoundChain
+from fsstore.codec.contract import Array
+from fsstore.codec.sharding import (
+    MISSING,
+    NO_SIZE,
+    Entries,
+    ShardLayout,
+    are_sound,
+    present_in,
+    shard_damage,
+    shard_of,
+)
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.batch import REMOTE, Ints
-from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
-from fsstore.kvstore.contract.request import resolve_range
+from fsstore.kvstore.contract.answer_columns import AnswerColumns
+from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.coalesce import REMOTE, Ints, Spans, coalesce
+from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 
-__all__ = ["EntriesInParts", "ShardSource"]
+_NEAR = 2**62  # the sum of two such numbers is a number
+
+
+class EntryRun(Sequence[tuple[Any, int]]):
+    """Identities of many entries: entry `i` is number `numbers[i]` of the shard `shards[owners[i]]`."""
+
+    __slots__ = ("numbers", "owners", "shards")
+
+    def __init__(self, shards: Sequence[Any], owners: Ints, numbers: Ints) -> None:
+        self.shards, self.owners, self.numbers = shards, owners, numbers
+
+    @classmethod
+    def within(cls, shard: Any, numbers: Ints) -> EntryRun:
+        """Return entries of one shard."""
+        return cls([shard], np.zeros_like(numbers), numbers)
+
+    @classmethod
+    def of(cls, identities: Sequence[tuple[Any, int]]) -> EntryRun:
+        """Return the run of some identities."""
+        places: dict[Any, int] = {}
+        owners = [places.setdefault(shard, len(places)) for shard, _ in identities]
+        numbers = [number for _, number in identities]
+        return cls(list(places), np.array(owners, np.int64), np.array(numbers, np.int64))
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self.numbers)
+
+    @overload
+    def __getitem__(self, place: int) -> tuple[Any, int]: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> EntryRun: ...
+
+    def __getitem__(self, place: int | slice) -> tuple[Any, int] | EntryRun:
+        """Return one identity, or a run of some."""
+        if isinstance(place, slice):
+            return EntryRun(self.shards, self.owners[place], self.numbers[place])
+        return self.shards[self.owners[place]], int(self.numbers[place])
+
+    def __iter__(self) -> Iterator[tuple[Any, int]]:
+        """Yield the identities."""
+        return zip(map(self.shards.__getitem__, self.owners.tolist()), self.numbers.tolist(), strict=True)
+
+    def by_shard(self) -> dict[Any, Ints]:
+        """Return the places of the entries in the run by shard."""
+        owners = self.owners
+        if len(self.shards) == 1:
+            return {self.shards[0]: np.arange(len(owners))} if len(owners) else {}
+        order = np.argsort(owners, kind="stable")
+        ordered = owners[order]
+        edges = [0, *(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+        begins = edges[:-1] if len(order) else []
+        shards = map(self.shards.__getitem__, ordered[begins].tolist())
+        return {shard: order[begin:end] for shard, begin, end in zip(shards, begins, edges[1:], strict=False)}
+
+
+class EntryParts(NamedTuple):
+    """Parts of larger pieces of bytes, as columns: for which place of a run, of which piece, from where, how long."""
+
+    places: Ints
+    owners: Ints
+    starts: Ints
+    lengths: Ints
+
+    def among(self, chosen: npt.NDArray[np.bool_]) -> EntryParts:
+        """Return those that are chosen."""
+        return self if chosen.all() else EntryParts(*[column[chosen] for column in self])
+
+    def spans(self, count: int, limit: int) -> tuple[Spans, Ints]:
+        """Return spans that cover the parts of `count` pieces, those that touch as one, and the piece of each span.
+
+        The pieces are laid one behind the other, so that one sort serves them all.
+        """
+        owners, starts, stops = self.owners, self.starts, self.starts + self.lengths
+        if count == 1:
+            spans = coalesce(starts, stops, 0, limit)
+            return spans, np.zeros_like(spans.starts)
+        sizes = np.zeros(count, np.int64)
+        np.maximum.at(sizes, owners, stops + 1)  # parts of two pieces never touch
+        if (
+            float(sizes.sum(dtype=np.float64)) >= _NEAR
+        ):  # some lie so far out that there is no room behind them
+            return Spans(starts, stops, np.arange(len(starts)), np.zeros_like(starts)), owners
+        base = np.cumsum(sizes) - sizes
+        shift = base[owners]
+        spans = coalesce(starts + shift, stops + shift, 0, limit)
+        whose = np.searchsorted(base, spans.starts, side="right") - 1
+        shift = base[whose]
+        return spans._replace(starts=spans.starts - shift, stops=spans.stops - shift), whose
+
+
+class RunAnswers:
+    """The answers to a run of entries; those that nobody gives are missing."""
+
+    __slots__ = ("_sources", "_starts", "_stops", "_where")
+
+    def __init__(self, count: int) -> None:
+        self._sources: list[ReadResult] = []
+        self._where = np.full(count, -1)
+        self._starts, self._stops = np.zeros((2, count), np.int64)
+
+    def give(self, sources: Sequence[ReadResult], pieces: EntryParts) -> None:
+        """Answer some entries: each is a part of one of the sources."""
+        places, owners, starts, lengths = pieces
+        self._where[places] = owners + len(self._sources)
+        self._starts[places], self._stops[places] = starts, starts + lengths
+        self._sources += sources
+
+    def columns(self) -> AnswerColumns:
+        """Return the answers."""
+        sources, where = self._sources, self._where
+
+        def generation(number: int) -> bytes:
+            return sources[number].generation
+
+        sizes = np.full(len(where), -1)
+        time = sources[0].time if sources else now()
+        return AnswerColumns(sources, where, self._starts, self._stops, sizes, where, generation, time)
+
+
+# Entries of shards as a source of chunks, over the source of the shards.
 
 _NONE = np.full((1, 2), MISSING, np.uint64)
 
@@ -65,7 +198,7 @@ class ShardSource:
         """Return an answer for each entry, in order."""
         if isinstance(identities, EntryRun):
             return await self._read_run(identities)
-        if len(identities) >= ENTRY_COLUMNS_FROM:
+        if len(identities) >= FEW_CELLS:
             return await self._read_run(EntryRun.of(identities))
         return await self.read_many(list(map(ByteRange, identities)))
 
@@ -240,7 +373,7 @@ class ShardSource:
         return shard_damage(f"Error reading {names}: the shard is cut off: {error.message}")
 
     def _is_whole(self, numbers: Sequence[int] | Ints) -> bool:
-        least = WHOLE_SHARD_SHARE * self._layout.count
+        least = 0.5 * self._layout.count
         return len(numbers) >= least and len(set(numbers)) >= least
 
     def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:
@@ -332,3 +465,117 @@ def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
     """Return the generation the caller has of the entries of a shard, if it is one."""
     known = {ranges[number].if_not_equal for number in numbers}
     return known.pop() if len(known) == 1 else UNKNOWN
+
+
+class ShardGrid(NamedTuple):
+    """Sub-chunks, by dimension of the array.
+
+    `layouts` are those of shards within shards, outermost first, `orders` the order of the array's dimensions as each
+    sees them, and `levels` how sub-chunks are numbered at each.  `shape` is that of a sub-chunk, `axes` are the
+    boundaries of sub-chunks, and `order` that of the array's dimensions in the bytes of one, None where these are more
+    than transposed.
+    """
+
+    layouts: list[ShardLayout]
+    orders: list[tuple[int, ...]]
+    levels: list[Numbering]
+    shape: tuple[int, ...]
+    axes: list[RegularAxis]
+    order: tuple[int, ...] | None
+
+    @property
+    def layout(self) -> ShardLayout:
+        """The layout of what holds the sub-chunks."""
+        return self.layouts[-1]
+
+    def numbering(self, inside: int = 0) -> list[Numbering]:
+        """Return how sub-chunks are numbered at each level; there are dimensions `inside` the elements, never cut."""
+        return [level.followed_by(inside) for level in self.levels] if inside else self.levels
+
+    def source(self, base: Source) -> Source:
+        """Return where the entries come from, over a source of shards."""
+        for layout in self.layouts:
+            base = ShardSource(base, layout)
+        return base
+
+    def source_of_parts(self, base: Source, *, complete: bool) -> EntriesInParts:
+        """Return where the entries of one shard come from that is read part by part, all of it if it is `complete`."""
+        for layout in self.layouts[:-1]:
+            base = EntriesInParts(base, layout, complete=complete)
+        return EntriesInParts(base, self.layout, complete=complete)
+
+    def depth(self, most: int) -> int:
+        """Return how many shards within shards are to be opened for parts of up to `most` bytes, at most all."""
+        sizes = [layout.inner.decoded_size for layout in self.layouts[:-1]]
+        return 1 + next((level for level, size in enumerate(sizes) if size <= most), len(sizes))
+
+    @property
+    def worth_sharing(self) -> bool:
+        """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
+        size = self.layout.inner.encoded_size
+        return size is None or size >= 2 * HOP_BYTES
+
+    @property
+    def in_order(self) -> bool:
+        """Whether sub-chunks have their dimensions in the array's order."""
+        order = self.orders[-1]
+        return order == tuple(range(len(order)))
+
+    def in_array_order(self, chunk: Array, lead: int = 0) -> Array:
+        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them, or `lead`."""
+        if self.in_order:
+            return chunk
+        order = lead + np.argsort(self.orders[-1])
+        return chunk.transpose(*range(lead), *order.tolist(), *range(lead + len(order), chunk.ndim))
+
+    def in_stored_order(self, part: Array) -> Array:
+        """Return a view of a part of the array with the dimensions in the order of sub-chunks."""
+        order = self.orders[-1]
+        return part if self.in_order else part.transpose(*order, *range(len(order), part.ndim))
+
+
+@lru_cache(maxsize=64)
+def shard_grid(chain: BoundChain, depth: int | None = None) -> ShardGrid:
+    """Return the grid of the sub-chunks of a chain; those within `depth` shards, if it has more levels."""
+    layouts: list[ShardLayout] = []
+    orders: list[tuple[int, ...]] = []
+    order = tuple(range(len(chain.chunk.shape)))
+    while len(layouts) != depth and (shard := shard_of(chain)) is not None and chain.order is not None:
+        order = tuple([order[axis] for axis in chain.order])
+        layouts.append(shard)
+        orders.append(order)
+        chain = shard.inner
+    sizes = dict(zip(order, layouts[-1].sub_shape, strict=True))
+    inner = None if chain.order is None else tuple([order[axis] for axis in chain.order])
+    shape = tuple([sizes[axis] for axis in range(len(sizes))])
+    levels = [Numbering.of(*level, shape) for level in zip(layouts, orders, strict=True)]
+    return ShardGrid(layouts, orders, levels, shape, list(map(RegularAxis, shape, levels[0].shard)), inner)
+
+
+class Numbering(NamedTuple):
+    """By dimension of the array, in sub-chunks of the finest level: the extent of a shard, of an entry, and what a
+    step of one entry adds to its number.
+    """
+
+    shard: list[int]
+    entry: list[int]
+    stride: list[int]
+
+    @classmethod
+    def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int]) -> Numbering:
+        """Return the numbers of one level."""
+        place = np.argsort(order)
+        entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
+        shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
+        stride = [math.prod(layout.grid[at + 1 :]) for at in place]
+        return cls(shard, entry, stride)
+
+    def followed_by(self, inside: int) -> Numbering:
+        """Return the numbers with dimensions inside the elements, which are never cut."""
+        return Numbering(
+            [*self.shard, *[1] * inside], [*self.entry, *[1] * inside], [*self.stride, *[0] * inside]
+        )
+
+    def add(self, output: int, number: Any) -> Any:
+        """Return what a position along a dimension of the array, or each of many, adds to the number of its entry."""
+        return number % self.shard[output] // self.entry[output] * self.stride[output]

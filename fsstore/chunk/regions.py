@@ -1,22 +1,23 @@
-"""Cutting a domain into boxes of whole chunks that fit into memory: the pieces in which arrays are copied.
+"""A domain cut into boxes of whole chunks that fit into memory, and boxes cut into slabs: the pieces of a copy.
 
-A box is a block of chunks of the target, so that no two boxes share one.  Its sides grow, a chunk at a time, along the
-dimension that saves most reading, until the memory is used: where chunks of source and target lie differently, a box
-reads whole chunks of the source, and what lies beside the box was read in vain.
-
-Boxes are numbered and computed from their number: a plan of a hundred million of them takes no more memory than one.
+Memory decides how large a box may be, and its time is not known before.  So boxes are cut into the thinnest slabs that
+read nothing twice, and a copy takes as many slabs at a time as suits the store.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import itemgetter
 
-from fsstore.chunk.tuning import CHUNKS_ADDED_ALONE, SUMMED_BOXES
+# Boxes along a dimension that are looked at one by one; columns of them take longer for fewer.
+_SUMMED = 256
+# Chunks by which a box of a copy grows one by one: trying all remainders finds better boxes, and takes longer for many.
+_ADDED_ALONE = 16
 
-__all__ = ["Region", "Regions", "covered", "cut", "most_covered"]
+
+# Cutting a domain into boxes of whole chunks that fit into memory.
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,15 +118,15 @@ def _covered_along(regions: Regions, dimension: int, size: int) -> int:
         low, high = max(start, anchor + number * step), min(stop, anchor + (number + 1) * step)
         return min(-(-high // size) * size, max(stop, high)) - max(low // size * size, min(start, low))
 
-    edge = min(size // step + 2, SUMMED_BOXES)
-    if last - first <= 2 * edge + SUMMED_BOXES:
+    edge = min(size // step + 2, _SUMMED)
+    if last - first <= 2 * edge + _SUMMED:
         return sum(map(one, range(first, last)))
     ends = sum(map(one, range(first, first + edge))) + sum(map(one, range(last - edge, last)))
     common = math.gcd(step, size)
     period = size // common
     repeated, rest = divmod(last - first - 2 * edge, period)
     read = step + size - (0 if anchor % common else common)  # by a box, over a repetition
-    if rest > SUMMED_BOXES:
+    if rest > _SUMMED:
         return ends + (repeated * period + rest) * read
     return ends + repeated * period * read + sum(map(one, range(first + edge, first + edge + rest)))
 
@@ -196,6 +197,110 @@ def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
     added = max(chunk, min(2 * side, longest) - side)
     if added > chunk:
         yield side + added
-    while (added := added // 2 // chunk * chunk) > CHUNKS_ADDED_ALONE * chunk:
+    while (added := added // 2 // chunk * chunk) > _ADDED_ALONE * chunk:
         yield side + added
     yield side + chunk
+
+
+_SHORTEST, _LONGEST = 0.7, 1.4  # of a run that ends with a box, by the length that was asked for
+
+
+@dataclass(frozen=True, slots=True)
+class BoxSlabs:
+    """Boxes cut into slabs along one dimension, which are numbered so that neighbours along it follow each other.
+
+    A run of numbers is then a part of a box, a box, or several of them; so a job can be handed out in runs of any
+    length, and what is finished is noted by numbers that do not depend on it.
+    """
+
+    boxes: Regions
+    dimension: int = 0
+    side: int = 0
+    """How thick a slab is; it divides the boxes' side."""
+
+    @classmethod
+    def whole(cls, boxes: Regions) -> BoxSlabs:
+        """Return boxes as they are, by their number."""
+        return cls(boxes, len(boxes.step) - 1, boxes.step[-1]) if boxes.step else cls(boxes)
+
+    @classmethod
+    def thinnest(cls, boxes: Regions, chunk: Sequence[int], read: Sequence[int]) -> BoxSlabs:
+        """Return the thinnest slabs of whole chunks for which no more is read than for the boxes."""
+        best, most = cls.whole(boxes), covered(boxes, read)
+        for dimension, (step, side) in enumerate(zip(boxes.step, chunk, strict=True)):
+            for thin in _divisors(step // max(1, side)):
+                slab = max(1, side) * thin
+                if step // slab <= best.in_box:
+                    break
+                if step % slab == 0 and covered(_with_side(boxes, dimension, slab), read) <= most:
+                    best = cls(boxes, dimension, slab)
+                    break
+        return best
+
+    @property
+    def grid(self) -> Regions:
+        """All pieces, in another order."""
+        return _with_side(self.boxes, self.dimension, self.side) if self.boxes.step else self.boxes
+
+    @property
+    def in_box(self) -> int:
+        """How many pieces a box has that is not cut off."""
+        return self.boxes.step[self.dimension] // self.side if self.boxes.step else 1
+
+    def __len__(self) -> int:
+        """Return how many pieces there are."""
+        return len(self.grid)
+
+    def end(self, begin: int, length: int) -> int:
+        """Return where a run from a piece on ends that is so long, or, if a box ends near there, with the box."""
+        exact = min(len(self), begin + length)
+        after = self._box_end(exact - 1)
+        before = max(begin, after - self.in_box)
+        near = [each for each in (before, after) if _SHORTEST <= (each - begin) / length <= _LONGEST]
+        return min(near, key=lambda each: abs(each - exact), default=exact)
+
+    def split(self, begin: int, end: int) -> Iterator[tuple[int, Region]]:
+        """Yield a run of pieces as boxes, or parts of boxes, each with the number of its first piece."""
+        while begin < end:
+            until = min(end, self._box_end(begin))
+            yield begin, self._region(begin, until)
+            begin = until
+
+    def _box_end(self, number: int) -> int:
+        """Return the number after those that lie in the same box."""
+        if not self.boxes.step:
+            return number + 1
+        row = self.grid.counts[self.dimension]
+        at, first = number % row, self._first
+        return number - at + min(row, ((first + at) // self.in_box + 1) * self.in_box - first)
+
+    @property
+    def _first(self) -> int:
+        """How many slabs there would be before the first one, in the box that it lies in."""
+        start, anchor = self.boxes.start[self.dimension], self.boxes.anchor[self.dimension]
+        return (start - anchor) // self.side % self.in_box
+
+    def _region(self, begin: int, end: int) -> Region:
+        """Return the pieces of a run that lies in one box, as one."""
+        slabs = self.grid
+        if not slabs.step:
+            return slabs[begin]
+        counts = slabs.counts
+        number, at = divmod(begin, counts[self.dimension])
+        places: list[int] = []
+        for other in reversed([count for each, count in enumerate(counts) if each != self.dimension]):
+            number, place = divmod(number, other)
+            places.insert(0, place)
+        one = slabs.at((*places[: self.dimension], at, *places[self.dimension :]))
+        last = slabs.at((*places[: self.dimension], at + end - begin - 1, *places[self.dimension :]))
+        return Region(one.start, last.stop)
+
+
+def _with_side(boxes: Regions, dimension: int, side: int) -> Regions:
+    return replace(boxes, step=(*boxes.step[:dimension], side, *boxes.step[dimension + 1 :]))
+
+
+def _divisors(count: int) -> list[int]:
+    """Return the divisors of a number, the smallest first."""
+    small = [each for each in range(1, math.isqrt(count) + 1) if count % each == 0]
+    return small + [count // each for each in reversed(small) if each * each != count]

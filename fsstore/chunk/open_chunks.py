@@ -1,0 +1,304 @@
+"""The chunks of one open array: the source of their bytes, the cache of decoded chunks, and memory for elements.
+
+Cached chunks are kept under the byte budget of a cache pool.  `OpenChunks` holds what is constant from one read or
+write to the next.
+
+Memory that cannot be had is an error that names the shape and the bytes: NumPy has three errors for it, two of them no
+`MemoryError`.  Large arrays begin with a line of the processor's cache.  NumPy's own begin 16 bytes after one, and then
+every row that is copied to them writes to lines it shares with its neighbours: copying chunks into a result takes half
+as long again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Coroutine, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from sys import getsizeof
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
+from fsstore.chunk.tuning import (
+    INLINE_READ_BYTES,
+    JOINT_BYTES,
+    NEAR_PART_BYTES,
+    NEAR_WINDOW_BYTES,
+    PARTS_FROM_BYTES,
+    WINDOW_BYTES,
+    WINDOW_CELLS,
+)
+from fsstore.codec.buffers import passing as passing_memory
+from fsstore.codec.chain import BoundChain, is_raw, part_of
+from fsstore.codec.contract import Array
+from fsstore.errors import ResourceExhaustedError, StoreError
+from fsstore.index import IndexTransform
+from fsstore.kvstore.contract.ability import ReadsWhole, able
+from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
+from fsstore.runtime import execution
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.observer import Meter
+
+_LINE = 64  # bytes of a line of the cache of the processor
+CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk is said to take beside its elements
+
+# Where the bytes of chunks come from: values of a key-value store here, entries of the shards in it
+# elsewhere.
+
+
+class ByteRange(NamedTuple):
+    """A range of the bytes behind an identity; a negative start counts from the end.
+
+    `if_not_equal` names a generation the caller has: the answer then may be "unspecified".
+    """
+
+    identity: Any
+    start: int = 0
+    stop: int | None = None
+    if_not_equal: bytes = UNKNOWN
+
+
+class Source(Protocol):
+    """Bytes by identity."""
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
+        """Return an answer for each range, in order."""
+        ...
+
+    async def read_whole(self, identities: Sequence[Any]) -> Sequence[ReadResult]:
+        """Return an answer for all the bytes behind each identity, in order."""
+        ...
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call what an identity stands for."""
+        ...
+
+    def remembering(self) -> Source:
+        """Return the same source for the calls of one operation: it may remember what leads to the bytes."""
+        ...
+
+
+class ChunkSource(Source, Protocol):
+    """Bytes by the keys of chunks."""
+
+    def identities(self, keys: Sequence[str]) -> Sequence[Any]:
+        """Return the identities that stand for the chunks of keys."""
+        ...
+
+
+class KvSource:
+    """Values of a key-value store; identities are keys below the prefix."""
+
+    __slots__ = ("_store", "_whole")
+
+    def __init__(self, store: KvPrefix) -> None:
+        self._store = store
+        self._whole = able(store.driver, ReadsWhole)
+
+    def identities(self, keys: Sequence[str]) -> Sequence[str]:
+        """Return the keys."""
+        return keys
+
+    async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
+        """Return an answer for each range, in order."""
+        path = self._store.path
+        return await self._store.driver.read_many(
+            [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
+        )
+
+    def read_whole(self, identities: Sequence[str]) -> Coroutine[Any, Any, Sequence[ReadResult]]:
+        """Return an answer for each key, in order."""
+        driver, path = self._store
+        keys = [path + key for key in identities]
+        return (
+            driver.read_many(list(map(Read, keys))) if self._whole is None else self._whole.read_whole(keys)
+        )
+
+    def describe(self, identity: Any) -> str:
+        """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""
+        return self._store.describe(identity)
+
+    def remembering(self) -> KvSource:
+        """Return the source itself: keys lead to values."""
+        return self
+
+
+# Decoded chunks kept under the byte budget of a cache pool, and when they are good enough.
+
+
+def _bytes_of(array: Array) -> int:
+    """Return how much memory the elements of an array take, those that are objects too."""
+    return array.nbytes + (sum(map(getsizeof, array.ravel().tolist())) if array.dtype.hasobject else 0)
+
+
+def _held(array: Array) -> int:
+    """Return how large what an array is a view of is, which lives as long as the array."""
+    owner: Any = array
+    while (below := getattr(owner, "base" if isinstance(owner, np.ndarray) else "obj", None)) is not None:
+        owner = below
+    return memoryview(owner).nbytes if not isinstance(owner, np.ndarray) else owner.nbytes
+
+
+class CachedChunk(NamedTuple):
+    """A decoded chunk (None where the chunk is missing) and what it was decoded from."""
+
+    array: Array | None
+    generation: bytes
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkCache:
+    """The chunks of one view of an array in a pool.
+
+    `owner` stands for the view and `place` for where the chunks are stored.  `fresh_after`: chunks known at that time
+    or later need no recheck.
+    """
+
+    pool: CachePool
+    owner: Hashable
+    place: Hashable
+    fresh_after: float
+
+    @property
+    def epoch(self) -> int:
+        """The number that moves on when chunks are dropped; taken before chunks are read that are to be kept."""
+        return self.pool.epoch
+
+    def find(self, identity: Any) -> CachedChunk | None:
+        """Return the kept chunk, if any."""
+        found: CachedChunk | None = self.pool.get((self.owner, identity))
+        return found
+
+    def is_fresh(self, chunk: CachedChunk) -> bool:
+        """Return whether a kept chunk may be used without asking the store."""
+        return chunk.time >= self.fresh_after
+
+    def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
+        """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
+        size = CACHED_CHUNK_OVERHEAD
+        if chunk.array is not None and self.pool.total_bytes_limit:
+            size += _bytes_of(chunk.array)
+            if (
+                _held(chunk.array) > 2 * chunk.array.nbytes
+            ):  # the budget counts the part, not the shard around it
+                chunk = chunk._replace(array=chunk.array.copy(order="K"))
+        key = identity
+        while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
+            key = key[0]
+        self.pool.put((self.owner, identity), chunk, size, group=(self.place, key), epoch=epoch)
+
+    def forget(self, key: str) -> None:
+        """Drop what was decoded from a key that was written: a chunk, or the parts of a shard."""
+        self.pool.discard_group((self.place, key))
+
+
+# The chunks of one open array.
+
+
+@dataclass(frozen=True, slots=True)
+class OpenChunks:
+    """Where the chunks of an array are, what they hold, and how they are read and written.
+
+    `bounds` is the identity over the array, with explicit bounds.  `threads` is how many workers were asked for.
+    `steps` are the sides of chunks, or sub-chunks of shards, if small boxes may wait, unplanned, for others to be read
+    with, else None; such a box touches at most `most_chunks`, and has at most `most_elements`.  Reads ask `source`.
+    `part_bytes` are how many bytes of a chunk have to be spared for a part of it to be read, None if that cannot be.
+    """
+
+    bounds: IndexTransform
+    model: ChunkModel
+    store: KvPrefix
+    fill_missing: bool = True
+    threads: int | None = None
+    cache: ChunkCache | None = None
+    meter: Meter | None = field(default=None, compare=False)
+    steps: tuple[int, ...] | None = field(init=False, compare=False)
+    most_chunks: int = field(init=False, compare=False)
+    most_elements: int = field(init=False, compare=False)
+    part_bytes: int | None = field(init=False, compare=False)
+    source: ChunkSource = field(init=False, compare=False)
+    _part: list[BoundChain] = field(init=False, compare=False, repr=False, default_factory=list)
+
+    def __post_init__(self) -> None:
+        """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
+        model = self.model
+        chain, shard = model.chain, model.shard
+        cut = all(isinstance(axis, RegularAxis | ClippedAxis) for axis in model.axes)
+        plain = cut and len(chain.chunk.shape) == len(model.axes) and not model.is_partial
+        shards = chain.shard is not None and (shard is None or shard.inner.shard is not None)
+        steps = chain.read_shape if plain and self.cache is None and not shards else ()
+        size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
+        object.__setattr__(self, "steps", steps or None)
+        object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, WINDOW_CELLS))
+        object.__setattr__(self, "source", KvSource(self.store))
+        features = self.store.driver.features
+        parts = features.reads_parts and is_raw(chain) and model.bind is None and self.cache is None
+        least = 2 * PARTS_FROM_BYTES if features.waits else NEAR_PART_BYTES
+        object.__setattr__(self, "part_bytes", least if parts else None)
+        object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
+
+    def in_parts(self, axes: tuple[Axis, ...], shape: tuple[int, ...], source: ChunkSource) -> OpenChunks:
+        """Return the same chunks as their parts of a shape, which a grid of `axes` has, and which `source` finds."""
+        chain = self._part[0] if self._part else None
+        if chain is None or chain.chunk.shape != shape:  # as nearly always those of the request before
+            chain = part_of(self.model.chain, shape)
+            self._part[:] = [chain]
+        model = replace(self.model, axes=axes, chain=chain)
+        found = replace(self, model=model)
+        object.__setattr__(found, "part_bytes", None)
+        object.__setattr__(found, "source", source)
+        return found
+
+    def workers(self, each: int, fewest: int = 1) -> int:
+        """Return how many threads may work at a request, each on chunks that take `each` bytes.
+
+        As many as were asked for; else one a core, or the `fewest` that are of use, as far as the window has room.
+        """
+        return self.threads or max(1, min(max(execution.core_count(), fewest), WINDOW_BYTES // each))
+
+    def window(self, each: int) -> int:
+        """Return how many bytes a request may have under way, if a chunk takes `each`."""
+        return max(WINDOW_BYTES, (self.threads or 1) * each)
+
+
+def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaustedError:
+    size = math.prod(shape) * native.itemsize
+    return ResourceExhaustedError(
+        f"An array of shape {list(shape)} and data type {native} has {size} bytes, more than memory can hold"
+    )
+
+
+def new_array(
+    shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False
+) -> Array:
+    """Return an array whose elements are not set, in the memory order `C` or `F`; `passing` if it is soon let go."""
+    memory: Literal["C", "F"] = "F" if order == "F" else "C"
+    try:
+        size = math.prod(shape) * native.itemsize
+        if size < NEAR_WINDOW_BYTES or native.hasobject:
+            return np.empty(shape, native, order=memory)
+        if passing:
+            return np.ndarray(shape, native, passing_memory(size).data, order=memory)
+        octets = np.empty(size + _LINE, np.uint8)
+        first = -octets.__array_interface__["data"][0] % _LINE
+        return np.ndarray(shape, native, octets.data, first, order=memory)
+    except (MemoryError, ValueError, OverflowError) as error:
+        raise _too_large(shape, native) from error
+
+
+def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
+    """Return `values` in a shape: new dimensions first, dimensions of size one repeated."""
+    if values.shape == shape:  # NumPy takes 3 µs to find that out
+        return values
+    if values.ndim > len(shape):
+        raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError as error:
+        if math.prod(shape) * values.itemsize >= 2**63:
+            raise _too_large(shape, values.dtype) from error
+        raise StoreError(
+            f"Cannot broadcast array of shape {list(values.shape)} to target shape {list(shape)}"
+        ) from None
