@@ -22,9 +22,10 @@ SMALL_GATHER_S = 0.01
 WINDOW_BYTES = 40 * 1024 * 1024
 # reads and writes that touch more are made by themselves, in windows: waiting for others costs memory and gains nothing
 JOINT_BYTES = 64 * 1024 * 1024
-FETCH_BYTES = (
-    32 * 1024 * 1024
-)  # fetched together where requests are dear or nothing is decoded, against memory
+# fetched together where requests are dear or nothing is decoded, against memory
+FETCH_BYTES = 32 * 1024 * 1024
+# of a shard that is read at once over a store that waits: fewer requests against memory
+FAR_SHARD_BYTES = 32 * 1024 * 1024
 # of one kind of work under way: windows that decode slowly, shards read by all threads, small writes that wait
 HELD_BYTES = 16 * 1024 * 1024
 # of chunks changed together, of parts of a far shard, of a write in one window, of chunks kept for the next write

@@ -128,7 +128,7 @@ def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkey
     """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
-        tune("chunk", FETCH_BYTES=256)
+        tune("chunk", FAR_SHARD_BYTES=256)
     store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]

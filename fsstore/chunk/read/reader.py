@@ -40,6 +40,7 @@ from fsstore.chunk.tuning import (
     BATCH_BYTES,
     COPIED_PER_DECODED,
     FAR_WINDOW_BYTES,
+    FAR_SHARD_BYTES,
     FETCH_BYTES,
     FEW_CELLS,
     FEW_LARGE_CELLS,
@@ -90,7 +91,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     waits = chunks.store.driver.features.waits
-    if waits and entries is not None and model.chain.decoded_size > FETCH_BYTES:
+    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
         queued = False  # its parts have to be of one generation
     windows: Iterable[Window]
     if entries is None:  # without decoding there is no work to overlap with fetching
@@ -365,7 +366,7 @@ def entry_windows(
     entries = ShardEntries(grid, found)
     waits = chunks.store.driver.features.waits
     threads = chunks.workers(grid.layout.inner.working_size)
-    most = min(NEAR_SHARD_BYTES, HELD_BYTES // threads) if near else FETCH_BYTES
+    most = min(NEAR_SHARD_BYTES, HELD_BYTES // threads) if near else FAR_SHARD_BYTES
     together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
     if entries.plan.listed:
         return _listed_windows(request, entries, NEAR_SHARD_BYTES)
