@@ -39,8 +39,8 @@ from fsstore.chunk.shard_source import ShardGrid, shard_grid
 from fsstore.chunk.tuning import (
     BATCH_BYTES,
     COPIED_PER_DECODED,
-    FAR_WINDOW_BYTES,
     FAR_SHARD_BYTES,
+    FAR_WINDOW_BYTES,
     FETCH_BYTES,
     FEW_CELLS,
     FEW_LARGE_CELLS,
