@@ -31,10 +31,9 @@ from fsstore.codec.sharding import (
     shard_of,
 )
 from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
-from fsstore.kvstore.contract.answer_columns import AnswerColumns
-from fsstore.kvstore.contract.byte_range import resolve_range
-from fsstore.kvstore.contract.coalesce import REMOTE, Ints, Spans, coalesce
+from fsstore.kvstore.contract.batch import REMOTE, AnswerColumns, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
+from fsstore.kvstore.contract.request import resolve_range
 
 _NEAR = 2**62  # the sum of two such numbers is a number
 

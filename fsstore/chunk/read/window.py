@@ -29,9 +29,9 @@ from fsstore.chunk.tuning import FEW_BOXES, GATHERED_ELEMENTS, INLINE_READ_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError, StoreError
-from fsstore.kvstore.contract.answer_columns import answers_at, are_of_size, values_of
-from fsstore.kvstore.contract.byte_range import resolve_range
+from fsstore.kvstore.contract.batch import answers_at, are_of_size, values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
+from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime import fork
 
 

@@ -43,7 +43,7 @@ from fsstore.codec.sharding import (
     run_of_one,
 )
 from fsstore.errors import AbortedError, OutOfRangeError
-from fsstore.kvstore.contract.coalesce import Ints
+from fsstore.kvstore.contract.batch import Ints
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime.cache_pool import CachePool
