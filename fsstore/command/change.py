@@ -38,7 +38,7 @@ def copy(arguments: Namespace) -> int:
             return 0
         report = copied(
             source, target, executor=executor, if_exists=arguments.if_exists, atomic=arguments.atomic,
-            verify=arguments.verify, progress=told(arguments), context=context, **options,
+            casting=arguments.casting, verify=arguments.verify, progress=told(arguments), context=context, **options,
         ).result()  # fmt: skip
     return _reported(report, arguments)
 

@@ -82,6 +82,14 @@ def _copy_arguments(needed: str = "") -> tuple[Argument, ...]:
         (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
         (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
         (("--dtype",), {"metavar": "TYPE", "help": "another data type"}),
+        (
+            ("--casting",),
+            {
+                "choices": ("same_value", "same_kind", "unsafe"),
+                "default": "same_value",
+                "help": "what may become of values that are written as another type",
+            },
+        ),
         (("--region",), {"metavar": "SELECTION", "help": "a part, as between brackets: '0:10, :, ::2'"}),
         (
             ("--if-exists",),

@@ -15,6 +15,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
+from fsstore.driver.convert import Casting
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.format.attributes import NodeWords
 from fsstore.job.order import Order, root_of, unsynced
@@ -63,6 +64,8 @@ class ArrayCopy:
     memory: int
     context: Any
     path: str = ""
+    casting: Casting = "same_value"
+    """What may become of values that are written as another type."""
     existing: TensorStore | None = None
     """The array that is there, and keeps its layout."""
     stage: Stage | None = None
@@ -133,10 +136,8 @@ class ArrayCopy:
         return await self.existing.resolve(fix_resizable_bounds=True)
 
     def _from(self) -> TensorStore:
-        """Return the source with the type of the target, beginning at zero."""
-        source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-        written = _written_type(self)
-        return source if source.dtype.name == written else source.astype(written)
+        """Return the source, beginning at zero as the target does."""
+        return self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
 
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
@@ -187,7 +188,7 @@ class ArrayCopy:
         name = await self.name(untouched=untouched)
         journal = Journal(self.scratch.store, name if self.stage is None else f"{name}/{self.stage.name}")
         await self._clear_for(journal.name)
-        order = Order(f"{journal.name}-{journal.run}", self._from(), target)
+        order = Order(f"{journal.name}-{journal.run}", self._from(), target, casting=self.casting)
         if quick is not None:
             order = replace(order, durable=KvStore.of(root_of(self.store)))
         if untouched:
@@ -210,7 +211,8 @@ class ArrayCopy:
         target["kvstore"] = (
             self.place.describe()
         )  # the options of a database are known only once there is one
-        return job_name({"source": self.source.spec().to_json(), "target": target, "untouched": untouched})
+        job = {"source": self.source.spec().to_json(), "target": target, "untouched": untouched}
+        return job_name(job if self.casting == "same_value" else job | {"casting": self.casting})
 
     async def _clear_for(self, name: str) -> None:
         """Remove what another job, which was killed and not continued, has left at the target."""

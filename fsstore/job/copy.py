@@ -15,6 +15,7 @@ from fsstore.dataset.consolidated import consolidate, consolidated, is_consolida
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.source import store_spec
+from fsstore.driver.convert import Casting, checked_casting
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -51,6 +52,7 @@ class _Options:
     if_exists: str
     context: Context
     atomic: bool = False
+    casting: Casting = "same_value"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,7 @@ def copy(
     max_memory: int | str = "512MB",
     if_exists: IfExists = "raise",
     atomic: bool = False,
+    casting: Casting = "same_value",
     verify: Literal["keys", "sizes", "decode", "values"] | None = None,
     progress: Any = None,
     context: Context | None = None,
@@ -91,6 +94,9 @@ def copy(
 
     `atomic=True` copies into an OCDBT database, a reference set or a virtual dataset in one commit, also over what is
     there: readers see the old or the new.
+    Values that are written as another type stay what they are, or the copy ends with `FailedPreconditionError`, which
+    names the first that does not: `casting="same_kind"` lets floating-point numbers round, `"unsafe"` lets all become
+    what NumPy makes of them.
     `verify` checks the copy against the source when it is done, and raises `DataLossError` if anything is wrong.
 
     >>> import fsstore as ts
@@ -99,7 +105,11 @@ def copy(
     >>> print(plan_copy(store, "memory://b/|zarr2:").result().passes)
     1
     """
-    options = replace(_options(schema, region, max_memory, if_exists, context), atomic=atomic)
+    options = replace(
+        _options(schema, region, max_memory, if_exists, context),
+        atomic=atomic,
+        casting=checked_casting(casting),
+    )
     return execution.start(_copy(source, target, _Run(options, executor, progress), verify))
 
 
@@ -161,7 +171,7 @@ async def _check(source: TensorStore | Group, store: OpenKv, run: _Run, level: A
 
     found = await verify(
         KvStore.of(store), source, level=level, max_memory=run.options.memory, executor=run.executor,
-        progress=run.progress, context=run.options.context,
+        progress=run.progress, context=run.options.context, casting=run.options.casting,
     )  # fmt: skip
     if not found:
         raise DataLossError(f"The copy at {store.prefix.describe()} is not what its source is: {found}")
@@ -201,7 +211,9 @@ def _array_copy(source: TensorStore, store: OpenKv, scheme: str, options: _Optio
 def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Options, path: str) -> ArrayCopy:
     attributes = attributes_of(source) or {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
-    return ArrayCopy(source, store, words, wanted, fill_value, options.memory, options.context, path)
+    return ArrayCopy(
+        source, store, words, wanted, fill_value, options.memory, options.context, path, options.casting
+    )
 
 
 async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:

@@ -10,12 +10,15 @@ from difflib import get_close_matches
 from os import PathLike
 from typing import Any
 
+import numpy as np
+
 from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, dtype_name, new_array
 from fsstore.dataset.source import store_spec
+from fsstore.driver.convert import Cast
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.attributes import (
     ARRAY_DIMENSIONS,
@@ -99,8 +102,19 @@ def array_like(
     options |= {
         name: value for name, value in wishes.items() if name not in ("zarr_format", "dtype", "fill_value")
     }
+    if "dtype" in wishes and "fill_value" not in wishes and stored is not None:
+        stored = _as_type(stored, source, dtype(dtype_name(wishes["dtype"])))
     made = new_array(source.shape, wishes.get("dtype", source.dtype.name), options)
     return made, wishes.get("fill_value", stored)
+
+
+def _as_type(fill: Any, source: TensorStore, wanted: dtype) -> Any:
+    try:
+        return Cast(source.dtype, wanted).checked(np.asarray(fill, source.dtype.numpy_dtype), ())[()]
+    except StoreError as error:
+        raise error.within(
+            "The fill value of the source is not one of the copy, give another in `schema`"
+        ) from None
 
 
 def _sides(chunk: Any, source: TensorStore) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.regions import BoxSlabs, Regions
+from fsstore.driver.convert import Casting
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind
@@ -51,9 +52,12 @@ class Order:
     """The boxes of the target as tasks take them."""
     together: int = 16
     """How many encoded chunks a worker holds at once."""
+    casting: Casting = "same_value"
+    """What may become of values that are written as another type."""
     durable: KvStore | None = None
     """The store whose filesystem is synced at the end of each task; None where writes are durable by themselves."""
-    level: str = ""
+    bitwise: bool = True
+    """Whether values that are checked differ where their bits do; else as numbers."""
     unseen: bool = False
     """Whether nobody reads the target before the job is done, since it has no metadata yet."""
 

@@ -15,6 +15,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
+from fsstore.driver.convert import Casting, checked_casting
 from fsstore.errors import StoreError
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order
@@ -44,6 +45,7 @@ class _Check:
     memory: int
     executor: Executor | None
     progress: Any
+    casting: Casting
 
     @property
     def reads(self) -> bool:
@@ -55,6 +57,7 @@ def verify(
     against: Any = None,
     *,
     level: Level = "values",
+    casting: Casting = "same_value",
     repair: bool = False,
     executor: Executor | None = None,
     max_memory: int | str = "256MB",
@@ -79,7 +82,7 @@ def verify(
         raise ValueError(f'level is "keys", "sizes", "decode" or "values", not {level!r}')
     if repair and against is None:
         raise ValueError("A repair copies from `against`; say what that is")
-    check = _Check(level, parse_bytes(max_memory), executor, progress)
+    check = _Check(level, parse_bytes(max_memory), executor, progress, checked_casting(casting))
     chosen = context_of(context)
 
     async def run() -> Verdict:
@@ -167,8 +170,6 @@ async def _read_all(
     path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
 ) -> None:
     """Read an array box by box, and compare it with another."""
-    if other is not None and other.dtype != store.dtype:
-        other = other.astype(store.dtype)
     itemsize = max(1, store.dtype.numpy_dtype.itemsize)
     sharing = width_of(None) if check.executor is None else 1
     memory = check.memory // sharing
@@ -177,7 +178,15 @@ async def _read_all(
     boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (VERIFIED_COPIES * itemsize)))
     single = Regions(whole.start, whole.stop, chunk, anchor)
     pieces = BoxSlabs.thinnest(boxes, chunk, chunk)
-    order = Order(f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single, pieces=pieces)
+    order = Order(
+        f"verify-{uuid4().hex}",
+        store,
+        other,
+        targets=boxes,
+        sources=single,
+        pieces=pieces,
+        casting=check.casting,
+    )
     name = f"verify {path}".strip()
     reporter = reporter_of(check.progress, name, len(pieces), int(store.size) * itemsize)
 

@@ -21,7 +21,8 @@ import numpy as np
 from fsstore.chunk.open_chunks import new_array
 from fsstore.chunk.regions import Region, Regions
 from fsstore.codec.buffers import passing
-from fsstore.errors import DataLossError
+from fsstore.driver.convert import Cast
+from fsstore.errors import DataLossError, StoreError
 from fsstore.job.order import Order, keys_of
 from fsstore.job.passes import Pass
 from fsstore.job.tuning import PARTS_TOGETHER
@@ -186,8 +187,26 @@ async def await_begun(begin: Any) -> Any:
 
 async def _copy_box(order: Order, box: Region) -> int:
     values = await read_box(order.source, box)
+    return await _write_box(order, box, values)
+
+
+async def _write_box(order: Order, box: Region, values: Any) -> int:
+    """Write values of the source, which become the target's type as far as the job allows; return how many bytes."""
+    cast, nbytes = Cast(order.source.dtype, order.target.dtype, order.casting), int(values.nbytes)
+    if cast.source != cast.target:
+        try:
+            values = await execution.offload(cast.checked, values, box.start)
+        except StoreError as error:
+            raise error.within(f"Error copying {_name_of(order.source)}") from None
     await await_begun(lambda: order.target[box.slices].write(values).commit)
-    return int(values.nbytes)
+    return nbytes
+
+
+def _name_of(array: Any) -> str:
+    try:
+        return str(array.url)
+    except StoreError:  # of values, functions and what else has no place
+        return f"an array of shape {array.shape}"
 
 
 async def _copy_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> tuple[int, int]:
@@ -265,8 +284,7 @@ async def _gather_box(order: Order, number: int) -> int:
         answers = await _asked(place.driver, partial(place.read_many, reads))
         await execution.offload(_put_parts, values, box, some, answers)
         del answers
-    await await_begun(lambda: order.target[box.slices].write(values).commit)
-    return int(values.nbytes)
+    return await _write_box(order, box, values)
 
 
 def _put_parts(values: Any, box: Region, parts: Any, answers: Any) -> None:
