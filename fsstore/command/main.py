@@ -39,6 +39,14 @@ _EXECUTOR: Argument = (
     ("--executor",),
     {"metavar": "WHAT", "help": "threads (the default), processes, or the address of a dask scheduler"},
 )
+_CASTING: Argument = (
+    ("--casting",),
+    {
+        "choices": ("same_value", "same_kind", "unsafe"),
+        "default": "same_value",
+        "help": "what may become of values that are written as another type",
+    },
+)
 _LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
 _VERSION: Argument = (
@@ -82,14 +90,7 @@ def _copy_arguments(needed: str = "") -> tuple[Argument, ...]:
         (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
         (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
         (("--dtype",), {"metavar": "TYPE", "help": "another data type"}),
-        (
-            ("--casting",),
-            {
-                "choices": ("same_value", "same_kind", "unsafe"),
-                "default": "same_value",
-                "help": "what may become of values that are written as another type",
-            },
-        ),
+        _CASTING,
         (("--region",), {"metavar": "SELECTION", "help": "a part, as between brackets: '0:10, :, ::2'"}),
         (
             ("--if-exists",),
