@@ -65,7 +65,7 @@ class ArrayCopy:
     context: Any
     path: str = ""
     casting: Casting = "same_value"
-    """What may become of values that are written as another type."""
+    """The change that values may take which are written as another type."""
     existing: TensorStore | None = None
     """The array that is there, and keeps its layout."""
     stage: Stage | None = None

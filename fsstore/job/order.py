@@ -53,7 +53,7 @@ class Order:
     together: int = 16
     """How many encoded chunks a worker holds at once."""
     casting: Casting = "same_value"
-    """What may become of values that are written as another type."""
+    """The change that values may take which are written as another type."""
     durable: KvStore | None = None
     """The store whose filesystem is synced at the end of each task; None where writes are durable by themselves."""
     bitwise: bool = True

@@ -49,11 +49,11 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         "a public function: each is a choice of its own, and all but one are by name",
     ),
     "fsstore.job.copy:copy": (
-        11,
+        12,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.verify:verify": (
-        8,
+        9,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.grow:append": (8, "a public function, whose choices but three are by name"),
