@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import importlib
 import json
 import os
 import pickle
@@ -28,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from job_bucket import FAST, FaultyBucket
 from job_faults import Fault, Injected
 from job_programs import QUICK, Program, Run, State, Twice, drawn, mixed, seen, short
 
@@ -77,6 +79,7 @@ class World:
     program: Program
     folder: Path
     counts: Counter[str]
+    bucket: FaultyBucket
     version: int = 0
     base: State = field(default_factory=dict)
     """What is certainly there, unless the call under way has changed it."""
@@ -97,6 +100,7 @@ class World:
             "file": str(self.place),
             "zip": f"file://{self.place}.zip|zip:",
             "ocdbt": f"file://{self.place}.db/|ocdbt:x/",
+            "s3": {"driver": "s3", "bucket": "jobs", "path": f"{self.name}/", "endpoint": self.bucket.url, "engine": self.program.engine},
         }[self.program.target]
 
     def look(self) -> State:
@@ -116,6 +120,10 @@ class World:
                     return {}
                 with zipfile.ZipFile(f"{self.place}.zip") as archive:
                     archive.extractall(folder)
+            elif self.program.target == "s3":
+                for key, data in self.bucket.files(f"/jobs/{self.name}/").items():
+                    (folder / key).parent.mkdir(parents=True, exist_ok=True)
+                    (folder / key).write_bytes(data)
             elif Path(f"{self.place}.db").exists():
                 store = ts.KvStore.open(f"file://{self.place}.db/|ocdbt:x/", context=ts.Context()).result()
                 for key in store.list().result():
@@ -157,6 +165,9 @@ class World:
                 ).result()
                 array[...] = dice.integers(100, 120, shape).astype(source.dtype)
             shutil.copytree(self.folder / "before" / ("a" if source.kind != "group" else ""), self.place)
+        if program.target == "s3":
+            self.bucket.reset()
+            self.bucket.put_folder(self.place, f"jobs/{self.name}/")
         self.base = self.now = self.first = self.look()
         shutil.copytree(self.folder / "out", self.folder / "backup")
 
@@ -240,7 +251,7 @@ class World:
         program = self.program
         options = dict(program.options)
         if not options.pop("synced", False):
-            options["context"] = QUICK
+            options["context"] = FAST if program.target == "s3" else QUICK
         if "workers" in options:
             options["executor"] = concurrent.futures.ThreadPoolExecutor(options.pop("workers"))
         if program.call == "copy":
@@ -258,8 +269,10 @@ class World:
     def child(self, run: Run) -> tuple[int, int]:
         """Begin a run in a child; return its number, and where its answer is read."""
         reading, writing = os.pipe()
+        self.bucket.aim(run.fault)
         pid = os.fork()
         if pid:
+            self.bucket.befall(pid)
             os.close(writing)
             return pid, reading
         answer: Any = ("wrong", "nothing", False)
@@ -273,7 +286,7 @@ class World:
             os._exit(0)
 
     def _answer(self, run: Run) -> tuple[str, str, bool]:
-        fault = run.fault or Fault("none", 0)
+        fault = run.fault if run.fault and self.program.target != "s3" else Fault("none", 0)
 
         injected = Injected(
             fault, str(self.folder), lambda: self.program.source.put(self.folder, self.version + 1)
@@ -318,8 +331,11 @@ class World:
             self.source_of(self.version + 1)
         how, why, hit = self.answer(*self.child(run))
         self.log.append(f"{run}: {how} {why}")
+        if self.program.target == "s3":
+            hit = self.bucket.hit
         if hit and run.fault:
             self.counts[f"fault {run.fault.kind}"] += 1
+            self.counts["faults of buckets"] += self.program.target == "s3"
         if how == "wrong":
             raise Wrong(f"it ended with what is none of our errors: {why}")
         if hit and run.fault and run.fault.kind == "source":
@@ -423,10 +439,10 @@ class World:
         self.counts["right data" if how == "done" or self.now == self.wanted() else "error"] += 1
 
 
-def played(program: Program, counts: Counter[str]) -> str:
+def played(program: Program, counts: Counter[str], bucket: FaultyBucket) -> str:
     """Run a program; return what is wrong about it, or nothing."""
     with tempfile.TemporaryDirectory(dir=MEMORY) as folder:
-        world = World(program, Path(os.path.realpath(folder)), counts)
+        world = World(program, Path(os.path.realpath(folder)), counts, bucket)
         try:
             world.play()
         except Wrong as wrong:
@@ -434,7 +450,7 @@ def played(program: Program, counts: Counter[str]) -> str:
     return ""
 
 
-def shrunk(program: Program, wrong: str) -> tuple[Program, str]:
+def shrunk(program: Program, wrong: str, bucket: FaultyBucket) -> tuple[Program, str]:
     """Return a shorter program that fails too, and how; the same if chance has to do with it."""
     shorter = True
     while shorter:
@@ -449,7 +465,7 @@ def shrunk(program: Program, wrong: str) -> tuple[Program, str]:
             if left != "if_exists"
         ]
         for each in simpler:
-            found = played(each, Counter())
+            found = played(each, Counter(), bucket)
             if found:
                 program, wrong, shorter = each, found, True
                 break
@@ -460,21 +476,25 @@ def check(seeds: range, report: Callable[[str], None] = print) -> tuple[Counter[
     """Run the programs of seeds; report the failing ones; return what was counted, and how many failed."""
     counts: Counter[str] = Counter()
     failed = 0
+    bucket = FaultyBucket()
     with tempfile.TemporaryDirectory() as folder:
         warm(Path(folder))
     for seed in seeds:
         program = drawn(seed)
         counts["programs"] += 1
         counts[f"call {program.call}"] += 1
-        wrong = played(program, counts)
+        wrong = played(program, counts, bucket)
         if wrong:
             failed += 1
-            report("{}\n{}\n".format(*shrunk(program, wrong)))
+            report("{}\n{}\n".format(*shrunk(program, wrong, bucket)))
+    bucket.close()
     return counts, failed
 
 
 def warm(folder: Path) -> None:
     """Have everything imported that children need, so that each does not do it again."""
+    for name in ("obstore", "s3fs"):
+        importlib.import_module(name)
     group = ts.open_group(folder, mode="w").result()
     array = group.create_array(
         "0", shape=[8, 8], dtype="i4", chunks=[4, 4], dimension_names=["y", "x"]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from job_bucket import BUCKET_FAULTS
 from job_faults import KILLS, KINDS, Fault
 
 import fsstore as ts
@@ -141,6 +142,8 @@ class Program:
     options: dict[str, Any]
     old: str
     steps: tuple[Any, ...]
+    engine: str = "obstore"
+    """Of buckets."""
 
     def __str__(self) -> str:
         steps = "".join(f"\n  {step}" for step in self.steps)
@@ -176,8 +179,8 @@ def drawn(seed: int) -> Program:
     source = Source(kind, seed, dtype, shape, chunks, shards, driver)
     target, options, old = "file", {}, "nothing"
     if call == "copy":
-        target = dice.choices(["file", "zip", "ocdbt"], [8, 1, 2])[0]
-        old = dice.choice(["nothing", "nothing", "smaller", "another"]) if target == "file" else "nothing"
+        target = dice.choices(["file", "s3", "zip", "ocdbt"], [8, 3, 1, 2])[0]
+        old = dice.choice(["nothing", "nothing", "smaller", "another"]) if target in ("file", "s3") else "nothing"
         options["if_exists"] = dice.choice(
             ["raise", "skip", "replace", "update"] if old != "nothing" else ["raise", "skip"]
         )
@@ -198,20 +201,25 @@ def drawn(seed: int) -> Program:
     if dice.random() < 0.2 and call != "move":
         options["workers"] = dice.randint(1, 3)
     options |= {"synced": True} if dice.random() < 0.2 else {}
-    return Program(seed, call, source, target, options, old, steps_of(dice, call, target, old))
+    engine = dice.choice(["obstore", "fsspec"])
+    return Program(
+        seed, call, source, target, options, old, steps_of(dice, call, target), engine
+    )
 
 
-def steps_of(dice: random.Random, call: str, target: str, old: str) -> tuple[Any, ...]:
+def steps_of(dice: random.Random, call: str, target: str) -> tuple[Any, ...]:
     """Return random steps."""
     steps: list[Any] = []
     most = {"copy": 350, "append": 200, "delete": 120, "move": 250, "pyramid": 300}[call]
+    most = 40 if target == "s3" else most
     for _ in range(dice.choice([1, 1, 2, 2, 3])):
         if steps and dice.random() < 0.35 and call == "copy" and target == "file":
             steps.append(dice.choice(BETWEEN))
         elif dice.random() < 0.06 and call == "copy" and target == "file":
             steps.append(Twice())
         else:
-            kind = dice.choices(KINDS, [3 if each in KILLS else 1 for each in KINDS])[0]
+            kinds = BUCKET_FAULTS if target == "s3" else KINDS
+            kind = dice.choices(kinds, [3 if each in KILLS else 1 for each in kinds])[0]
             if call in PLAIN:
                 steps.append(Run(None))
                 break
