@@ -185,7 +185,11 @@ def _handler(server):
                 unquote(split.path, errors="surrogateescape"),
                 parse_qs(split.query, keep_blank_values=True),
             )
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            length = int(self.headers.get("Content-Length") or 0)
+            body = self.rfile.read(length)
+            if len(body) < length:  # the client has died
+                self.close_connection = True
+                return
             with server.lock:
                 server.log.append((self.command, path, self.headers.get("Range")))
                 server.headers_seen.append(dict(self.headers))

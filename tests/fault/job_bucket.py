@@ -22,7 +22,10 @@ from tests.fault.test_http_faults import reset
 
 BUCKET_FAULTS = ("error", "lost", "dropped", "outage", "forbidden", "interrupt", "kill", "kill after")
 FAST = ts.Context(
-    {"s3_request_retries": {"max_retries": 3, "initial_delay": "1ms", "max_delay": "2ms"}, "file_io_sync": False}
+    {
+        "s3_request_retries": {"max_retries": 3, "initial_delay": "1ms", "max_delay": "2ms"},
+        "file_io_sync": False,
+    }
 )
 
 
@@ -31,7 +34,11 @@ class FaultyBucket(ObjectServer):
 
     def __init__(self) -> None:
         super().__init__()
-        os.environ |= {"AWS_ACCESS_KEY_ID": "id", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_EC2_METADATA_DISABLED": "true"}
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": "id",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
         self.fault = Fault("none", 0)
         self.hit = False
         self._seen = 0
@@ -57,7 +64,9 @@ class FaultyBucket(ObjectServer):
     def files(self, prefix: str) -> dict[str, bytes]:
         """Return the objects below a prefix by the rest of their keys."""
         with self.lock:
-            return {key.removeprefix(prefix): data for key, data in self.objects.items() if key.startswith(prefix)}
+            return {
+                key.removeprefix(prefix): data for key, data in self.objects.items() if key.startswith(prefix)
+            }
 
     def keep_only(self, objects: dict[str, bytes]) -> None:
         """Let the bucket be as it was."""

@@ -100,7 +100,13 @@ class World:
             "file": str(self.place),
             "zip": f"file://{self.place}.zip|zip:",
             "ocdbt": f"file://{self.place}.db/|ocdbt:x/",
-            "s3": {"driver": "s3", "bucket": "jobs", "path": f"{self.name}/", "endpoint": self.bucket.url, "engine": self.program.engine},
+            "s3": {
+                "driver": "s3",
+                "bucket": "jobs",
+                "path": f"{self.name}/",
+                "endpoint": self.bucket.url,
+                "engine": self.program.engine,
+            },
         }[self.program.target]
 
     def look(self) -> State:

@@ -180,7 +180,11 @@ def drawn(seed: int) -> Program:
     target, options, old = "file", {}, "nothing"
     if call == "copy":
         target = dice.choices(["file", "s3", "zip", "ocdbt"], [8, 3, 1, 2])[0]
-        old = dice.choice(["nothing", "nothing", "smaller", "another"]) if target in ("file", "s3") else "nothing"
+        old = (
+            dice.choice(["nothing", "nothing", "smaller", "another"])
+            if target in ("file", "s3")
+            else "nothing"
+        )
         options["if_exists"] = dice.choice(
             ["raise", "skip", "replace", "update"] if old != "nothing" else ["raise", "skip"]
         )
@@ -202,9 +206,7 @@ def drawn(seed: int) -> Program:
         options["workers"] = dice.randint(1, 3)
     options |= {"synced": True} if dice.random() < 0.2 else {}
     engine = dice.choice(["obstore", "fsspec"])
-    return Program(
-        seed, call, source, target, options, old, steps_of(dice, call, target), engine
-    )
+    return Program(seed, call, source, target, options, old, steps_of(dice, call, target), engine)
 
 
 def steps_of(dice: random.Random, call: str, target: str) -> tuple[Any, ...]:
@@ -228,7 +230,7 @@ def steps_of(dice: random.Random, call: str, target: str) -> tuple[Any, ...]:
     return tuple(steps)
 
 
-PLAIN = ("append", "move")  # calls without faults
+PLAIN = ("move",)  # calls without faults
 BETWEEN = ("source rewritten", "backup restored", "directory copied")
 
 

@@ -30,6 +30,7 @@ def check(programs: int, counts: dict[str, int]) -> None:
     """Fail unless the programs met every fault, and most ended with the right data."""
     assert counts["programs"] == programs
     assert counts["right data"] >= 0.8 * programs, counts
+    assert counts["faults of buckets"] >= programs // 10, counts
     for name in FAULTS:
         assert counts[f"fault {name}"] >= programs // 100, counts
     for name in KILLS:
