@@ -11,8 +11,9 @@ import h5py
 import numpy as np
 import pytest
 
+import fsstore as ts
 from fsstore.context.context import Context
-from fsstore.errors import StoreError
+from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.spec.opening import open_kv
 from fsstore.kvstore.spec.parse import kv_spec
 from fsstore.runtime import execution
@@ -171,3 +172,86 @@ def test_chains_of_headers_end(tmp_path):
     at = data.index(b"\x10\0\x10\0", address)
     data[at + 8 : at + 24] = struct.pack("<QQ", address + 16, 200)
     assert "without end" in parse(bytes(data)).notes["g"]
+
+
+INDEXES = {
+    "fixed": ({}, 30, b"FAHD", b"FADB"),
+    "fixed in pages": ({}, 3000, b"FAHD", b"FADB"),
+    "extensible": ({"maxshape": (None,)}, 30, b"EAHD", b"EAIB", b"EADB"),
+    "extensible in pages": ({"maxshape": (None,)}, 20_000, b"EAHD", b"EASB", b"EADB"),
+    "tree": ({"maxshape": (None, None)}, 30, b"BTHD", b"BTLF"),
+    "tree of two levels": ({"maxshape": (None, None)}, 300, b"BTHD", b"BTIN", b"BTLF"),
+}
+
+
+def read(path):
+    """Return the array of a file, opened anew."""
+    return ts.open(f"file://{path}|hdf5:x", context=ts.Context()).result().read().result()
+
+
+@pytest.mark.parametrize("index", INDEXES)
+def test_every_flipped_bit_of_a_chunk_index_raises(index, tmp_path):
+    """Indexes with checksums never give other values or fill values: header, blocks, pages, inner nodes and leaves."""
+    options, count, *signatures = INDEXES[index]
+    shape = (count, 1) if index.startswith("tree") else (count,)
+    values = np.arange(1, count + 1, dtype="i4").reshape(shape)
+    chunks = (1,) * len(shape)
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.create_dataset("x", data=values, chunks=chunks, **options)
+    assert (read(tmp_path / "a.h5") == values).all()
+    whole, damaged_file = (tmp_path / "a.h5").read_bytes(), tmp_path / "b.h5"
+    for signature in signatures:
+        for ahead in range(0, 28, 4):
+            data = bytearray(whole)
+            data[whole.rindex(signature) + ahead] ^= 1 << (ahead % 8)
+            damaged_file.write_bytes(data)
+            with pytest.raises(StoreError):
+                read(damaged_file)
+    if "pages" in index:
+        data = bytearray(whole)
+        data[whole.rindex(signatures[-1]) + 2000] ^= 8
+        damaged_file.write_bytes(data)
+        with pytest.raises(DataLossError, match="checksum"):
+            read(damaged_file)
+
+
+@pytest.mark.parametrize("field", range(3))
+@pytest.mark.parametrize("bit", [0, 2, 10, 40])
+def test_chunks_are_where_chunks_can_be(field, bit, tmp_path):
+    """A flipped bit in the place of a chunk in an index without checksums raises; no chunk reads as fill values."""
+    values = np.arange(1, 721.0).reshape(24, 30)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=values, chunks=(5, 7))
+        info = file["x"].id.get_chunk_info(7)
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    key = struct.pack("<IIQQQ", info.size, 0, *info.chunk_offset, 0)
+    data[data.index(key) + 8 + 8 * field + bit // 8] ^= 1 << bit % 8
+    (tmp_path / "b.h5").write_bytes(data)
+    with pytest.raises(DataLossError, match="where none can be"):
+        read(tmp_path / "b.h5")
+
+
+def test_chunks_that_share_bytes_are_refused(tmp_path):
+    """A damaged address that leads into another chunk does not give its values twice."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file.create_dataset("x", data=np.arange(40.0), chunks=(10,))
+        places = [file["x"].id.get_chunk_info(number).byte_offset for number in range(4)]
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    at = data.index(struct.pack("<QQQ", 20, 0, places[2])) + 16
+    data[at : at + 8] = struct.pack("<Q", places[1] + 8)
+    (tmp_path / "b.h5").write_bytes(data)
+    with pytest.raises(DataLossError, match="two chunks share bytes"):
+        read(tmp_path / "b.h5")
+
+
+@pytest.mark.parametrize("mask", [0, 1, 2, 3])
+@pytest.mark.parametrize("stored", [b"\1", b"\1\2\3"])
+def test_a_chunk_without_room_for_its_checksum_is_damaged(stored, mask, tmp_path):
+    """Also where a filter was skipped, so that the others are undone here."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset(
+            "x", (4,), "i4", chunks=(4,), shuffle=True, compression="gzip", fletcher32=True
+        )
+        made.id.write_direct_chunk((0,), stored, filter_mask=mask)
+    with pytest.raises(StoreError, match="checksum|decompress|fletcher32|zlib"):
+        read(tmp_path / "a.h5")

@@ -118,8 +118,10 @@ def undone(data: bytes, filters: Sequence[Filter], mask: int, size: int) -> byte
         if mask >> number & 1:
             continue
         if step.id == FLETCHER32:
-            if _fletcher32(data[:-4]) not in _either(data[-4:]):
-                raise DataLossError("the checksum of a chunk is not that of its bytes")
+            if len(data) < 4 or _fletcher32(data[:-4]) not in _either(data[-4:]):
+                raise DataLossError(
+                    "the checksum of a chunk is not that of its bytes; the file is damaged: get an intact copy"
+                )
             data = data[:-4]
         elif step.id == SHUFFLE:
             data = _unshuffled(data, step.values[0] if step.values else 1)

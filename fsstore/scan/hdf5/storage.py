@@ -192,14 +192,15 @@ class IndexedStorage:
         return place, await load_index(source, base, place, chunked)
 
     async def table(self, grid: Grid) -> ChunkTable:
-        """Return the index as columns; chunks outside the shape are left out."""
+        """Return the index as columns."""
         place, chunks = await self._load()
         own = grid.shape[: len(self.chunks)] if self.chunks else grid.shape
-        if (chunks.coords < 0).any():
-            raise DataLossError("it lists a chunk before the beginning of the array")
-        inside = (chunks.coords < np.array(own, np.int64)).all(axis=1)
+        inside = ((chunks.coords >= 0) & (chunks.coords < np.array(own, np.int64))).all(axis=1)
         if not inside.all():
-            chunks = Chunks(*(each[inside] for each in chunks))
+            which = chunks.coords[int(np.flatnonzero(~inside)[0])].tolist()
+            raise DataLossError(
+                f"its index lists a chunk at {which} of a grid of {list(own)}, where none can be; get an intact copy"
+            )
         coords, size = chunks.coords, chunks.size.astype(np.int64)
         if len(coords) > math.prod(own):
             raise DataLossError("it lists some chunks several times")
@@ -223,6 +224,15 @@ class IndexedStorage:
         if len(wrong):
             at = int(wrong[0])
             self._file.source.check(int(offset[at]), int(offset[at]) + int(size[at]))
+        if (offset[1:] < offset[:-1] + size[:-1]).any():  # not in the order of the grid
+            order = np.argsort(offset, kind="stable")
+            offset, size = offset[order], size[order]
+            shared = np.flatnonzero(offset[1:] < offset[:-1] + size[:-1])
+            if len(shared):
+                where = self._file.source.describe(int(offset[int(shared[0]) + 1]))
+                raise DataLossError(
+                    f"{where}: two chunks share bytes; the file is damaged: get an intact copy"
+                )
 
     def _is_edge(self, coords: Any) -> Any:
         """Return which chunks reach over the edge of the dataset."""

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from fsstore.errors import DataLossError
 
-__all__ = ["DamagedError", "FileBytes", "NonsenseError", "Reader", "UnknownError"]
+__all__ = ["DamagedError", "FileBytes", "NonsenseError", "Reader", "UnknownError", "checksum"]
 
 
 class UnknownError(Exception):
@@ -104,7 +104,7 @@ class Reader:
 
     def verify(self, address: int, data: bytes, what: str) -> None:
         """Raise unless `data`, which was read at an address, ends with its checksum."""
-        if _checksum()(data[:-4], 0) != int.from_bytes(data[-4:], "little"):
+        if checksum(data[:-4]) != int.from_bytes(data[-4:], "little"):
             raise self.damaged(address, f"the checksum of {what} is not that of its bytes")
 
     def spend(self, address: int, length: int) -> None:
@@ -121,8 +121,13 @@ class Reader:
         return found
 
 
+def checksum(data: bytes) -> int:
+    """Return the checksum that HDF5 puts behind structures: lookup3 of Jenkins."""
+    return _lookup3()(data, 0)
+
+
 @cache
-def _checksum() -> Callable[[bytes, int], int]:
+def _lookup3() -> Callable[[bytes, int], int]:
     from numcodecs.checksum32 import jenkins_lookup3
 
     return jenkins_lookup3  # type: ignore[no-any-return]  # numcodecs is not typed

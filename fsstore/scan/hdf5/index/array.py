@@ -15,7 +15,7 @@ import numpy as np
 from fsstore.errors import DataLossError
 from fsstore.scan.contract import Numbers
 from fsstore.scan.hdf5.format.layout import UNDEFINED
-from fsstore.scan.hdf5.index.value import Chunked, Chunks, elements, nodes
+from fsstore.scan.hdf5.index.value import Chunked, Chunks, check_sum, elements, nodes, verified
 from fsstore.scan.source import ScanSource
 
 __all__ = ["extensible", "fixed"]
@@ -27,18 +27,10 @@ def _word(data: bytes, at: int) -> int:
     return int.from_bytes(data[at : at + 8], "little")
 
 
-def _signed(source: ScanSource, data: bytes, signature: bytes, offset: int) -> bytes:
-    if data[:4] != signature:
-        raise DataLossError(
-            f"{source.describe(offset)}: expected {signature.decode()} of a chunk index, but found {data[:4]!r}"
-        )
-    return data
-
-
 async def fixed(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a fixed array."""
     at = base + address
-    head = _signed(source, (await nodes(source, [(at, at + 28)]))[0], b"FAHD", at)
+    head = verified(source, (await nodes(source, [(at, at + 28)]))[0], b"FAHD", at)
     width, bits, count, block = head[6], head[7], _word(head, 8), _word(head, 16)
     if block == UNDEFINED:
         return Chunks.none(len(chunked.chunks))
@@ -48,17 +40,17 @@ async def fixed(source: ScanSource, base: int, address: int, chunked: Chunked) -
     source.check(start, start + count * width)
     page = 1 << bits
     if count <= page:
-        data = (await nodes(source, [(start, start + _PREFIX + count * width)]))[0]
-        found = elements(source, _signed(source, data, b"FADB", start)[_PREFIX:], width, chunked)
+        data = (await nodes(source, [(start, start + _PREFIX + count * width + 4)]))[0]
+        found = elements(source, verified(source, data, b"FADB", start)[_PREFIX:-4], width, chunked)
     else:
         pages = -(-count // page)
         bitmap = -(-pages // 8)
         first = _PREFIX + bitmap + 4
         size = first + count * width + 4 * pages
         data = (await nodes(source, [(start, start + size)]))[0]
-        written = _bits(_signed(source, data, b"FADB", start)[_PREFIX : _PREFIX + bitmap], pages)
-        found = elements(source, _pages(data[first:], page * width, written), width, chunked)
-        found = tuple(column[:count] for column in found)
+        written = _bits(verified(source, data, b"FADB", start, first)[_PREFIX : _PREFIX + bitmap], pages)
+        parts = _pages(source, data[first:], start + first, page * width, written)
+        found = elements(source, parts, width, chunked)
     largest = chunked.largest
     ordinals = np.arange(len(found[0]))
     known = ordinals < math.prod(largest)
@@ -70,15 +62,17 @@ def _bits(data: bytes, count: int) -> Any:
     return np.unpackbits(np.frombuffer(data, np.uint8))[:count].astype(bool)
 
 
-def _pages(data: bytes, size: int, written: Any) -> bytes:
-    """Return the elements of pages without the checksum behind each; those of unwritten pages are undefined."""
+def _pages(source: ScanSource, data: bytes, offset: int, size: int, written: Any) -> bytes:
+    """Return the elements of pages of a size, the last of which may be shorter, without the checksum behind each; those
+    of unwritten pages are undefined.
+    """
     pieces = []
     for number, is_written in enumerate(written.tolist()):
         start = number * (size + 4)
-        piece = data[start : start + size]
-        if number == len(written) - 1 and len(piece) % size:
-            piece = piece[:-4] if start + size + 4 > len(data) else piece
-        pieces.append(piece if is_written else b"\xff" * len(piece))
+        page = data[start : start + size + 4]
+        if is_written:
+            check_sum(source, page, offset + start)
+        pieces.append(page[:-4] if is_written else b"\xff" * (len(page) - 4))
     return b"".join(pieces)
 
 
@@ -119,7 +113,7 @@ class _Data(NamedTuple):
 async def extensible(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of an extensible array."""
     at = base + address
-    head = _signed(source, (await nodes(source, [(at, at + 72)]))[0], b"EAHD", at)
+    head = verified(source, (await nodes(source, [(at, at + 72)]))[0], b"EAHD", at)
     shape = _Shape(head[6], head[7], head[8], head[9], head[10], 1 << min(head[11], 40), _word(head, 12 + 32))
     block = _word(head, 60)
     if block == UNDEFINED or not shape.used:
@@ -130,11 +124,11 @@ async def extensible(source: ScanSource, base: int, address: int, chunked: Chunk
     skipped = 2 * (shape.pointers.bit_length() - 1)
     supers = max(0, 1 + shape.max_bits - (shape.smallest.bit_length() - 1) - skipped)
     start = base + block
-    size = _PREFIX + shape.in_index * shape.width + 8 * (direct + supers)
-    index = _signed(source, (await nodes(source, [(start, start + size)]))[0], b"EAIB", start)
+    size = _PREFIX + shape.in_index * shape.width + 8 * (direct + supers) + 4
+    index = verified(source, (await nodes(source, [(start, start + size)]))[0], b"EAIB", start)
     own = _PREFIX + shape.in_index * shape.width
     parts = [(0, index[_PREFIX:own])]
-    pointers = np.frombuffer(index[own:], "<u8").tolist()
+    pointers = np.frombuffer(index[own:-4], "<u8").tolist()
     data: list[_Data] = []
     first = shape.in_index
     for super_block in range(skipped):
@@ -159,15 +153,15 @@ async def _super_blocks(
         paged = length > shape.page
         bitmap = blocks * -(-(length // shape.page) // 8) if paged else 0
         if address != UNDEFINED:
-            size = _PREFIX + shape.offset_size + bitmap + 8 * blocks
+            size = _PREFIX + shape.offset_size + bitmap + 8 * blocks + 4
             wanted.append((base + address, size, bitmap, blocks, length, first))
         first += blocks * length
     found = await nodes(source, [(each[0], each[0] + each[1]) for each in wanted])
     out = []
     for (start, _, bitmap, blocks, length, begin), data in zip(wanted, found, strict=True):
         at = _PREFIX + shape.offset_size
-        _signed(source, data, b"EASB", start)
-        addresses = np.frombuffer(data[at + bitmap :], "<u8").tolist()
+        verified(source, data, b"EASB", start)
+        addresses = np.frombuffer(data[at + bitmap : -4], "<u8").tolist()
         pages = length // shape.page
         bits = _bits(data[at : at + bitmap], blocks * pages).reshape(blocks, pages) if bitmap else None
         for number, address in enumerate(addresses):
@@ -184,16 +178,17 @@ async def _data_blocks(
     wanted = [each for each in data if each.address != UNDEFINED and each.first < shape.used]
     head, spans = _PREFIX + shape.offset_size, []
     for each in wanted:
-        paged = 0 if each.written is None else 4 + 4 * len(each.written)
+        sums = 4 + 4 * (0 if each.written is None else len(each.written))
         start = base + each.address
-        spans.append((start, start + head + each.length * shape.width + paged))
+        spans.append((start, start + head + each.length * shape.width + sums))
     out = []
-    for each, span, block in zip(wanted, spans, await nodes(source, spans), strict=True):
-        _signed(source, block, b"EADB", span[0])
+    for each, (start, _), block in zip(wanted, spans, await nodes(source, spans), strict=True):
         if each.written is None:
-            out.append((each.first, block[head:]))
-        else:
-            out.append((each.first, _pages(block[head + 4 :], shape.page * shape.width, each.written)))
+            out.append((each.first, verified(source, block, b"EADB", start)[head:-4]))
+            continue
+        verified(source, block, b"EADB", start, head + 4)
+        size = shape.page * shape.width
+        out.append((each.first, _pages(source, block[head + 4 :], start + head + 4, size, each.written)))
     return out
 
 

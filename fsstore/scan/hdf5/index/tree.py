@@ -12,7 +12,7 @@ import numpy as np
 from fsstore.errors import DataLossError
 from fsstore.scan.hdf5.format.layout import UNDEFINED
 from fsstore.scan.hdf5.format.tree2 import child_pointers
-from fsstore.scan.hdf5.index.value import Chunked, Chunks, elements, nodes
+from fsstore.scan.hdf5.index.value import Chunked, Chunks, elements, nodes, verified
 from fsstore.scan.source import ScanSource, Span
 
 __all__ = ["version_1", "version_2"]
@@ -44,13 +44,34 @@ async def version_1(source: ScanSource, base: int, address: int, chunked: Chunke
             spans, data = await _nodes_1(source, [start for start, _ in spans], size)
         level, found = _level(source, spans, data, entry, level)
         if level == 0:
-            coords = found["offset"][:, :rank] // np.array(chunked.chunks, np.uint64)
+            coords = _coordinates(source, base + address, found["offset"], chunked)
             columns = (found[name].astype(np.uint64) for name in ("child", "size", "mask"))
-            return Chunks(coords.astype(np.int64), *columns)
+            return Chunks(coords, *columns)
         places = found["child"]
         if not len(places):
             return Chunks.none(rank)
     raise _damaged(source, base + address, "a B-tree without leaves")
+
+
+def _coordinates(source: ScanSource, at: int, offsets: Any, chunked: Chunked) -> Any:
+    """Return the places of chunks in the grid by the elements they begin with.
+
+    Nodes of version 1 have no checksum, but each chunk begins at a multiple of its shape, inside the array, and at the
+    beginning of an element; chunks follow each other in the order of the grid.
+    """
+    coords, rest = np.divmod(offsets[:, :-1], np.array(chunked.chunks, np.uint64))
+    grid = np.array(chunked.grid, np.uint64)
+    wrong = rest.any(axis=1) | (offsets[:, -1] != 0) | (coords >= grid).any(axis=1)
+    if not wrong.any() and len(coords) > 1:
+        step = coords[1:].astype(np.int64) - coords[:-1].astype(np.int64)
+        first = np.take_along_axis(step, (step != 0).argmax(axis=1)[:, None], axis=1)[:, 0]
+        wrong[1:] = first <= 0
+    if wrong.any():
+        which = offsets[int(np.flatnonzero(wrong)[0])].tolist()
+        raise _damaged(
+            source, at, f"its chunk index lists a chunk at {which}, where none can be; get an intact copy"
+        )
+    return coords.astype(np.int64)
 
 
 async def _nodes_1(source: ScanSource, starts: list[int], size: int) -> tuple[list[Span], list[bytes]]:
@@ -98,11 +119,11 @@ def _level_of_one(
 async def version_2(source: ScanSource, base: int, address: int, chunked: Chunked) -> Chunks:
     """Return the chunks of a B-tree of version 2."""
     at, rank = base + address, len(chunked.chunks)
-    head = (await nodes(source, [(at, at + 38)]))[0]
+    head = verified(source, (await nodes(source, [(at, at + 38)]))[0], b"BTHD", at)
     kind, node, record = head[5], int.from_bytes(head[6:10], "little"), int.from_bytes(head[10:12], "little")
     depth, root = int.from_bytes(head[12:14], "little"), int.from_bytes(head[16:24], "little")
     least = 8 + 8 * rank + (5 if chunked.filtered else 0)
-    if head[:4] != b"BTHD" or kind not in (10, 11) or record < least or node < 64 or depth > 40:
+    if kind not in (10, 11) or record < least or node < 64 or depth > 40:
         raise _damaged(source, at, "there is no B-tree of chunks")
     if root == UNDEFINED:
         return Chunks.none(rank)
@@ -118,10 +139,9 @@ async def version_2(source: ScanSource, base: int, address: int, chunked: Chunke
         found = await nodes(source, [(start, min(stop, max(source.size, start))) for start, stop in spans])
         below: list[tuple[int, int]] = []
         for (_, count), span, data in zip(places, spans, found, strict=True):
-            sign = b"BTIN" if level else b"BTLF"
             end = _HEAD_2 + count * record
-            if data[:4] != sign or end > len(data):
-                raise _damaged(source, span[0], "there is no node of a chunk index")
+            size = end + (count + 1) * pointers[level][0] * bool(level) + 4
+            verified(source, data, b"BTIN" if level else b"BTLF", span[0], size)
             records.append(data[_HEAD_2:end])
             if level:
                 below += _children(data[end:], count + 1, pointers[level])

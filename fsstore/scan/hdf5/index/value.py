@@ -10,9 +10,10 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.scan.contract import Numbers
+from fsstore.scan.hdf5.format.reader import checksum
 from fsstore.scan.source import ScanSource, Span
 
-__all__ = ["Chunked", "Chunks", "elements", "nodes"]
+__all__ = ["Chunked", "Chunks", "check_sum", "elements", "nodes", "verified"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,28 @@ async def nodes(source: ScanSource, spans: Sequence[Span]) -> list[bytes]:
     for number, data in zip(missing, fetched, strict=True):
         found[number] = bytes(data)
     return found
+
+
+def verified(source: ScanSource, data: bytes, signature: bytes, offset: int, size: int = 0) -> bytes:
+    """Return the bytes of a part of an index, which has a signature and ends, after `size` bytes or all of them, with
+    its checksum.
+    """
+    data = data[:size] if size else data
+    if data[:4] != signature:
+        raise DataLossError(
+            f"{source.describe(offset)}: expected {signature.decode()} of a chunk index, but found {data[:4]!r}"
+        )
+    check_sum(source, data, offset, size)
+    return data
+
+
+def check_sum(source: ScanSource, data: bytes, offset: int, size: int = 0) -> None:
+    """Raise unless data of `size` bytes, or of any length, end with their checksum."""
+    if len(data) < max(size, 4) or checksum(data[:-4]) != int.from_bytes(data[-4:], "little"):
+        raise DataLossError(
+            f"{source.describe(offset)}: the checksum of a part of a chunk index is not that of its bytes; "
+            "the file is damaged: get an intact copy"
+        )
 
 
 def elements(source: ScanSource, data: bytes, width: int, chunked: Chunked) -> tuple[Any, Any, Any]:
