@@ -15,9 +15,9 @@ import h5py
 import netCDF4
 import numpy as np
 import pytest
-from numcodecs.checksum32 import jenkins_lookup3
 import tifffile
 from astropy.io import fits
+from numcodecs.checksum32 import jenkins_lookup3
 
 import fsstore as ts
 from fsstore.codec.numcodecs.kerchunk_v2 import check_grib
