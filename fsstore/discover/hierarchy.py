@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
-from fsstore.format.attributes import N5_WORDS, group_problem, inline_metadata
+from fsstore.format.attributes import BESIDE, N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.request import KeyRange, prefix_end
 from fsstore.runtime.together import Outcome, outcomes
@@ -236,7 +236,7 @@ async def _document_keys(place: KvPrefix) -> list[str]:
 
 
 def _is_document(key: str) -> bool:
-    return key.rpartition("/")[2] in _NAMES
+    return key.rpartition("/")[2] in _NAMES and f"/{BESIDE}" not in f"/{key}"
 
 
 async def _visit(place: KvPrefix, batch: Sequence[Entry], found: dict[str, None], checked: set[str]) -> bytes:
@@ -244,7 +244,7 @@ async def _visit(place: KvPrefix, batch: Sequence[Entry], found: dict[str, None]
     arrays: set[str] = set()
     for entry in batch:
         path, slash, name = entry.key.rpartition("/")
-        if name in _NAMES:
+        if _is_document(entry.key):
             found[entry.key] = None
             if name == ".zarray":
                 arrays.add(path + slash)

@@ -172,6 +172,9 @@ def labels_of_attributes(attributes: bytes | None, rank: int) -> tuple[str, ...]
     return labels if any(labels) else ()
 
 
+BESIDE = ".fsstore-job"
+"""How the names of directories begin in which jobs keep what is theirs: nothing in them is a part of a hierarchy."""
+
 DOCUMENTS = frozenset(("zarr.json", ".zarray", ".zgroup", ".zattrs", ".zmetadata", "attributes.json"))
 """The names of metadata documents, in every format that has groups."""
 

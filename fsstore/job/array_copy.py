@@ -16,10 +16,19 @@ from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
 from fsstore.driver.convert import Casting
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.format.attributes import NodeWords
+from fsstore.job.earlier import fingerprint, is_marked, mark, still_there
+from fsstore.job.ends import where
 from fsstore.job.order import Order, root_of, unsynced
-from fsstore.job.passes import Pass, box_pass, key_pass, keys_in_piece, remove_chunks, remove_strangers
+from fsstore.job.passes import (
+    Pass,
+    box_pass,
+    key_pass,
+    keys_in_piece,
+    remove_chunks,
+    remove_strangers,
+)
 from fsstore.job.plan import (
     ChunkSides,
     CopyPlan,
@@ -30,7 +39,7 @@ from fsstore.job.plan import (
     plan_boxes,
 )
 from fsstore.job.report import CopyReport
-from fsstore.job.scratch import Scratch, around
+from fsstore.job.scratch import MARK, Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
@@ -70,6 +79,10 @@ class ArrayCopy:
     """The array that is there, and keeps its layout."""
     stage: Stage | None = None
     """Where workers write until one commit takes all of it."""
+    made_of: str = ""
+    """The fingerprint of the source when the job began."""
+    replaces: bool = False
+    """Whether something is there that the copy takes the place of."""
 
     @property
     def place(self) -> KvPrefix:
@@ -128,6 +141,7 @@ class ArrayCopy:
         if self.existing is None:
             for key, value in (await self.documents()).values.items():
                 await self.place.write(key, value)
+            await self.place.write(MARK, None)
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:
             await self.existing.resize(exclusive_max=self.source.shape)
@@ -162,7 +176,7 @@ class ArrayCopy:
     async def plan(self, executor: Executor | None) -> CopyPlan:
         """Return what the copy would do."""
         target = await self.described()
-        shown = self.source.spec().to_json()["driver"], self.place.describe()
+        shown = self.place.describe()
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if self.moves_untouched(target):
             count, each = chunks_in(target.shape, chunk_sides(target).write), _chunk_bytes(target)
@@ -171,12 +185,12 @@ class ArrayCopy:
             why = f"format, chunks and codecs are the same; {pace}"
             requests = count if _is_taken(self) else 2 * count
             return CopyPlan(
-                _where(self.source, shown[0]), shown[1], 0, pieces, (), nbytes, nbytes, requests,
+                where(self.source), shown, 0, pieces, (), nbytes, nbytes, requests,
                 self.memory, why,
             )  # fmt: skip
         boxes = self.boxes(target, _sharing(executor))
         return CopyPlan(
-            _where(self.source, shown[0]), shown[1], boxes.passes, boxes.tasks, boxes.targets.step,
+            where(self.source), shown, boxes.passes, boxes.tasks, boxes.targets.step,
             boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, f"{boxes.why}; {boxes.pace}",
         )  # fmt: skip
 
@@ -187,7 +201,7 @@ class ArrayCopy:
         untouched = self.moves_untouched(target)
         name = await self.name(untouched=untouched)
         journal = Journal(self.scratch.store, name if self.stage is None else f"{name}/{self.stage.name}")
-        await self._clear_for(journal.name)
+        await self._begin(name)
         order = Order(f"{journal.name}-{journal.run}", self._from(), target, casting=self.casting)
         if quick is not None:
             order = replace(order, durable=KvStore.of(root_of(self.store)))
@@ -200,6 +214,7 @@ class ArrayCopy:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
         reporter = _reporter(progress, self.path, passes)
         report = await self._work(executor, reporter, journal, order, passes)
+        await self._check_source()
         if untouched and isinstance(order.target, KvStore) and (report.resumed or self.existing is not None):
             await remove_strangers(order.target.prefix, order.source.prefix)
         reporter.ended()
@@ -211,14 +226,31 @@ class ArrayCopy:
         target["kvstore"] = (
             self.place.describe()
         )  # the options of a database are known only once there is one
-        job = {"source": self.source.spec().to_json(), "target": target, "untouched": untouched}
+        source = self.source.spec().to_json()
+        job = {"source": source, "of": self.made_of, "target": target, "untouched": untouched}
         return job_name(job if self.casting == "same_value" else job | {"casting": self.casting})
 
-    async def _clear_for(self, name: str) -> None:
-        """Remove what another job, which was killed and not continued, has left at the target."""
-        if self.existing is None and self.stage is None and await self.scratch.holds_others(name):
+    async def _begin(self, name: str) -> None:
+        """See that nothing is at the target but what an earlier run of this job has written, or begin anew.
+
+        Of an array that is there nobody can tell who has written its chunks, so an update always begins anew.
+        """
+        notes = self.scratch.below(name)
+        if self.stage is not None:
+            return
+        if self.existing is not None:
+            await self.scratch.clear()
+        elif await self.scratch.holds_others(name) or not await is_marked(self.place, notes):
             await remove_chunks(self.place)
             await self.scratch.clear()
+            await mark(self.place, notes)
+
+    async def _check_source(self) -> None:
+        if await fingerprint(self.source) != self.made_of:
+            raise AbortedError(
+                f"{where(self.source)} was written while it was copied to {self.place.describe()}, where"
+                " nothing is to be seen of it; call it again when nobody writes to the source"
+            )
 
     async def _untouched(self, order: Order, store: OpenKv, *, counted: bool) -> tuple[Order, list[Pass]]:
         opened = self.source._driver.kvstore
@@ -275,6 +307,8 @@ class ArrayCopy:
         passes: list[Pass],
     ) -> CopyReport:
         finished = await journal.finished()
+        if finished:
+            finished = await still_there(finished, order, _chunk_bytes(self.source))
         before = by_storage = 0
         for each in passes:
             done = finished.get(each.kind, set())
@@ -388,10 +422,3 @@ def _fixed(store: TensorStore) -> dict[str, Any]:
     for name in ("attributes", "dimension_names", "axes", "units", "resolution"):
         metadata.pop(name, None)
     return metadata
-
-
-def _where(store: TensorStore, driver: str) -> str:
-    try:
-        return store.url
-    except (StoreError, UnimplementedError):
-        return f"an array of the driver {driver}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.source import store_spec
 from fsstore.driver.convert import Casting, checked_casting
+from fsstore.discover.hierarchy import Hierarchy
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -25,16 +26,31 @@ from fsstore.errors import (
 )
 from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
-from fsstore.job.ends import array_like, attributes_of, format_of, opened_source, wishes_of
+from fsstore.job.earlier import fingerprint
+from fsstore.job.ends import (
+    array_like,
+    attributes_of,
+    check_apart,
+    check_shown,
+    format_of,
+    opened_source,
+    where,
+    wishes_of,
+)
 from fsstore.job.plan import CopyPlan, parse_bytes
+from fsstore.job.replacing import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.report import CopyReport, combined
+from fsstore.job.scratch import MARK, Scratch
 from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.redaction import without_secrets
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.task.claim import Claim
+from fsstore.task.journal import job_name
 from fsstore.values.url import split_pipeline
 
 __all__ = ["copy", "plan_copy"]
@@ -62,6 +78,8 @@ class _Run:
     options: _Options
     executor: Executor | None
     progress: Any
+    level: Any
+    """How the copy is checked, None for not at all."""
 
 
 def copy(
@@ -110,7 +128,7 @@ def copy(
         atomic=atomic,
         casting=checked_casting(casting),
     )
-    return execution.start(_copy(source, target, _Run(options, executor, progress), verify))
+    return execution.start(_copy(source, target, _Run(options, executor, progress, verify)))
 
 
 def plan_copy(
@@ -145,32 +163,54 @@ def _options(schema: Any, region: Any, max_memory: int | str, if_exists: str, co
     return _Options(wishes_of(schema), region, parse_bytes(max_memory), if_exists, context_of(context))
 
 
-async def _copy(source: Any, target: Any, run: _Run, level: Any) -> CopyReport:
-    began = time.monotonic()
-    opened = await _source(source, run.options)
-    store, scheme = await _target(target, run.options.context)
+async def _copy(source: Any, target: Any, run: _Run) -> CopyReport:
+    began, options = time.monotonic(), run.options
+    store, scheme = await _target(target, options.context)
+    if options.if_exists == "replace" and not options.atomic:
+        await _end_replacements(store)
+    opened = await _source(source, options)
+    is_itself = await check_apart(opened, store, in_place=options.if_exists == "replace")
     begin_creating(store.driver)
 
     async def make(place: OpenKv) -> CopyReport:
         if isinstance(opened, Group):
             return await _copy_group(opened, place, scheme, run)
-        job = await execution.offload(_array_copy, opened, place, scheme, run.options, "")
+        job = await execution.offload(_array_copy, opened, place, scheme, options, "")
         return await _copy_array(job, run)
 
     if packs(store):
-        report = await made_apart(store, run.options.context, make)
+        report = await made_apart(store, options.context, make)
     else:
         report = await make(store)
-    if level is not None:
-        await _check(opened, store, run, level)
+    if not is_itself:  # it was compared before it took the place of its source
+        await _check(opened, store, run)
     return replace(report, seconds=time.monotonic() - began)
 
 
-async def _check(source: TensorStore | Group, store: OpenKv, run: _Run, level: Any) -> None:
+async def _end_replacements(store: OpenKv) -> None:
+    """End what runs began that were killed while a whole new array was put in the place of an old one.
+
+    Meanwhile there is no array at such a place, so this comes before the source is looked for.
+    """
+    place = store.as_directory().prefix
+    own = Scratch.of(store)
+    found = {""} if await own.replaces() else set()
+    if (await look(place)).kind != "array" and own.opened.driver is store.driver and not packs(store):
+        async for batch in place.documents():
+            found |= {above for key in batch.names if (above := own.replaced(key)) is not None}
+    for path in found:
+        at = store.at(f"{place.path}{path}")
+        async with Scratch.of(at).claimed("the end of a replacement"):
+            await end_replacing(at)
+
+
+async def _check(source: TensorStore | Group, store: OpenKv, run: _Run) -> None:
     from fsstore.job.verify import verify
 
+    if run.level is None:
+        return
     found = await verify(
-        KvStore.of(store), source, level=level, max_memory=run.options.memory, executor=run.executor,
+        KvStore.of(store), source, level=run.level, max_memory=run.options.memory, executor=run.executor,
         progress=run.progress, context=run.options.context, casting=run.options.casting,
     )  # fmt: skip
     if not found:
@@ -216,20 +256,85 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
     )
 
 
-async def _copy_array(job: ArrayCopy, run: _Run) -> CopyReport:
-    prepared = await _prepared(job, run.options)
-    if prepared is None:
+async def _copy_array(job: ArrayCopy, run: _Run, notes: KvStore | None = None) -> CopyReport:
+    """Copy an array under the claim of its target; `notes` say of the arrays of a group which are done."""
+    if run.options.atomic:
+        await check_takes(job.store, {}, [])
+    if await _stands(job, run.options):
         return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
-    if run.options.atomic or (prepared.existing is None and only_takes(prepared.store)):
-        return await _commit([prepared], {}, run)
-    report = await prepared.run(run.executor, run.progress)
-    made = await prepared.finish()
-    await prepared.scratch.clear()
+    async with job.scratch.claimed(f"a copy of {without_secrets(where(job.source))}") as claim:
+        await check_shown(job.source, job.store, claim)
+        job = replace(job, made_of=await fingerprint(job.source))
+        if notes is not None and await _is_done(job, notes):
+            return CopyReport((job.path,), 0, 0, 0, 0.0)
+        prepared = await _prepared(job, run.options)
+        if prepared is None:
+            return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
+        if run.options.atomic or (prepared.existing is None and only_takes(prepared.store)):
+            return await _commit([prepared], {}, run)
+        if prepared.replaces:
+            return await _replace(prepared, run, claim)
+        report = await prepared.run(run.executor, run.progress)
+        await claim.check()
+        if notes is not None and prepared.existing is None:
+            await notes.write(*await _done_note(job))
+        made = await prepared.finish()
+        await prepared.scratch.clear()
     if made.shape != prepared.source.shape:
         raise FailedPreconditionError(
             f"{job.place.describe()} was changed by somebody else while it was written"
         )
     return report
+
+
+async def _done_note(job: ArrayCopy) -> tuple[str, str]:
+    """Return the note that an array of a group is copied, which is true once it is there."""
+    return job_name({"array": job.path}), await job.name(untouched=False)
+
+
+async def _is_done(job: ArrayCopy, notes: KvStore) -> bool:
+    """Return whether an earlier run of the copy of a group has copied this array of it, and clear up behind it."""
+    key, name = await _done_note(job)
+    answer = await notes.read(key)
+    if answer.state != "value" or bytes(answer.value) != name.encode():
+        return False
+    if (await look(job.place, job.words)).kind != "array":
+        return False
+    await job.place.write(MARK, None)
+    await job.scratch.clear()
+    return True
+
+
+async def _replace(job: ArrayCopy, run: _Run, claim: Claim) -> CopyReport:
+    """Make the new array, check it, and put it in the place of the old one."""
+    if await _is_taken_at_once(job):
+        return await _commit([job], {}, run)
+    apart, is_made = await made_elsewhere(job)
+    report = CopyReport((job.path,), 0, 0, 0, 0.0)
+    if not is_made:
+        report = await apart.run(run.executor, run.progress)
+        await apart.finish()
+        await apart.scratch.clear()
+    await _check(job.source, apart.store, run)
+    await put_in_place(job, apart, claim)
+    return report
+
+
+async def _is_taken_at_once(job: ArrayCopy) -> bool:
+    """Return whether a database or a set takes the new array for the old one in one step."""
+    try:
+        documents = (await _all_documents([job], {})).values
+        await check_takes(job.store, documents, [KeyRange.prefix(job.place.path)])
+    except (UnimplementedError, FailedPreconditionError):
+        return False
+    return True
+
+
+async def _stands(job: ArrayCopy, options: _Options) -> bool:
+    """Return whether an array is there that is to be kept, and nothing of a job beside it, which takes no claim."""
+    if options.if_exists != "skip" or await job.scratch.store.list():
+        return False
+    return (await look(job.place, job.words)).kind == "array"
 
 
 async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
@@ -238,6 +343,8 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     if stage:
         await Stage.named(job.store, stage).clear()
     await job.scratch.begin()
+    if not job.made_of:
+        job = replace(job, made_of=await fingerprint(job.source))
     found = await look(job.place, job.words)
     if found.kind is None:
         if await job.scratch.deletes_old():
@@ -249,14 +356,16 @@ async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
     if options.if_exists == "update" and found.kind == "array":
         return await _updating(job, found.words)
     if options.if_exists != "replace":
+        _check_absent(job, found.kind)
+    return replace(job, replaces=True)
+
+
+def _check_absent(job: ArrayCopy, kind: str | None) -> None:
+    if kind is not None:
         raise AlreadyExistsError(
-            f"There is {'an' if found.kind == 'array' else 'a'} {found.kind} at {job.place.describe()} already;"
-            ' if_exists="replace" deletes it first, and "skip" keeps it'
+            f"There is {'an' if kind == 'array' else 'a'} {kind} at {job.place.describe()} already;"
+            ' if_exists="replace" puts the copy in its place, and "skip" keeps it'
         )
-    if not options.atomic:
-        await job.scratch.clear()  # of a job that is done, since the array is there
-        await job.scratch.delete_old(job.place)
-    return job
 
 
 async def _clear_behind(job: ArrayCopy) -> None:
@@ -320,23 +429,34 @@ async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes])
 
 async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:
     """Copy the arrays below a group, one after the other, and then the documents of the groups, the root's last."""
+    scratch = Scratch.of(store)
+    async with scratch.claimed(f"a copy of {without_secrets(repr(group))}") as claim:
+        report = await _copied_group(group, store, scheme, run)
+        await claim.check()
+        await scratch.clear()
+    return report
+
+
+async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:
     listed = await group._place.listed(group.path)
     for path, error in listed.damaged.items():
         raise error.within(f"{path!r} in {group!r} cannot be copied")
     words, reports, jobs = group._place.words, [], []
     collects = await _gets_consolidated(group, store)
-    for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
-        source = await group.open(path)
-        if "zarr_format" in run.options.wishes or scheme:
-            words = format_of(source, run.options.wishes, scheme)
-        below = store.at(f"{store.path}{path}/")
-        job = await execution.offload(_wanted, source, below, words, run.options, path)
+    wanted = [job async for job in _arrays_of(group, listed, store, scheme, run)]
+    if wanted and ("zarr_format" in run.options.wishes or scheme):
+        words = wanted[-1].words
+    notes = Scratch.of(store).below("done")
+    if run.options.if_exists == "raise" and not await notes.list():
+        for job in wanted:  # before anything is written
+            _check_absent(job, (await look(job.place, job.words)).kind)
+    for job in wanted:
         if not run.options.atomic:
-            reports.append(await _copy_array(job, run))
+            reports.append(await _copy_array(job, run, notes))
             continue
         prepared = await _prepared(job, run.options)
         if prepared is None:
-            reports.append(CopyReport((), 0, 0, 0, 0.0, skipped=(path,)))
+            reports.append(CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,)))
         else:
             jobs.append(prepared)
     own: dict[str, Any] = await execution.offload(group.attrs.asdict)
@@ -356,6 +476,18 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
     if collects and root_document(words) is not None:
         await consolidate(store.prefix, words)
     return combined(reports)
+
+
+async def _arrays_of(
+    group: Group, listed: Hierarchy, store: OpenKv, scheme: str, run: _Run
+) -> AsyncIterator[ArrayCopy]:
+    """Yield the copies of the arrays of a group."""
+    for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
+        source, words = await group.open(path), group._place.words
+        if "zarr_format" in run.options.wishes or scheme:
+            words = format_of(source, run.options.wishes, scheme)
+        below = store.at(f"{store.path}{path}/")
+        yield await execution.offload(_wanted, source, below, words, run.options, path)
 
 
 async def _gets_consolidated(source: Group, target: OpenKv) -> bool:

@@ -16,11 +16,11 @@ from fsstore.dataset.place import look
 from fsstore.dataset.removal import remove_tree
 from fsstore.dataset.source import store_spec
 from fsstore.errors import NotFoundError
-from fsstore.format.attributes import is_document
+from fsstore.format.attributes import BESIDE, is_document
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass
-from fsstore.job.scratch import BESIDE, Scratch
+from fsstore.job.scratch import Scratch
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write

@@ -17,11 +17,13 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, dtype_name, new_array
+from fsstore.dataset.same_place import Relation, names_differ, places_of, relation, shows
 from fsstore.dataset.source import store_spec
 from fsstore.driver.convert import Cast
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import (
     ARRAY_DIMENSIONS,
+    BESIDE,
     MARK,
     WORDS,
     NodeWords,
@@ -31,11 +33,17 @@ from fsstore.format.attributes import (
     plain_mark,
     words_of,
 )
+from fsstore.job.scratch import around
+from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.kvstore.spec.parse import with_root
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.task.claim import Claim
 from fsstore.values.dtypes import dtype
 
-__all__ = ["array_like", "attributes_of", "format_of", "meaning_of", "opened_source", "wishes_of"]
+__all__ = [
+    "array_like", "attributes_of", "check_apart", "check_shown", "format_of", "meaning_of", "opened_source", "where",
+    "wishes_of",
+]  # fmt: skip
 
 _MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 _WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
@@ -177,6 +185,59 @@ async def opened_source(source: Any, context: Context) -> TensorStore | Group:
         return await open_array(_array_place(source), read=True, context=context)
     except StoreError as error:
         return await _group_of(source, context, error)
+
+
+async def check_apart(source: TensorStore | Group, target: OpenKv, *, in_place: bool = False) -> bool:
+    """Return whether the target is the source itself, which is an error unless `in_place` says that it may be.
+
+    Raises `FailedPreconditionError` if one of them lies in the other, whatever they are called.
+    """
+    own = source.kvstore._open if isinstance(source, Group) else source._driver
+    relations = [relation(place, target) for place in await places_of(own)]
+    found = {each for each in relations if each is not None}
+    for each in found:
+        _raise_if_together(each, source, target, in_place=in_place)
+    return "is" in found
+
+
+async def check_shown(source: TensorStore, target: OpenKv, claim: Claim) -> None:
+    """Raise an error if the claim of the target is seen at the source: another server shows the same files.
+
+    Names tell nothing there.  Nothing but the claim was written yet.
+    """
+    if around(target) is not None:
+        return
+    for place in await places_of(source._driver):
+        if names_differ(place, target) and place.driver.features.waits:
+            found = await shows(place, target, f"{BESIDE}/{claim.key}", claim.holder.claim.encode())
+            if found is not None:
+                _raise_if_together(found, source, target, in_place=False)
+
+
+def where(source: TensorStore) -> str:
+    """Return where an array is, as far as that can be said."""
+    try:
+        return source.url
+    except (StoreError, UnimplementedError):
+        return f"an array of the driver {_driver_of(source)}"
+
+
+def _raise_if_together(
+    found: Relation, source: TensorStore | Group, target: OpenKv, *, in_place: bool
+) -> None:
+    """Raise an error that says how the source relates to the target."""
+    place, own = target.prefix.describe(), repr(source) if isinstance(source, Group) else where(source)
+    if found == "is" and not in_place:
+        raise FailedPreconditionError(
+            f'{place} is the source itself; `copy` with if_exists="replace", and `fsstore rechunk` with `--if-exists'
+            " replace`, write it anew beside it and put that in its place"
+        )
+    if found == "lies in":
+        raise FailedPreconditionError(
+            f"{place} holds what is read, {own}; choose a place outside of it for the copy"
+        )
+    if found == "holds":
+        raise FailedPreconditionError(f"{place} lies in what is read; choose a place outside of {own}")
 
 
 def _array_place(source: Any) -> Any:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from fsstore.chunk.regions import BoxSlabs
-from fsstore.format.attributes import DOCUMENTS
+from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.job.order import packed_keys
 from fsstore.job.scratch import is_of_job
 from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS
@@ -23,7 +23,9 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.task.pace import Pace
 from fsstore.task.runner import Task
 
-__all__ = ["Pass", "box_pass", "chunks_at", "key_pass", "keys_in_piece", "remove_chunks", "remove_strangers"]
+__all__ = [
+    "Pass", "box_pass", "chunks_at", "finished_keys", "key_pass", "keys_in_piece", "remove_chunks", "remove_strangers",
+]  # fmt: skip
 
 _LIKE_CHUNKS = re.compile(r"c|(?:c[/.])?[0-9]+(?:[/.][0-9]+)*", re.ASCII)
 """Keys of chunks in every version of zarr, and in N5."""
@@ -94,20 +96,10 @@ async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, chunks: int,
     """
     most = keys_in_piece(chunk_bytes)
 
-    async def batches() -> AsyncIterator[_Batch]:
-        waiting: _Batch = []
-        async for batch in chunks_at(place):
-            waiting += batch
-            while len(waiting) >= most:
-                yield waiting[:most]
-                waiting = waiting[most:]
-        if waiting:
-            yield waiting
-
     async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
         run: dict[int, _Batch] = {}
         length = pace.length()
-        async for batch in batches():
+        async for batch in _batches(place, most):
             if (number := _number(batch)) not in done:
                 run[number] = batch
             if len(run) >= length:
@@ -126,6 +118,28 @@ async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, chunks: int,
     return Pass(kind, -(-chunks // most), nbytes, tasks)
 
 
+async def _batches(place: KvPrefix, most: int) -> AsyncIterator[_Batch]:
+    waiting: _Batch = []
+    async for batch in chunks_at(place):
+        waiting += batch
+        while len(waiting) >= most:
+            yield waiting[:most]
+            waiting = waiting[most:]
+    if waiting:
+        yield waiting
+
+
+async def finished_keys(
+    place: KvPrefix, chunk_bytes: int, done: set[int], all_stored: Callable[[list[str]], bool]
+) -> set[int]:
+    """Return those of finished pieces of a pass over keys of which all keys are stored at the target."""
+    return {
+        number
+        async for batch in _batches(place, keys_in_piece(chunk_bytes))
+        if (number := _number(batch)) in done and all_stored([key for key, _ in batch])
+    }
+
+
 def _number(batch: _Batch) -> int:
     text = "\0".join(f"{key}\1{size}" for key, size in batch).encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=7).digest())
@@ -141,12 +155,17 @@ def _task(kind: str, run: dict[int, _Batch]) -> Task:
 async def remove_chunks(place: KvPrefix) -> None:
     """Delete what a killed copy left at a place in whatever format: keys like those of chunks, and documents.
 
-    The place need not be a directory of its own, and other files in it are not ours to delete.
+    The place need not be a directory of its own: other files in it are not ours to delete, nor arrays below it.
     """
     await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
-    folders = {""}
+    folders, below = {""}, tuple([
+        key.rpartition("/")[0] + "/"
+        async for batch in place.documents()
+        for key in batch.names
+        if "/" in key and is_document(key)
+    ])  # fmt: skip
     async for batch in chunks_at(place):
-        keys = [key for key, _ in batch if _LIKE_CHUNKS.fullmatch(key)]
+        keys = [key for key, _ in batch if _LIKE_CHUNKS.fullmatch(key) and not key.startswith(below)]
         await place.write_many([Write(key, None) for key in keys])
         folders |= {key[: key.rfind("/") + 1] for key in keys}
     sweeper = able(place.driver, SweepsUnfinished)

@@ -7,32 +7,38 @@ virtual dataset it stands in the store around it: each note would be a version o
 from __future__ import annotations
 
 import hashlib
+import os
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
+from pathlib import Path
 
-from fsstore.dataset.removal import remove_directory
-from fsstore.format.attributes import DOCUMENTS, is_document
+from fsstore.dataset.removal import remove_directory, remove_tree
+from fsstore.errors import DataLossError
+from fsstore.format.attributes import BESIDE, DOCUMENTS, is_document
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.task.claim import Claim, claimed
 
-__all__ = ["APPEND", "BESIDE", "Scratch", "around", "is_of_job"]
+__all__ = ["APPEND", "MARK", "WHOLE", "Scratch", "around", "beside", "is_of_job"]
 
-BESIDE = ".fsstore-job"
-"""The name of the directory."""
 APPEND = "append"
 """The beginning of keys that tell of appends, which other jobs leave alone."""
+MARK = "fsstore-job"
+"""The key among the chunks of a copy, until it is done, whose value the journal has too."""
 _ABOVE = "fsstore-job"
 _CLAIM = "claim"
+WHOLE = "replacement-is-whole"
+"""The key of a note that the old array is being removed, since the new one is whole."""
+_EXCHANGED = "exchanged"
 _OLD = "~old"
 _OVER = "~over"  # behind all others
 
 
 def is_of_job(key: str) -> bool:
     """Whether a key below an array is a document, or belongs to a job: everything else is a chunk."""
-    return is_document(key) or key.startswith(f"{BESIDE}/")
+    return key == MARK or is_document(key) or key.startswith(f"{BESIDE}/")
 
 
 def around(store: OpenKv) -> OpenKv | None:
@@ -44,6 +50,13 @@ def around(store: OpenKv) -> OpenKv | None:
     if store.spec.kind.id in ("reference", "mosaic") and store.base.path.rstrip("/"):
         return store.base.at("".join(store.base.path.rstrip("/").rpartition("/")[:2]))
     return None
+
+
+def beside(store: OpenKv, place: Path, name: str) -> OpenKv:
+    """Return the directory of a job beside a local directory."""
+    if not name.startswith(f"{BESIDE}-") or "/" in name:
+        raise DataLossError(f"A note of a job at {place} names {name!r}, which is no directory of a job")
+    return store.at(f"{Path(os.path.realpath(place)).parent}/{name}/")
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +113,38 @@ class Scratch:
         Chunks without their documents are no array, and would belong to the next one that is made there.
         """
         await self.note_deletion()
-        await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
-        await place.delete_range(KeyRange("", f"{BESIDE}/"))
-        await place.delete_range(KeyRange(KeyRange.prefix(f"{BESIDE}/").exclusive_max))
+        await self.delete_around(place)
         await self.clear()
         await self.store.delete_range(KeyRange.prefix(APPEND))
+
+    async def delete_around(self, place: KvPrefix) -> None:
+        """Delete everything at the target but this directory, documents first."""
+        await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
+        for keys in self.around(""):
+            await place.delete_range(keys)
+
+    @staticmethod
+    def around(path: str) -> list[KeyRange]:
+        """Return the keys below a path that are not of this directory."""
+        own = KeyRange.prefix(f"{path}{BESIDE}/")
+        whole = KeyRange.prefix(path)
+        return [
+            KeyRange(whole.inclusive_min, own.inclusive_min), KeyRange(own.exclusive_max, whole.exclusive_max),
+        ]  # fmt: skip
+
+    async def replaces(self) -> bool:
+        """Whether a run was killed while it put a whole new array in the place of the old one."""
+        return (await self.store.read(WHOLE)).state == "value"
+
+    @staticmethod
+    def replaced(key: str) -> str | None:
+        """Return the path of the array at which a key is the note of that; None for all other keys."""
+        note = f"{BESIDE}/{WHOLE}"
+        return key.removesuffix(note) if key == note or key.endswith(f"/{note}") else None
+
+    async def note_exchange(self, name: str) -> None:
+        """Note, in a new directory, what the old one beside it is called once both were exchanged."""
+        await self.store.write(_EXCHANGED, name)
 
     async def deletes_old(self) -> bool:
         """Whether a run was killed while it deleted what stood at the target."""
@@ -115,6 +155,11 @@ class Scratch:
 
         The rest of its journal would say that tasks are finished whose data may be gone since.
         """
+        answer = await self.store.read(_EXCHANGED)
+        if answer.state == "value":
+            old = beside(self.opened, Path(self.opened.path).parent, bytes(answer.value).decode())
+            await remove_tree(old.prefix)
+            await self.store.write(_EXCHANGED, None)
         if await self.ended() is not None:
             await self.clear()
 

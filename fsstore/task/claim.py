@@ -106,14 +106,14 @@ class Claim:
 
     def __init__(self, store: KvStore, key: str, holder: _Holder) -> None:
         self.holder = holder
-        self._store, self._key = store, key
+        self._store, self.key = store, key
         self._generation = UNKNOWN
         self._ended = asyncio.Event()
         self._beating: asyncio.Future[None] | None = None
 
     @property
     def _place(self) -> str:
-        return self._store.prefix.describe(self._key)
+        return self._store.prefix.describe(self.key)
 
     async def check(self) -> None:
         """Raise `AbortedError` if another job has taken the claim, as it may while this process was stopped."""
@@ -125,6 +125,10 @@ class Claim:
                 f" longer than {LEASE_S:.0f} s; nothing more is written, so call it again when nobody else is at it"
             )
         self._generation = generation
+
+    async def also_at(self, store: KvStore) -> None:
+        """Write the claim in a directory, too, that is about to take the place of the one that it stands in."""
+        await store.write(self.key, self.holder.to_bytes())
 
     async def take(self) -> None:
         """Write the claim, over that of a job that is over if there is one, and keep it fresh."""
@@ -168,7 +172,7 @@ class Claim:
                 return
             features = self._store.prefix.driver.features
             guarded = features.conditional_write and features.conditional_delete
-            await self._store.write(self._key, None, if_equal=generation if guarded else None)
+            await self._store.write(self.key, None, if_equal=generation if guarded else None)
             keeping = able(self._store.prefix.driver, KeepsDirectories)
             if keeping is not None and self._store.path:
                 await keeping.remove_directory(self._store.path)
@@ -182,7 +186,7 @@ class Claim:
             condition = UNKNOWN
         with suppress(OutcomeUnknownError):
             stamp = await _whole(
-                self._store.write(self._key, self.holder.to_bytes(), if_equal=condition or None)
+                self._store.write(self.key, self.holder.to_bytes(), if_equal=condition or None)
             )
             if condition == UNKNOWN:
                 found, generation = await self._read()
@@ -194,7 +198,7 @@ class Claim:
         return False
 
     async def _read(self) -> tuple[_Holder | None, bytes]:
-        answer = await self._store.read(self._key)
+        answer = await self._store.read(self.key)
         if answer.state != "value":
             return None, NO_VALUE
         return _Holder.parsed(bytes(answer.value)), answer.stamp.generation

@@ -1,0 +1,209 @@
+"""Whether two places are the same, or one lies in the other, whatever they are called.
+
+A place is known by what its keys lie in, from the root outwards: a file of this machine by device and inode, so that
+links, mounts, case and protocols do not matter; a bucket, a host or a memory by its name; an archive, a database or a
+set by what it lies in.  Of a source that is made of others, as views and reference sets are, each of them counts.
+
+Another server may show the same files under a name that says nothing of it.  There a key of the target is looked for
+at the source (`shows`): a claim that was just written is at no other place.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from fsstore.combine.mosaic_driver import MosaicDriver
+from fsstore.driver.contract import ArrayDriver
+from fsstore.errors import PermissionDeniedError, StoreError
+from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, StandsOver
+from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.memory import MemoryDriver
+from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
+from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.reference.driver import ReferenceDriver
+
+__all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "shows"]
+
+Relation: TypeAlias = Literal["is", "lies in", "holds"]
+"""Of the first place to the second."""
+
+_CACHED = re.compile(r"^(?:[a-z]+cache::)+")
+_AMAZON = re.compile(r"(?:(?P<bucket>[a-z0-9.-]+)\.)?s3[a-z0-9.-]*\.amazonaws\.com/")
+_ALIASES = {"local": "file", "s3a": "s3", "gcs": "gs", "az": "abfs", "abfss": "abfs", "https": "http"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    """Where keys lie: at a path in something, which is named by its kind and what tells it from others of that."""
+
+    what: tuple[str, Any]
+    path: str
+
+
+async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
+    """Return an array, and all those below it of which it shows something."""
+    found, waiting = [], [driver]
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        if each.base is not None:
+            waiting.append(each.base.driver)
+        for layer in each.layers:
+            opened = await layer.opened("read", transaction=each.transaction, writable=False)
+            waiting.append(opened.driver)
+    return found
+
+
+async def places_of(source: ArrayDriver | OpenKv) -> list[OpenKv | KvPrefix]:
+    """Return the places from which values come: of an array, those of its layers; of references, their targets."""
+    below = [source] if isinstance(source, OpenKv) else [leaf.kvstore for leaf in await leaves_of(source)]
+    opened = [each for each in below if each is not None]
+    referred = [place for each in opened for place in await _referred(each.within(None).prefix)]
+    return [*opened, *referred]
+
+
+async def _referred(place: KvPrefix) -> list[KvPrefix]:
+    """Return the directories of the files to which a reference set or a dataset refers below a path."""
+    driver = place.driver.references if isinstance(place.driver, MosaicDriver) else place.driver
+    if not isinstance(driver, ReferenceDriver):
+        return []
+    urls: set[str] = set()
+    async for _, rows in driver.overlay.scan(
+        KeyRange.prefix(place.path) if driver is place.driver else KeyRange()
+    ):
+        used = np.unique(rows.rows.url[rows.rows.url >= 0])
+        urls |= {rows.urls[number] for number in used.tolist()}
+    targets, roots = driver.fetcher.targets, set()
+    for url in urls:
+        try:
+            at = targets.locate(url)
+        except PermissionDeniedError:  # it is never read either
+            continue
+        roots.add((at.root, at.key.rpartition("/")[0]))
+    return [(await targets.root(root)).join(f"{directory}/") for root, directory in roots]
+
+
+def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | None:
+    """Return whether a place is another one, lies in it, or holds it; None if nothing of it, as far as names tell.
+
+    A file or directory is not told to hold what lies in another archive or database in it, which takes no harm.
+    """
+    ones, others = _steps(place), _steps(other)
+    found: Relation | None = None
+    for one, two in zip(ones, others, strict=False):
+        if one.what != two.what:
+            return None
+        found = _local(one.path, two.path) if one.what == ("file", None) else _by_name(one.path, two.path)
+        if found != "is":
+            break
+    else:
+        if len(ones) != len(others):
+            found = "lies in" if len(ones) > len(others) else "holds"
+    if len(ones) > len(others) and found == "holds":
+        return None
+    return None if len(ones) < len(others) and found == "lies in" else found
+
+
+def _steps(place: OpenKv | KvPrefix) -> list[_Step]:
+    """Return where a place lies, from the root outwards."""
+    if isinstance(place, OpenKv):
+        plain = place.within(None)
+        if plain.base is not None:
+            return [*_steps(plain.base), _Step((plain.driver.id, None), plain.path)]
+        place = plain.prefix
+    driver, path = place
+    if isinstance(driver, StandsOver):
+        return [*_steps(driver.base), _Step((driver.id, None), path)]
+    return [_root(driver, path)]
+
+
+def _root(driver: KvDriver, path: str) -> _Step:
+    if driver.id == "file":
+        return _Step(("file", None), path)
+    if isinstance(driver, MemoryDriver):
+        return _Step(("memory", id(driver.storage)), path)
+    if isinstance(driver, MappingDriver):
+        return _Step(("mapping", id(driver.mapping)), path)
+    if isinstance(driver, ZarrStoreDriver):
+        is_local = type(driver.store).__name__ == "LocalStore"
+        return (
+            _Step(("file", None), f"{driver.store.root}/{path}")
+            if is_local
+            else _Step(("zarr", id(driver.store)), path)
+        )
+    if not isinstance(driver, EngineDriver):
+        return _Step((driver.id, id(driver)), path)
+    url = _CACHED.sub("", str(reveal(driver.spec().get("url")) or driver.shown))
+    scheme, _, rest = url.partition("://")
+    rest = f"{rest.rstrip('/')}/{path.lstrip('/')}"
+    scheme = _ALIASES.get(scheme, scheme)
+    amazon = _AMAZON.match(rest) if scheme == "http" else None
+    if amazon is not None:
+        bucket = f"{amazon['bucket']}/" if amazon["bucket"] else ""
+        return _Step(("s3", None), bucket + rest[amazon.end() :])
+    return _Step(("file", None), f"/{rest.lstrip('/')}") if scheme == "file" else _Step((scheme, None), rest)
+
+
+def _by_name(one: str, two: str) -> Relation | None:
+    a, b = (f"{path.strip('/')}/".lstrip("/") for path in (one, two))
+    if a == b:
+        return "is"
+    return "lies in" if a.startswith(b) else "holds" if b.startswith(a) else None
+
+
+def _local(one: str, two: str) -> Relation | None:
+    """Compare by what the system says of directories; those that are not there by name."""
+    (a, above), (b, beyond) = _ancestors(one), _ancestors(two)
+    if a is None and b is None:
+        return _by_name(os.path.realpath(one), os.path.realpath(two))
+    if a == b:
+        return "is"
+    return "lies in" if b is not None and b in above else "holds" if a is not None and a in beyond else None
+
+
+def _ancestors(path: str) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
+    """Return the device and inode of a path, if it exists, and those of all directories that it lies in."""
+    real = Path(os.path.realpath(path))
+    own, *above = map(_inode, (real, *real.parents))
+    return own, {each for each in above if each is not None}
+
+
+def _inode(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def names_differ(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> bool:
+    """Return whether two places have roots of different kinds, so that their names cannot be compared."""
+    return _steps(place)[0].what[0] != _steps(other)[0].what[0]
+
+
+async def shows(place: OpenKv | KvPrefix, other: OpenKv, key: str, value: bytes) -> Relation | None:
+    """Return how a place relates to another at which a key holds, among others, a value that is nowhere else.
+
+    It is looked for at the first place, above it, and below it by the last names of the path of the other.
+    """
+    driver, path = place.within(None).prefix if isinstance(place, OpenKv) else place
+    parts, names = path.strip("/").split("/"), other.path.strip("/").split("/")
+    slash = "/" if path.startswith("/") else ""
+    above = ["".join(f"{part}/" for part in parts[:depth]) for depth in range(len(parts))]
+    below = ["".join(f"{name}/" for name in names[depth:]) for depth in range(len(names))]
+    own = as_directory(path)
+    asked = [own, *(slash + each for each in above), *(own + each for each in below if each != "/")]
+    try:
+        answers = await driver.read_many([Read(each + key) for each in asked])
+    except StoreError:  # it shows nothing of the kind
+        return None
+    found = [number for number, answer in enumerate(answers) if value in bytes(answer.value)]
+    return None if not found else "is" if found[0] == 0 else "lies in" if found[0] <= len(above) else "holds"
