@@ -2,7 +2,7 @@
 
 A place is known by what its keys lie in, from the root outwards: a file of this machine by device and inode, so that
 links, mounts, case and protocols do not matter; a bucket, a host or a memory by its name; an archive, a database or a
-set by what it lies in.  Of a source that is made of others, as views and reference sets are, each of them counts.
+set by what it lies in.  A source that is made of others, as views and reference sets are, is in all their places.
 
 Another server may show the same files under a name that says nothing of it.  There a key of the target is looked for
 at the source (`shows`): a claim that was just written is at no other place.
@@ -33,7 +33,7 @@ from fsstore.reference.driver import ReferenceDriver
 __all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "shows"]
 
 Relation: TypeAlias = Literal["is", "lies in", "holds"]
-"""Of the first place to the second."""
+"""How the first place stands to the second."""
 
 _CACHED = re.compile(r"^(?:[a-z]+cache::)+")
 _AMAZON = re.compile(r"(?:(?P<bucket>[a-z0-9.-]+)\.)?s3[a-z0-9.-]*\.amazonaws\.com/")
@@ -41,7 +41,7 @@ _ALIASES = {"local": "file", "s3a": "s3", "gcs": "gs", "az": "abfs", "abfss": "a
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class _Stratum:
     """Where keys lie: at a path in something, which is named by its kind and what tells it from others of that."""
 
     what: tuple[str, Any]
@@ -112,35 +112,35 @@ def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | N
     return None if len(ones) < len(others) and found == "lies in" else found
 
 
-def _steps(place: OpenKv | KvPrefix) -> list[_Step]:
+def _steps(place: OpenKv | KvPrefix) -> list[_Stratum]:
     """Return where a place lies, from the root outwards."""
     if isinstance(place, OpenKv):
         plain = place.within(None)
         if plain.base is not None:
-            return [*_steps(plain.base), _Step((plain.driver.id, None), plain.path)]
+            return [*_steps(plain.base), _Stratum((plain.driver.id, None), plain.path)]
         place = plain.prefix
     driver, path = place
     if isinstance(driver, StandsOver):
-        return [*_steps(driver.base), _Step((driver.id, None), path)]
+        return [*_steps(driver.base), _Stratum((driver.id, None), path)]
     return [_root(driver, path)]
 
 
-def _root(driver: KvDriver, path: str) -> _Step:
+def _root(driver: KvDriver, path: str) -> _Stratum:
     if driver.id == "file":
-        return _Step(("file", None), path)
+        return _Stratum(("file", None), path)
     if isinstance(driver, MemoryDriver):
-        return _Step(("memory", id(driver.storage)), path)
+        return _Stratum(("memory", id(driver.storage)), path)
     if isinstance(driver, MappingDriver):
-        return _Step(("mapping", id(driver.mapping)), path)
+        return _Stratum(("mapping", id(driver.mapping)), path)
     if isinstance(driver, ZarrStoreDriver):
         is_local = type(driver.store).__name__ == "LocalStore"
         return (
-            _Step(("file", None), f"{driver.store.root}/{path}")
+            _Stratum(("file", None), f"{driver.store.root}/{path}")
             if is_local
-            else _Step(("zarr", id(driver.store)), path)
+            else _Stratum(("zarr", id(driver.store)), path)
         )
     if not isinstance(driver, EngineDriver):
-        return _Step((driver.id, id(driver)), path)
+        return _Stratum((driver.id, id(driver)), path)
     url = _CACHED.sub("", str(reveal(driver.spec().get("url")) or driver.shown))
     scheme, _, rest = url.partition("://")
     rest = f"{rest.rstrip('/')}/{path.lstrip('/')}"
@@ -148,8 +148,12 @@ def _root(driver: KvDriver, path: str) -> _Step:
     amazon = _AMAZON.match(rest) if scheme == "http" else None
     if amazon is not None:
         bucket = f"{amazon['bucket']}/" if amazon["bucket"] else ""
-        return _Step(("s3", None), bucket + rest[amazon.end() :])
-    return _Step(("file", None), f"/{rest.lstrip('/')}") if scheme == "file" else _Step((scheme, None), rest)
+        return _Stratum(("s3", None), bucket + rest[amazon.end() :])
+    return (
+        _Stratum(("file", None), f"/{rest.lstrip('/')}")
+        if scheme == "file"
+        else _Stratum((scheme, None), rest)
+    )
 
 
 def _by_name(one: str, two: str) -> Relation | None:

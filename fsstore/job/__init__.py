@@ -3,16 +3,31 @@
 A plan is arithmetic on boxes and reads nothing; a task is a word and a number, and doing it twice does no harm; a
 journal beside the target says which are finished.
 
+The contract of a copy, whichever stores it is between:
+
+* The source and the target are told apart before anything is written: a target that is the source, lies in it or holds
+  it, under whatever name, is an error.  Only a replacement may be of the source itself.
+* One job owns a target: it holds a claim there, and a second one gets an error that names the first.  The claim of a
+  process that is gone is taken over.
+* An array appears whole, with the write of its metadata.  The arrays of a group appear one after the other, and the
+  documents of the groups last.
+* A replacement is a switch: what was there can be read until the new array is whole and, with `verify`, checked.
+* The same call goes on after a kill or an error, from what is there: the journal counts beside the target that it was
+  written for, for the same values of the source, and for chunks that exist.  Otherwise the copy begins anew.
+* A source that is written meanwhile is an error, where its store tells.
+
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `check_box`: checking a box of an array: whether it can be read, and whether it says what another array does
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
 * `delete`: deleting arrays and hierarchies, many keys at once, with progress
+* `earlier`: what a job believes of an earlier run: the fingerprint of its source, its mark, and chunks that exist
 * `ends`: the two ends of a job: what it is given by place or open, and the array that a copy makes
 * `grow`: appending along a dimension, data first and metadata last
 * `order`: what a job is to its workers: opened stores and the boxes of its plan, sent to each worker once
 * `passes`: the passes of a copy: tasks that may be done in any order, made one by one as workers ask for them
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic
 * `pyramid`: making the lower resolutions of an array, with the metadata by which viewers find them
+* `replacing`: putting a new array in the place of an old one, in one step where the store has one
 * `report`: what finished jobs say of themselves: copies, and checks, which are false if anything is wrong
 * `scratch`: where a job keeps what is its own until it is done: its journal, what it spills, databases of its workers
 * `staging`: copies that appear at once: in databases, and in stores that are written as one, as ZIP archives are

@@ -233,7 +233,7 @@ class ArrayCopy:
     async def _begin(self, name: str) -> None:
         """See that nothing is at the target but what an earlier run of this job has written, or begin anew.
 
-        Of an array that is there nobody can tell who has written its chunks, so an update always begins anew.
+        Nobody can tell who has written the chunks of an array that is there, so an update always begins anew.
         """
         notes = self.scratch.below(name)
         if self.stage is not None:

@@ -15,8 +15,8 @@ from fsstore.dataset.consolidated import consolidate, consolidated, is_consolida
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.source import store_spec
-from fsstore.driver.convert import Casting, checked_casting
 from fsstore.discover.hierarchy import Hierarchy
+from fsstore.driver.convert import Casting, checked_casting
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -41,7 +41,7 @@ from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.replacing import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.report import CopyReport, combined
 from fsstore.job.scratch import MARK, Scratch
-from fsstore.job.staging import Stage, check_takes, made_apart, only_takes, packs
+from fsstore.job.staging import Stage, check_is_taking, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
@@ -259,7 +259,7 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
 async def _copy_array(job: ArrayCopy, run: _Run, notes: KvStore | None = None) -> CopyReport:
     """Copy an array under the claim of its target; `notes` say of the arrays of a group which are done."""
     if run.options.atomic:
-        await check_takes(job.store, {}, [])
+        check_is_taking(job.store)
     if await _stands(job, run.options):
         return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
     async with job.scratch.claimed(f"a copy of {without_secrets(where(job.source))}") as claim:
@@ -270,10 +270,10 @@ async def _copy_array(job: ArrayCopy, run: _Run, notes: KvStore | None = None) -
         prepared = await _prepared(job, run.options)
         if prepared is None:
             return CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,))
+        if prepared.replaces and not run.options.atomic:
+            return await _replace(prepared, run, claim)
         if run.options.atomic or (prepared.existing is None and only_takes(prepared.store)):
             return await _commit([prepared], {}, run)
-        if prepared.replaces:
-            return await _replace(prepared, run, claim)
         report = await prepared.run(run.executor, run.progress)
         await claim.check()
         if notes is not None and prepared.existing is None:
@@ -307,7 +307,10 @@ async def _is_done(job: ArrayCopy, notes: KvStore) -> bool:
 
 async def _replace(job: ArrayCopy, run: _Run, claim: Claim) -> CopyReport:
     """Make the new array, check it, and put it in the place of the old one."""
-    if await _is_taken_at_once(job):
+    is_taken = await _is_taken_at_once(job)
+    if is_taken or only_takes(job.store):
+        if not is_taken:  # no reader of such a set sees other metadata change in one step
+            await job.scratch.delete_old(job.place)
         return await _commit([job], {}, run)
     apart, is_made = await made_elsewhere(job)
     report = CopyReport((job.path,), 0, 0, 0, 0.0)
@@ -446,10 +449,7 @@ async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> 
     wanted = [job async for job in _arrays_of(group, listed, store, scheme, run)]
     if wanted and ("zarr_format" in run.options.wishes or scheme):
         words = wanted[-1].words
-    notes = Scratch.of(store).below("done")
-    if run.options.if_exists == "raise" and not await notes.list():
-        for job in wanted:  # before anything is written
-            _check_absent(job, (await look(job.place, job.words)).kind)
+    notes = await _notes_of(store, wanted, run)
     for job in wanted:
         if not run.options.atomic:
             reports.append(await _copy_array(job, run, notes))
@@ -476,6 +476,15 @@ async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> 
     if collects and root_document(words) is not None:
         await consolidate(store.prefix, words)
     return combined(reports)
+
+
+async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: _Run) -> KvStore:
+    """Return the notes of the arrays that are done; without any, nothing may be in the way of those that are wanted."""
+    notes = Scratch.of(store).below("done")
+    if run.options.if_exists == "raise" and not await notes.list():
+        for job in wanted:
+            _check_absent(job, (await look(job.place, job.words)).kind)
+    return notes
 
 
 async def _arrays_of(

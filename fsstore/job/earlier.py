@@ -1,4 +1,4 @@
-"""What a job believes of an earlier run: only what is there, beside the very target it was made for.
+"""A job believes of an earlier run only what is there, beside the very target it was made for.
 
 * A fingerprint of the source is a part of the job's name: the keys of its chunks, their sizes, and their generations
   where asking for them costs no request.  A source that was written meanwhile makes another job, which begins anew.
@@ -17,9 +17,8 @@ from uuid import uuid4
 import numpy as np
 
 from fsstore.arrays.store import TensorStore
-from fsstore.chunk.plan.model import ChunkModel
-from fsstore.chunk.plan.regions import Region
-from fsstore.chunk.plan.slabs import BoxSlabs
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.regions import BoxSlabs, Region
 from fsstore.dataset.same_place import leaves_of
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver

@@ -29,7 +29,7 @@ from fsstore.dataset.multiscale import (
 from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
-from fsstore.job.ends import array_like
+from fsstore.job.ends import array_like, check_apart
 from fsstore.job.report import CopyReport, combined
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
@@ -111,6 +111,8 @@ def build_pyramid(
 
 async def _made(group: Group, array: TensorStore, wanted: _Levels, options: Mapping[str, Any]) -> CopyReport:
     """Copy views of lower resolution, each of the level before."""
+    for number in range(1, len(wanted.factors) + 1):
+        await check_apart(array, (group.kvstore / f"{number}/")._open)
     reports, above = [], array
     for number, factors in enumerate(wanted.factors, 1):
         view = downsample(above, factors, wanted.method)

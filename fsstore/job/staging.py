@@ -40,7 +40,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.ocdbt.sink import DATA_NAME, NodeLayout
 from fsstore.runtime import execution
 
-__all__ = ["Stage", "check_takes", "made_apart", "only_takes", "packs"]
+__all__ = ["Stage", "check_is_taking", "check_takes", "made_apart", "only_takes", "packs"]
 
 _STAGED = "fsstore-data"
 _MANIFEST = b"manifest.ocdbt"
@@ -135,6 +135,11 @@ class Stage:
 
 async def check_takes(store: OpenKv, documents: Mapping[str, bytes], deleted: Sequence[KeyRange]) -> None:
     """Raise if a store cannot take arrays with these documents in one step, before anything is written for it."""
+    await check_is_taking(store).check_taking(documents, deleted)
+
+
+def check_is_taking(store: OpenKv) -> TakesAllAtOnce:
+    """Return what takes arrays in one step; raises if the store has no such thing."""
     taking = able(store.driver, TakesAllAtOnce)
     if taking is None or taking.takes_stores is None or around(store) is None:
         raise UnimplementedError(
@@ -142,7 +147,7 @@ async def check_takes(store: OpenKv, documents: Mapping[str, bytes], deleted: Se
             " (`|ocdbt:`), a reference set (`|reference:`) or a virtual dataset (`|mosaic:`), or without"
             " atomic=True, which writes the metadata of new arrays last"
         )
-    await taking.check_taking(documents, deleted)
+    return taking
 
 
 def only_takes(store: OpenKv) -> bool:

@@ -142,7 +142,7 @@ def test_what_is_there_is_kept(tmp_path):
     """An array at the target is an error, kept, or replaced, as the caller says."""
     array = source(tmp_path / "a")
     ts.copy(array[:5], tmp_path / "b").result()
-    with pytest.raises(ts.errors.AlreadyExistsError, match='if_exists="replace" deletes it first'):
+    with pytest.raises(ts.errors.AlreadyExistsError, match='if_exists="replace" puts the copy in its place'):
         ts.copy(array, tmp_path / "b").result()
     assert ts.copy(array, tmp_path / "b", if_exists="skip").result().skipped == ("",)
     assert ts.open(f"file://{tmp_path}/b/").result().shape == (5, 60, 35)
