@@ -61,9 +61,8 @@ if TYPE_CHECKING:
     from fsstore.runtime.promise import Promise
     from fsstore.schema.chunk_layout import ChunkLayout
     from fsstore.schema.codec_spec import CodecSpec
-    from fsstore.schema.open_mode import OpenMode
+    from fsstore.schema.open_mode import OpenMode, RecheckCacheOption
     from fsstore.schema.schema import Schema
-    from fsstore.schema.staleness import RecheckCacheOption
     from fsstore.values.dtype_names import *
     from fsstore.values.dtypes import DTypeLike, dtype
     from fsstore.values.units import Unit
@@ -99,12 +98,11 @@ _HOMES = {
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
     "observe.trace": "Trace trace",
     "ocdbt": "ocdbt",
-    "schema.open_mode": "OpenMode",
+    "schema.open_mode": "OpenMode RecheckCacheOption",
     "arrays.opening": "open",
     "runtime.promise": "Promise",
     "references": "references",
     "schema.schema": "Schema",
-    "schema.staleness": "RecheckCacheOption",
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore",
     "values.units": "Unit",

@@ -16,8 +16,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.driver.contract import Layer, OpenArray, Opening
 from fsstore.errors import StoreError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
-from fsstore.index.domain import checked_vector
-from fsstore.index.transform import identity
+from fsstore.index.transform import checked_vector, identity
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced

@@ -16,10 +16,8 @@ from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.close_word import meant
-from fsstore.schema.familiar import in_our_words
-from fsstore.schema.open_mode import OpenMode, mode_from_options
-from fsstore.schema.schema import CONSTRAINTS, Schema
-from fsstore.schema.staleness import MEMBERS, differs, recheck_argument
+from fsstore.schema.open_mode import MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
+from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import quote
 

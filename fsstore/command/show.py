@@ -435,7 +435,7 @@ async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
     """Return the steps to what stands at a place, and why there is no array and no group; empty if there is one."""
     from fsstore.dataset.place import look
     from fsstore.dataset.source import store_spec
-    from fsstore.discover.absence import no_array
+    from fsstore.discover.probe import no_array
     from fsstore.driver.auto import enter
     from fsstore.kvstore.spec.opening import OpenKv, open_kv
 

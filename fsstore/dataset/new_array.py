@@ -16,7 +16,7 @@ import numpy as np
 from fsstore.errors import StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, NodeWords
 from fsstore.format.zarr3_document import octet_type
-from fsstore.schema.familiar import LEVELS
+from fsstore.schema.schema import LEVELS
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import show
 

@@ -19,7 +19,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.constraint import merge_domains
 from fsstore.schema.fill import elements_json, elements_of
 from fsstore.schema.layout_value import GRIDS, LayoutValue
 from fsstore.schema.schema import Schema

@@ -15,9 +15,8 @@ from typing import Any
 
 from fsstore.context.context import Context, parse_resource
 from fsstore.context.resource_kinds import KINDS
-from fsstore.discover.absence import no_array
 from fsstore.discover.hierarchy import arrays_below
-from fsstore.discover.probe import FoundFormat, find
+from fsstore.discover.probe import FoundFormat, find, no_array
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
 from fsstore.driver.plain_kind import PlainKind
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
@@ -25,9 +24,8 @@ from fsstore.kvstore.contract.driver import now
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, keeps_to_base, open_adapter
 from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.runtime import execution
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.staleness import MEMBERS as RECHECK
-from fsstore.schema.staleness import recheck
+from fsstore.schema.open_mode import MEMBERS as RECHECK
+from fsstore.schema.open_mode import OpenMode, recheck
 from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Fields, loads, quote

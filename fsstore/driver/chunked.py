@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.write.request import finish
-from fsstore.discover.absence import instead_of_metadata
+from fsstore.discover.probe import instead_of_metadata
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.collected import renew_collected

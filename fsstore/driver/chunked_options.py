@@ -9,8 +9,8 @@ from typing import Any
 
 from fsstore.context.context import ContextResource
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.schema.staleness import MEMBERS as RECHECK
-from fsstore.schema.staleness import differs, fresh_after, recheck
+from fsstore.schema.open_mode import MEMBERS as RECHECK
+from fsstore.schema.open_mode import differs, fresh_after, recheck
 from fsstore.values.json_value import Fields, Json, boolean
 
 __all__ = ["ChunkedOptions"]

@@ -22,7 +22,7 @@ from fsstore.kvstore.contract.driver import ReadResult
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.schema.layout_grid import integers
+from fsstore.schema.layout_value import integers
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype

@@ -28,7 +28,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.fan_out import run_bounded
 from fsstore.runtime.future import Future
-from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.constraint import merge_domains
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, array_of, integer, one_of
 

@@ -30,8 +30,8 @@ from fsstore.errors import (
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
+from fsstore.schema.open_mode import recheck
 from fsstore.schema.schema import Schema
-from fsstore.schema.staleness import recheck
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, boolean, integer
 

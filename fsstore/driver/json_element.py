@@ -37,8 +37,8 @@ from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.open_mode import fresh_after, recheck
 from fsstore.schema.schema import Schema
-from fsstore.schema.staleness import fresh_after, recheck
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, dumps, loads, string
 from fsstore.values.url import decode_path, encode_path

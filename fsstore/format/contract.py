@@ -23,8 +23,7 @@ from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedErr
 from fsstore.index import IndexDomain
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.constraint import braced
-from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.constraint import braced, merge_domains
 from fsstore.schema.layout_value import LayoutValue
 from fsstore.schema.schema import Schema, says_nothing
 from fsstore.values.dtypes import dtype, dtype_of

@@ -36,9 +36,8 @@ from fsstore.kvstore.transaction.transactional import TransactionalDriver
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
 from fsstore.schema.codec_spec import CodecSpec
-from fsstore.schema.domain_merge import merge_domains
-from fsstore.schema.layout_grid import GridValue
-from fsstore.schema.layout_value import LayoutValue
+from fsstore.schema.constraint import merge_domains
+from fsstore.schema.layout_value import GridValue, LayoutValue
 from fsstore.schema.schema import Schema, schema_of
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, Parser, quote, show

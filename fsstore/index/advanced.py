@@ -18,9 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsstore.errors import StoreError
-from fsstore.index.basic import Affine, Row, check_indices, sliced, through
+from fsstore.index.basic import Affine, NumpyIndex, Row, Term, check_indices, sliced, through
 from fsstore.index.compose import compose_within, effective, settled
 from fsstore.index.interval import Bounds
+from fsstore.index.operation import DimSpecs, resolve, resolve_new, resolve_only_new
 from fsstore.index.output_map import (
     ARRAY,
     CONSTANT,
@@ -29,8 +30,6 @@ from fsstore.index.output_map import (
     array_map,
     without_repeats,
 )
-from fsstore.index.selection import DimSpecs, resolve, resolve_new, resolve_only_new
-from fsstore.index.term import NumpyIndex, Term
 from fsstore.index.value import DomainValue, TransformValue, check_rank, identity_maps
 
 __all__ = ["index_advanced"]

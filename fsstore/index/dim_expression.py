@@ -15,8 +15,8 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, U
 from fsstore.errors import InvalidIndexError, StoreError
 from fsstore.index import operation
 from fsstore.index.advanced import index_advanced
-from fsstore.index.selection import DimSpecs, resolve
-from fsstore.index.term import NumpyIndex, parse_index
+from fsstore.index.basic import NumpyIndex, parse_index
+from fsstore.index.operation import DimSpecs, resolve
 from fsstore.index.value import TransformValue
 from fsstore.values.argument import literal
 

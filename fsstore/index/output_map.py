@@ -19,8 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fsstore.errors import InvalidIndexError
-from fsstore.index.dim import Dim
-from fsstore.index.interval import INF, Bounds, interval_text
+from fsstore.index.interval import INF, Bounds, Dim, interval_text
 
 __all__ = [
     "ANY_INDEX",

@@ -13,8 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import Self, TypeAlias
 
 from fsstore.errors import StoreError
-from fsstore.index.dim import dim_text
-from fsstore.index.interval import INF, Bounds
+from fsstore.index.interval import INF, Bounds, dim_text
 from fsstore.index.output_map import (
     CONSTANT,
     SINGLE,

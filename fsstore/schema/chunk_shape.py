@@ -1,28 +1,106 @@
 """The choice of a chunk shape from constraints: pure arithmetic, TensorStore's results to the element.
 
-A dimension whose size is asked for keeps it.  The others share what is left of a target number of elements in the
+A dimension whose size is asked for keeps it.  The others share the rest of a target number of elements in the
 proportions of the aspect ratio: their sizes are `ratio * factor`, at least 1 and at most the domain's, and the factor
 is found by bisection.  Preferences count where nothing is required.
 
 One grid serves formats that read and write the same chunks.  Two grids serve sharded formats: the read chunk must
-divide the write chunk, so candidates are rounded to divisors or multiples of what is already known.
-
-Knows nothing of formats; `layout` gives the constraints.
+divide the write chunk, so candidates are rounded to divisors or multiples of known sizes.  Divisors are found in
+bounded time (Miller-Rabin, Pollard's rho): counting up to the next one would never end for a large prime.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Final, TypeAlias
 
 from fsstore.errors import StoreError
 from fsstore.schema.constraint import Bound, Vector
-from fsstore.schema.divisors import nearest_divisor
-from fsstore.schema.layout_grid import GridValue
-from fsstore.schema.layout_value import LayoutValue, merge_grids
+from fsstore.schema.layout_value import GridValue, LayoutValue, merge_grids
 
-__all__ = ["DEFAULT_ELEMENTS", "choose_one_grid", "choose_read_write_grids"]
+__all__ = ["DEFAULT_ELEMENTS", "choose_one_grid", "choose_read_write_grids", "divisors", "nearest_divisor"]
+
+
+# Divisors of integers up to 2^63, in bounded time: Miller-Rabin finds primes, Pollard's rho splits the
+# rest.
+
+
+# These bases decide primality for every integer below 2^64.
+_BASES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
+
+
+def _is_prime(number: int) -> bool:
+    if number < 2:
+        return False
+    for prime in _BASES:
+        if number % prime == 0:
+            return number == prime
+    twos = (number - 1 & -(number - 1)).bit_length() - 1
+    odd = (number - 1) >> twos
+    for base in _BASES:
+        power = pow(base, odd, number)
+        if power in (1, number - 1):
+            continue
+        if not any((power := power * power % number) == number - 1 for _ in range(twos - 1)):
+            return False
+    return True
+
+
+def _factor(number: int) -> int:
+    """Return a factor of a composite number that is neither 1 nor the number."""
+    if number % 2 == 0:
+        return 2
+    for increment in range(1, number):
+        slow = fast = 2
+        common = 1
+        while common == 1:
+            slow = (slow * slow + increment) % number
+            fast = (fast * fast + increment) % number
+            fast = (fast * fast + increment) % number
+            common = math.gcd(abs(slow - fast), number)
+        if common != number:
+            return common
+    return number
+
+
+def _primes(number: int) -> list[int]:
+    """Return the prime factors, repeated ones repeatedly."""
+    found, todo = list[int](), [number]
+    while todo:
+        part = todo.pop()
+        if part == 1:
+            continue
+        if _is_prime(part):
+            found.append(part)
+        else:
+            factor = _factor(part)
+            todo += [factor, part // factor]
+    return found
+
+
+@lru_cache(maxsize=256)
+def divisors(number: int) -> tuple[int, ...]:
+    """Return all divisors of a positive number, ascending."""
+    found = {1}
+    for prime in _primes(number):
+        found |= {divisor * prime for divisor in found}
+    return tuple(sorted(found))
+
+
+def nearest_divisor(dividend: int, size: int) -> int:
+    """Return the divisor of `dividend` nearest to `size`, the smaller of two equally near."""
+    candidates = divisors(dividend)
+    position = bisect_left(candidates, size)
+    if position == 0:
+        return candidates[0]
+    if position == len(candidates):
+        return dividend
+    below, above = candidates[position - 1], candidates[position]
+    return below if size - below <= above - size else above
+
 
 DEFAULT_ELEMENTS: Final = 1024 * 1024  # TensorStore's
 _SATURATED: Final = 2**63 - 1  # what larger products count as
@@ -132,7 +210,7 @@ def _completed(fixed: list[int], grid: GridValue, domain_shape: Sequence[int], r
     def total(factor: float) -> int:
         return min(rest * math.prod(sizes(factor)), _SATURATED)
 
-    chosen = sizes(_factor(total, target, ratios, caps))
+    chosen = sizes(_scale(total, target, ratios, caps))
     shape = list(fixed)
     for dimension, size in zip(free, chosen, strict=True):
         shape[dimension] = size
@@ -146,7 +224,9 @@ def _ratios(vector: Vector[float], free: list[int]) -> list[float]:
     return [bound[0] if bound is not None else 1.0 for bound in bounds]
 
 
-def _factor(total: Callable[[float], int], target: int, ratios: list[float], caps: list[int]) -> float:
+def _scale(
+    total: Callable[[float], int], target: int, ratios: list[float], caps: list[int]
+) -> float:
     """Return the factor whose number of elements comes nearest to the target from below, or meets it."""
     # A finer step than the half that separates two sizes: sizes in several dimensions change closely together.
     step = min(1 / ratio for ratio in ratios) / 4

@@ -1,15 +1,15 @@
 """Hard and soft constraints, and how two of them become one.
 
-A constraint on one thing is a `Bound`: a value that is required (hard) or preferred (soft), or None where
-nothing is said.  A constraint per dimension is a `Vector` of them, or None where nothing is said at all.
-Merging a new constraint into an existing one:
+A constraint is a `Bound`: a value that is required (hard) or preferred (soft), or None where nothing is said.  A
+constraint for each dimension is a `Vector` of them, or None where nothing is said at all.  A new constraint is merged
+into an existing one by four rules:
 
 * nothing said before: the new one is taken;
 * both hard: they must be equal;
 * hard beats soft, whichever came first;
-* a soft one never replaces what is there.
+* a soft one never replaces an existing one.
 
-Knows nothing of what is constrained.
+Domains merge in the same spirit: unknown bounds and labels take the other side.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, TypeVar
 
 from fsstore.errors import StoreError
+from fsstore.index.interval import INF
+from fsstore.index.transform import IndexDomain
 from fsstore.index.value import check_rank
 
 __all__ = [
@@ -27,9 +29,11 @@ __all__ = [
     "checked_rank",
     "hard",
     "merge_bound",
+    "merge_domains",
     "merge_vector",
     "soft",
 ]
+
 
 T = TypeVar("T")
 Bound: TypeAlias = tuple[T, bool] | None
@@ -94,3 +98,67 @@ def hard(vector: Vector[T], rank: int) -> tuple[T | None, ...] | None:
 def soft(vector: Vector[T], rank: int) -> tuple[T | None, ...] | None:
     """Return the preferred values, as `hard` does the required ones."""
     return _chosen(vector, rank, is_hard=False)
+
+
+# Two constraints on a domain as one: unknown bounds and labels take the other side.
+
+
+def merge_domains(existing: IndexDomain | None, new: IndexDomain | None) -> IndexDomain | None:
+    """Return the domain that satisfies both; None is any.
+
+    An infinite implicit bound gives way to any, a missing label to a label.  Equal bounds are implicit where both
+    are.  Raises `StoreError` that names the dimension where bounds or labels differ, or the ranks.
+    """
+    if existing is None or new is None:
+        return existing if new is None else new
+    if existing.rank != new.rank:
+        raise _conflict(existing, new, "Ranks do not match")
+    lower: list[tuple[int, bool]] = []
+    upper: list[tuple[int, bool]] = []
+    labels: list[str] = []
+    for dim in range(existing.rank):
+        try:
+            lower.append(
+                _merged(
+                    (existing.inclusive_min[dim], existing.implicit_lower_bounds[dim]),
+                    (new.inclusive_min[dim], new.implicit_lower_bounds[dim]),
+                    "Lower bounds",
+                )
+            )
+            upper.append(
+                _merged(
+                    (existing.exclusive_max[dim], existing.implicit_upper_bounds[dim]),
+                    (new.exclusive_max[dim], new.implicit_upper_bounds[dim]),
+                    "Upper bounds",
+                )
+            )
+            labels.append(_merged_label(existing.labels[dim], new.labels[dim]))
+        except StoreError as error:
+            raise _conflict(existing, new, f"Mismatch in dimension {dim}: {error.message}") from None
+    return IndexDomain(
+        inclusive_min=[value for value, _ in lower],
+        exclusive_max=[value for value, _ in upper],
+        implicit_lower_bounds=[implicit for _, implicit in lower],
+        implicit_upper_bounds=[implicit for _, implicit in upper],
+        labels=labels,
+    )
+
+
+def _conflict(existing: IndexDomain, new: IndexDomain, why: str) -> StoreError:
+    return StoreError(f"Cannot merge index domain {existing} with index domain {new}: {why}")
+
+
+def _merged(existing: tuple[int, bool], new: tuple[int, bool], what: str) -> tuple[int, bool]:
+    if existing[0] == new[0]:
+        return existing[0], existing[1] and new[1]
+    if abs(existing[0]) >= INF and existing[1]:
+        return new
+    if abs(new[0]) >= INF and new[1]:
+        return existing
+    raise StoreError(f"{what} do not match")
+
+
+def _merged_label(existing: str, new: str) -> str:
+    if existing and new and existing != new:
+        raise StoreError("Dimension labels do not match")
+    return existing or new

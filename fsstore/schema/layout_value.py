@@ -1,16 +1,23 @@
-"""The constraints of a `ChunkLayout` as one frozen value: merging, finalizing, JSON.
+"""The constraints of a `ChunkLayout` as frozen values: merging, finalizing, JSON.
 
-The rank, the order of elements inside the innermost chunks, the origin of the chunk grid, and three grids: the
-chunks that are written, read, and coded as one.  All operations return a new value.
+`ChunkLayout.Grid` states three facts about one grid of chunks, each required or preferred: the chunk's shape per
+dimension (-1 means the whole dimension and is always a preference), the aspect ratio per dimension, and the number of
+elements.  `GridValue` is the frozen value with its merge; `GridConstraints` is the public object around it, which
+changes by `update`.
 
-Knows nothing of domains and transforms.
+`LayoutValue` has the rank, the order of elements inside the innermost chunks, the origin of the chunk grid, and three
+grids: the chunks that are written, read, and coded as one.  All operations return a new value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+import operator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
+
+import numpy as np
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.index.value import MAX_RANK, check_rank
@@ -24,14 +31,302 @@ from fsstore.schema.constraint import (
     merge_vector,
     soft,
 )
-from fsstore.schema.layout_grid import MAX_SIZE, GridValue, located
-from fsstore.values.json_value import Json, array_of, combined, integer, obj, optional
+from fsstore.values.argument import as_flag
+from fsstore.values.json_value import Json, array_of, combined, integer, json_error, number, obj, optional
 
-__all__ = ["GRIDS", "GridName", "LayoutValue", "layout_from_json", "merge_grids"]
+__all__ = [
+    "GRIDS",
+    "MAX_SIZE",
+    "GridConstraints",
+    "GridName",
+    "GridValue",
+    "LayoutValue",
+    "grid_of",
+    "integers",
+    "layout_from_json",
+    "located",
+    "merge_grids",
+    "numbers",
+]
+
+
+# `ChunkLayout.Grid`: what is asked of one grid of chunks, whatever the grid is for.
+
+
+MAX_SIZE: Final = 2**62 - 2
+_INT64: Final = range(-(2**63), 2**63)
+_SOFT: Final = "_soft_constraint"
+
+
+def integers(values: Any, name: str) -> list[int | None]:
+    """Return a sequence of integers and None as a list, or raise `TypeError` that names the argument."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise TypeError(f"Invalid {name}")
+    try:
+        out = [None if value is None else operator.index(value) for value in values]
+    except TypeError:
+        raise TypeError(f"Invalid {name}") from None
+    if any(value is not None and value not in _INT64 for value in out):
+        raise TypeError(f"Invalid {name}")
+    return out
+
+
+def numbers(values: Any, name: str) -> list[float | None]:
+    """Return a sequence of numbers and None as a list of floats, or raise `TypeError`."""
+    if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+        raise TypeError(f"Invalid {name}")
+    if any(value is not None and not hasattr(value, "__float__") for value in values):
+        raise TypeError(f"Invalid {name}")
+    return [None if value is None else float(value) for value in values]
+
+
+def _vector(values: Iterable[Any], is_hard: bool) -> Vector[Any]:
+    """Return the constraint of each value; 0 and None say nothing."""
+    bounds: list[Bound[Any]] = [(value, is_hard) if value else None for value in values]
+    return tuple(bounds) if any(bound is not None for bound in bounds) else None
+
+
+def located(error: StoreError, member: str) -> JsonError:
+    """Return an error with the JSON member it is in."""
+    return json_error(error).within(f'Error parsing object member "{member}"')
+
+
+def _shown(value: float) -> str:
+    return f"{value:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class GridValue:
+    """The constraints on one grid.  `rank` is -1 when unknown; vectors that say nothing are None."""
+
+    rank: int = -1
+    shape: Vector[int] = None
+    aspect_ratio: Vector[float] = None
+    elements: Bound[int] = None
+
+    def with_rank(self, rank: int) -> GridValue:
+        """Return the value with its rank set."""
+        return replace(self, rank=checked_rank(rank, self.rank))
+
+    def with_shape(self, shape: Sequence[int | None], *, is_hard: bool) -> GridValue:
+        """Return the value with a shape merged in."""
+        rank = checked_rank(len(shape), self.rank)
+        for dimension, size in enumerate(shape):
+            if size is not None and not -1 <= size <= MAX_SIZE:
+                raise StoreError(f"Invalid value for dimension {dimension}: {{{size}}}")
+        new = _vector(shape, is_hard)
+        if new is not None and is_hard:
+            new = tuple((-1, False) if bound is not None and bound[0] == -1 else bound for bound in new)
+        return replace(self, rank=rank, shape=merge_vector(self.shape, new))
+
+    def with_aspect_ratio(self, ratio: Sequence[float | None], *, is_hard: bool) -> GridValue:
+        """Return the value with an aspect ratio merged in."""
+        rank = checked_rank(len(ratio), self.rank)
+        for dimension, part in enumerate(ratio):
+            if part is not None and not (part >= 0 and math.isfinite(part)):
+                raise StoreError(f"Invalid value for dimension {dimension}: {{{part:g}}}")
+        new = _vector(ratio, is_hard)
+        return replace(self, rank=rank, aspect_ratio=merge_vector(self.aspect_ratio, new, _shown))
+
+    def with_elements(self, elements: int, *, is_hard: bool) -> GridValue:
+        """Return the value with a number of elements merged in."""
+        if not 0 <= elements <= MAX_SIZE:
+            raise StoreError(f"Invalid value: {elements}")
+        return replace(self, elements=merge_bound(self.elements, (elements, is_hard)))
+
+    def merged(self, other: GridValue) -> GridValue:
+        """Return both constraints as one."""
+        rank = self.rank if other.rank < 0 else checked_rank(other.rank, self.rank)
+        return GridValue(
+            rank,
+            merge_vector(self.shape, other.shape),
+            merge_vector(self.aspect_ratio, other.aspect_ratio, _shown),
+            merge_bound(self.elements, other.elements),
+        )
+
+    def softened(self) -> GridValue:
+        """Return the same constraints as preferences."""
+        return GridValue(
+            self.rank,
+            self.shape and tuple(bound and (bound[0], False) for bound in self.shape),
+            self.aspect_ratio and tuple(bound and (bound[0], False) for bound in self.aspect_ratio),
+            self.elements and (self.elements[0], False),
+        )
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the members that say something."""
+        out: dict[str, Json] = {}
+        for name, vector in (("shape", self.shape), ("aspect_ratio", self.aspect_ratio)):
+            for suffix, chosen in (("", hard(vector, self.rank)), (_SOFT, soft(vector, self.rank))):
+                if chosen and any(value is not None for value in chosen):
+                    out[name + suffix] = list(chosen)
+        if self.elements is not None:
+            out["elements" + ("" if self.elements[1] else _SOFT)] = self.elements[0]
+        return dict(sorted(out.items()))
+
+    def merged_json(self, json: Any, *, elements_and_shape: bool = True) -> GridValue:
+        """Return the value with a JSON object merged in; every problem is reported with its member.
+
+        Without `elements_and_shape` only aspect ratios are taken, the other members are checked.
+        """
+        members = obj(json)
+        value, problems = self, list[JsonError]()
+        for name in _MEMBERS:
+            if name not in members:
+                continue
+            given = members.pop(name)
+            try:
+                added = _from_member(value, name, given)
+            except StoreError as error:
+                problems.append(located(error, name))
+            else:
+                value = added if elements_and_shape or name.startswith("aspect") else value
+        if members:
+            names = ", ".join(f'"{name}"' for name in sorted(members))
+            problems.append(JsonError(f"Object includes extra members: {names}"))
+        if problems:
+            raise combined(problems)
+        return value
+
+
+_MEMBERS: Final = (
+    "shape",
+    "shape_soft_constraint",
+    "aspect_ratio",
+    "aspect_ratio_soft_constraint",
+    "elements",
+    "elements_soft_constraint",
+)
+
+
+def _from_member(value: GridValue, name: str, json: Any) -> GridValue:
+    kind, is_hard = name.removesuffix(_SOFT), not name.endswith(_SOFT)
+    if kind == "shape":
+        return value.with_shape(array_of(optional(integer()))(json), is_hard=is_hard)
+    if kind == "aspect_ratio":
+        return value.with_aspect_ratio(array_of(optional(number))(json), is_hard=is_hard)
+    return value.with_elements(integer()(json), is_hard=is_hard)
+
+
+def _from_argument(value: GridValue, name: str, given: Any) -> GridValue:
+    kind, is_hard = name.removesuffix(_SOFT), not name.endswith(_SOFT)
+    if kind == "shape":
+        return value.with_shape(integers(given, name), is_hard=is_hard)
+    if kind == "aspect_ratio":
+        return value.with_aspect_ratio(numbers(given, name), is_hard=is_hard)
+    if kind == "grid":
+        if not isinstance(given, GridConstraints):
+            raise TypeError(f"Invalid {name}")
+        return value.merged(given._value if is_hard else given._value.softened())
+    try:
+        count = operator.index(given)
+    except TypeError:
+        raise TypeError(f"Invalid {name}") from None
+    if count not in _INT64:
+        raise TypeError(f"Invalid {name}")
+    return value.with_rank(count) if kind == "rank" else value.with_elements(count, is_hard=is_hard)
+
+
+class GridConstraints:
+    """Constraints on one grid of chunks: `Grid(shape=[100, None], elements=10000)` or `Grid(json)`.
+
+    Keyword arguments: `rank`, and each of `shape`, `aspect_ratio`, `elements`, `grid` (another one) as it is
+    or with the suffix `_soft_constraint`.
+    """
+
+    __module__ = "fsstore"
+    __qualname__ = "ChunkLayout.Grid"
+    __slots__ = ("_value",)
+    __hash__ = None  # type: ignore[assignment]  # it changes by update
+
+    _value: GridValue
+
+    def __init__(self, json: Any = None, **constraints: Any) -> None:
+        """Take JSON, or constraints by name."""
+        self._value = GridValue()
+        if not constraints and json is not None:
+            self._value = self._value.merged_json(json)
+        elif json is not None:
+            raise TypeError("Grid takes json or constraints by name, not both")
+        self.update(**constraints)
+
+    def update(self, **constraints: Any) -> None:
+        """Add constraints, named as in the constructor.  Raises and changes nothing where they conflict."""
+        value = self._value
+        for name in ("rank", *_MEMBERS, "grid", "grid_soft_constraint"):
+            given = constraints.pop(name, None)
+            if given is None:
+                continue
+            try:
+                value = _from_argument(value, name, given)
+            except StoreError as error:
+                raise error.within(f"Invalid {name}") from None
+        if constraints:
+            raise TypeError(f"Grid has no constraint called {', '.join(sorted(constraints))}")
+        self._value = value
+
+    @property
+    def rank(self) -> int | None:
+        """Number of dimensions, or None."""
+        return None if self._value.rank < 0 else self._value.rank
+
+    ndim = rank
+
+    @property
+    def shape(self) -> tuple[int | None, ...] | None:
+        """Required chunk shape."""
+        return hard(self._value.shape, self._value.rank) or None
+
+    @property
+    def shape_soft_constraint(self) -> tuple[int | None, ...] | None:
+        """Preferred chunk shape."""
+        return soft(self._value.shape, self._value.rank) or None
+
+    @property
+    def aspect_ratio(self) -> tuple[float | None, ...] | None:
+        """Required aspect ratio."""
+        return hard(self._value.aspect_ratio, self._value.rank) or None
+
+    @property
+    def aspect_ratio_soft_constraint(self) -> tuple[float | None, ...] | None:
+        """Preferred aspect ratio."""
+        return soft(self._value.aspect_ratio, self._value.rank) or None
+
+    @property
+    def elements(self) -> int | None:
+        """Required number of elements."""
+        elements = self._value.elements
+        return elements[0] if elements is not None and elements[1] else None
+
+    @property
+    def elements_soft_constraint(self) -> int | None:
+        """Preferred number of elements."""
+        elements = self._value.elements
+        return elements[0] if elements is not None and not elements[1] else None
+
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:
+        """Return the JSON form; nothing has defaults."""
+        as_flag("include_defaults", include_defaults)
+        return self._value.to_json()
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the constraints are the same."""
+        return self._value == other._value if isinstance(other, GridConstraints) else NotImplemented
+
+    def __reduce__(self) -> tuple[Any, tuple[GridValue]]:
+        """Pickle by value."""
+        return (grid_of, (self._value,))
+
+
+def grid_of(value: GridValue) -> GridConstraints:
+    """Return the public object around a value."""
+    grid = GridConstraints()
+    grid._value = value
+    return grid
+
 
 GridName: TypeAlias = Literal["write_chunk", "read_chunk", "codec_chunk"]
 GRIDS: Final[tuple[GridName, ...]] = ("write_chunk", "read_chunk", "codec_chunk")
-_SOFT: Final = "_soft_constraint"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +501,7 @@ def _grid_name(name: str) -> GridName:
     return GRIDS[GRIDS.index(name)]
 
 
-_MEMBERS: Final = (
+_LAYOUT_MEMBERS: Final = (
     "rank",
     "inner_order",
     "inner_order_soft_constraint",
@@ -220,7 +515,7 @@ _MEMBERS: Final = (
 def layout_from_json(json: Any) -> LayoutValue:
     """Parse the JSON form; every problem is reported with its member."""
     members, value, problems = obj(json), LayoutValue(), list[JsonError]()
-    for name in _MEMBERS:
+    for name in _LAYOUT_MEMBERS:
         if name not in members:
             continue
         try:

@@ -1,9 +1,7 @@
-"""`Schema`: what an array should be like, whatever the driver stores it with.
+"""`Schema`: the wished properties of an array, whatever driver stores it.
 
 The public object around `SchemaValue`: constraints by name, properties, indexing.  It changes only by `update`, which
-changes all or nothing.
-
-A schema says what is wished; what is stored is the metadata of a format.
+changes all or nothing.  Keyword arguments as zarr-python and NumPy have them are translated into those of specs.
 """
 
 from __future__ import annotations
@@ -11,35 +9,116 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import index
 from typing import Any, Final, Self, TypedDict, Unpack, overload
 
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.index.domain import IndexDomain
-from fsstore.index.indexable import Indexable
-from fsstore.index.transform import IndexTransform
-from fsstore.schema.base_schema import beneath
+from fsstore.index.indexing import Indexable
+from fsstore.index.transform import IndexDomain, IndexTransform
 from fsstore.schema.chunk_layout import ChunkLayout, layout_of
 from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.fill import fill_of
-from fsstore.schema.layout_grid import integers
-from fsstore.schema.value import SchemaValue, schema_from_json
+from fsstore.schema.layout_value import integers
+from fsstore.schema.value import SchemaValue, beneath, schema_from_json
 from fsstore.values import dtypes
 from fsstore.values.argument import as_flag, json_like, pretty
 from fsstore.values.dtypes import DTypeLike, dtype_of
-from fsstore.values.json_value import Json
+from fsstore.values.json_value import Json, show
 from fsstore.values.units import Unit, Units, units_of
 
 __all__ = [
     "CONSTRAINTS",
+    "LEVELS",
     "CompositeOptions",
     "Schema",
     "SchemaOptions",
+    "codec_of",
+    "in_our_words",
     "says_nothing",
     "schema_of",
     "with_constraints",
 ]
+
+
+# Keyword arguments in the words of zarr-python and numpy, put in those of specs: modes, chunks, codecs,
+# types.
+
+
+LEVELS = {"zstd": 3, "gzip": 6, "blosc": 5}
+"""The codecs that have a short name, and how hard they try."""
+
+_MODES: Mapping[str, Mapping[str, bool]] = {
+    "r": {"open": True},
+    "r+": {"open": True},
+    "a": {"open": True, "create": True},
+    "w": {"create": True, "delete_existing": True},
+    "w-": {"create": True},
+}
+
+
+def in_our_words(given: Mapping[str, Any], driver: str) -> dict[str, Any]:
+    """Return keyword arguments without words of other libraries; `driver` is whose codecs are meant."""
+    out = dict(given)
+    mode = out.pop("mode", None)
+    if mode is not None:
+        if mode not in _MODES:
+            raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
+        out = {**_MODES[mode], **out}
+    if "chunks" in out or "shards" in out:
+        if "chunk_layout" in out:
+            raise StoreError("chunks and chunk_layout say the same twice; give one of them")
+        out["chunk_layout"] = _layout_of_chunks(out.pop("chunks", None), out.pop("shards", None))
+    if isinstance(out.get("dtype"), str):
+        out["dtype"] = _dtype_named(out["dtype"])
+    if isinstance(out.get("codec"), str):
+        out["codec"] = CodecSpec(codec_of(out["codec"], driver))
+    return out
+
+
+def _layout_of_chunks(chunks: Any, shards: Any) -> ChunkLayout:
+    if shards is None:
+        return ChunkLayout(chunk_shape=_sides("chunks", chunks))
+    if chunks is None:
+        return ChunkLayout(write_chunk_shape=_sides("shards", shards))
+    return ChunkLayout(read_chunk_shape=_sides("chunks", chunks), write_chunk_shape=_sides("shards", shards))
+
+
+def _sides(name: str, sizes: Any) -> list[int]:
+    try:
+        return [index(size) for size in sizes]
+    except TypeError:
+        raise TypeError(f"{name} is a size for each dimension, such as [100, 100], not {sizes!r}") from None
+
+
+def _dtype_named(name: str) -> Any:
+    """Return the type of a name of ours, or of one of numpy's such as "f4" or "<i2"."""
+    try:
+        return dtype_of(name)
+    except StoreError as error:
+        try:
+            found = np.dtype(name)
+        except TypeError:
+            raise error from None
+        return dtype_of(found.newbyteorder("="))
+
+
+def codec_of(name: str, driver: str) -> dict[str, Any]:
+    """Return the codec spec of a short name for arrays of a driver."""
+    if name not in LEVELS:
+        raise ValueError(
+            f"{show(name)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON"
+        )
+    if driver in ("zarr3", "auto"):
+        configured: dict[str, Any] = {} if name == "blosc" else {"configuration": {"level": LEVELS[name]}}
+        return {"driver": "zarr3", "codecs": [{"name": name, **configured}]}
+    if driver == "zarr":
+        level = {"level": LEVELS[name]} if name != "blosc" else {}
+        return {"driver": "zarr", "compressor": {"id": name, **level}}
+    if driver == "n5":
+        return {"driver": "n5", "compression": {"type": name, "level": LEVELS[name]}}
+    raise StoreError(f"The driver {show(driver)} has no codecs with short names; give the JSON of one")
 
 
 class CompositeOptions(TypedDict, total=False):
@@ -69,7 +148,7 @@ def _rank(value: SchemaValue, given: Any) -> SchemaValue:
     return value if rank == -1 else value.with_rank(rank)
 
 
-def _dtype(value: SchemaValue, given: Any) -> SchemaValue:
+def _with_dtype(value: SchemaValue, given: Any) -> SchemaValue:
     try:
         return value.with_dtype(dtype_of(given))
     except TypeError:
@@ -94,7 +173,7 @@ def _shape(value: SchemaValue, given: Any) -> SchemaValue:
     return value.with_domain(IndexDomain(shape=shape), "shape")
 
 
-def _layout(value: SchemaValue, given: Any) -> SchemaValue:
+def _with_layout(value: SchemaValue, given: Any) -> SchemaValue:
     if not isinstance(given, ChunkLayout):
         raise TypeError("Invalid chunk_layout")
     return value.with_layout(given._value)
@@ -118,10 +197,10 @@ def _schema(value: SchemaValue, given: Any) -> SchemaValue:
 
 CONSTRAINTS: Final[dict[str, Callable[[SchemaValue, Any], SchemaValue]]] = {
     "rank": _rank,
-    "dtype": _dtype,
+    "dtype": _with_dtype,
     "domain": _domain,
     "shape": _shape,
-    "chunk_layout": _layout,
+    "chunk_layout": _with_layout,
     "codec": _codec,
     "fill_value": _fill,
     "dimension_units": lambda value, given: value.with_units(units_of(given)),

@@ -1,7 +1,11 @@
 """The constraints of a `Schema` as one frozen value: merging, views, JSON.
 
-Rank, type, domain, chunk layout, codec, fill value and units of dimensions; what is None (or -1) is open.  Whatever has
-a number of dimensions agrees on it.  Messages say which constraint, and what was there.
+Rank, type, domain, chunk layout, codec, fill value and units of dimensions; a constraint that is None (or -1) is open.
+Constraints with a number of dimensions agree on it.  Messages name the constraint and the earlier value.
+
+`Spec.update` and `open` take constraints in the coordinates of the spec's transform; the schema of a spec speaks of the
+array.  Layout and units move with their dimensions, a domain through the inverse of the transform.  Constraints that
+a transform cannot carry are refused, never dropped.
 """
 
 from __future__ import annotations
@@ -11,22 +15,21 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.index.domain import IndexDomain
-from fsstore.index.transform import IndexTransform, identity
+from fsstore.index.interval import inverse_affine
+from fsstore.index.transform import IndexDomain, IndexTransform, identity
 from fsstore.index.value import MAX_RANK, check_rank
 from fsstore.index.wire import domain_from_json, domain_to_json
+from fsstore.schema.chunk_layout import backward, forward, units_backward, units_forward
 from fsstore.schema.codec_spec import CodecSpec, merge_codecs
-from fsstore.schema.domain_merge import merge_domains
+from fsstore.schema.constraint import merge_domains
 from fsstore.schema.fill import Fill, fill_from_json
-from fsstore.schema.layout_grid import located
-from fsstore.schema.layout_transform import forward, units_forward
-from fsstore.schema.layout_value import LayoutValue, layout_from_json
+from fsstore.schema.layout_value import LayoutValue, layout_from_json, located
 from fsstore.values import dtypes
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, combined, integer, obj, quote, string
 from fsstore.values.units import Units, merge_units, units_from_json
 
-__all__ = ["SchemaValue", "schema_from_json"]
+__all__ = ["SchemaValue", "beneath", "schema_from_json"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +204,71 @@ def schema_from_json(json: Any) -> SchemaValue:
     if problems:
         raise combined(problems)
     return value
+
+
+# Constraints given for a view, as constraints on the array below it.
+
+
+def beneath(value: SchemaValue, transform: IndexTransform) -> SchemaValue:
+    """Return `value`, constraints on the input space of `transform`, as constraints on its output space."""
+    if value.rank not in (-1, transform.input_rank):
+        raise StoreError(
+            f"Cannot inverse transform schema of rank {value.rank} by index transform of rank"
+            f" {transform.input_rank} -> {transform.output_rank}"
+        )
+    return replace(
+        value,
+        rank=-1 if value.rank < 0 else transform.output_rank,
+        domain=None if value.domain is None else _domain(value.domain, transform),
+        layout=backward(value.layout, transform),
+        fill=None if value.fill is None else _fill(value.fill, transform),
+        units=None if value.units is None else units_backward(value.units, transform),
+    )
+
+
+def _domain(domain: IndexDomain, transform: IndexTransform) -> IndexDomain:
+    where = "Error transforming domain: Cannot specify domain through a transform with"
+    bounds, labels = [], []
+    used: set[int] = set()
+    for number in range(transform.output_rank):
+        output = transform.output[number]
+        dimension = output.input_dimension
+        if dimension is None:
+            raise StoreError(
+                f"{where} a {'constant' if output.index_array is None else 'array'} output index map"
+            )
+        stride = output.stride or 1
+        if abs(stride) != 1:
+            raise StoreError(f"{where} a non-unit-stride output index map")
+        if dimension in used:
+            raise StoreError(f"{where} several output dimensions of input dimension {dimension}")
+        used.add(dimension)
+        bounds.append(inverse_affine(domain.bounds(dimension), -output.offset * stride, stride))
+        labels.append(domain.labels[dimension])
+    if len(used) != transform.input_rank:
+        raise StoreError(f"{where} an input dimension without output dimension")
+    return IndexDomain._of_bounds(bounds, labels)
+
+
+def _fill(fill: Fill, transform: IndexTransform) -> Fill:
+    where = "Error transforming fill_value: Cannot transform input array through"
+    rank, array = transform.input_rank, fill.array
+    full = array.reshape((1,) * (rank - array.ndim) + array.shape)
+    kept: list[int | None] = []
+    for number in range(transform.output_rank):
+        output = transform.output[number]
+        if output.index_array is not None:
+            raise StoreError(f"{where} array output index map")
+        if output.input_dimension is not None and output.stride != 1:
+            raise StoreError(f"{where} non-unit-stride output index map")
+        kept.append(output.input_dimension)
+    lost = [dimension for dimension in range(rank) if dimension not in kept and full.shape[dimension] != 1]
+    if lost or any(kept.count(dimension) > 1 for dimension in kept if dimension is not None):
+        raise StoreError(f"{where} a transform that is not one to one")
+    order = [dimension for dimension in kept if dimension is not None]
+    rest = [dimension for dimension in range(rank) if dimension not in order]
+    sizes = [1 if dimension is None else full.shape[dimension] for dimension in kept]
+    moved = full.transpose(order + rest).reshape(sizes)
+    while moved.ndim and moved.shape[0] == 1:
+        moved = moved[0]
+    return Fill(moved, fill.dtype)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
-from fsstore.schema.chunk_shape import choose_one_grid, choose_read_write_grids
-from fsstore.schema.divisors import divisors, nearest_divisor
+from fsstore.schema.chunk_shape import choose_one_grid, choose_read_write_grids, divisors, nearest_divisor
 from fsstore.schema.layout_value import layout_from_json
 
 
