@@ -224,9 +224,7 @@ def _ratios(vector: Vector[float], free: list[int]) -> list[float]:
     return [bound[0] if bound is not None else 1.0 for bound in bounds]
 
 
-def _scale(
-    total: Callable[[float], int], target: int, ratios: list[float], caps: list[int]
-) -> float:
+def _scale(total: Callable[[float], int], target: int, ratios: list[float], caps: list[int]) -> float:
     """Return the factor whose number of elements comes nearest to the target from below, or meets it."""
     # A finer step than the half that separates two sizes: sizes in several dimensions change closely together.
     step = min(1 / ratio for ratio in ratios) / 4
