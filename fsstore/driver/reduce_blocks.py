@@ -18,13 +18,13 @@ from typing import Any
 
 import numpy as np
 
+from fsstore.driver.contract import Array
 from fsstore.driver.tuning import REDUCED_ELEMENTS
 from fsstore.errors import StoreError
 from fsstore.values.dtypes import dtype
 
 __all__ = ["METHODS", "check_method", "reduce_blocks"]
 
-Array = np.ndarray[Any, np.dtype[Any]]
 METHODS = ("stride", "mean", "min", "max", "median", "mode")
 
 
