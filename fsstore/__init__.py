@@ -13,11 +13,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsstore import errors, ocdbt, references
-    from fsstore.arrays.layers import DownsampleMethod, concat, downsample, overlay, stack
+    from fsstore.arrays.layers import (
+        DownsampleMethod,
+        array,
+        cast,
+        concat,
+        downsample,
+        overlay,
+        stack,
+        virtual_chunked,
+    )
     from fsstore.arrays.opening import open
     from fsstore.arrays.spec import Spec
     from fsstore.arrays.store import TensorStore
-    from fsstore.arrays.wrapping import array, cast, virtual_chunked
     from fsstore.context.context import Context
     from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
@@ -88,7 +96,7 @@ _HOMES = {
     "kvstore.store.batch": "Batch",
     "kvstore.store.kv_store": "KvStore",
     "kvstore.transaction.transaction": "Transaction",
-    "arrays.layers": "DownsampleMethod concat downsample overlay stack",
+    "arrays.layers": "DownsampleMethod array cast concat downsample overlay stack virtual_chunked",
     "schema.chunk_layout": "ChunkLayout",
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
@@ -106,7 +114,6 @@ _HOMES = {
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore",
     "values.units": "Unit",
-    "arrays.wrapping": "array cast virtual_chunked",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 

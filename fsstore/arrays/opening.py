@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, Unpack
 
-from fsstore.arrays.open_spec import begun, check_able, open_spec
-from fsstore.arrays.options import OpenOptions, SpecLike
-from fsstore.arrays.spec_options import OPEN_OPTIONS, apply_options
-from fsstore.arrays.spec_parse import array_spec
+from fsstore.arrays.spec import begun, check_able, open_spec
+from fsstore.arrays.spec_parse import OPEN_OPTIONS, apply_options, array_spec
+from fsstore.arrays.spec_value import OpenOptions, SpecLike
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.kvstore.store.batch import Batch, checked
@@ -15,8 +14,6 @@ from fsstore.kvstore.transaction.transaction import Transaction, check_transacti
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
 from fsstore.values.argument import as_flag
-
-__all__ = ["open"]
 
 
 def open(  # noqa: A001  # TensorStore's name

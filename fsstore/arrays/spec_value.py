@@ -1,14 +1,14 @@
 """The content of a spec of an array: the value under `Spec`.
 
 Like `KvStore.Spec`, a spec is the same value for every driver: the kind and its members, a key-value store or a base
-array, a schema, a transform, an open mode, context resources.  Its domain is the transform's; without one, what the
-schema says.
+array, a schema, a transform, an open mode, context resources.  Its domain is the transform's; without one, that of the
+schema.  An adapter keeps some constraints of the schema and hands others down to the array below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, Self
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
 from fsstore.context.context import (
     Context,
@@ -22,15 +22,17 @@ from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
+from fsstore.kvstore.spec.place import PlaceLike
 from fsstore.kvstore.spec.spec_value import KvSpecValue
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import Schema
+from fsstore.schema.open_mode import ModeOptions, OpenMode
+from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote, sorted_members
 from fsstore.values.url import join_pipeline
 
-__all__ = ["SpecValue", "driver_kind"]
+if TYPE_CHECKING:
+    from fsstore.context.context import Context
 
 
 class SpecValue:
@@ -300,3 +302,98 @@ def _unpickle(cls: type[SpecValue], name: str | DriverKind, parts: dict[str, Any
 def _identity_over(known: Schema) -> IndexTransform | None:
     """Return the identity over a known domain; None while the domain is unknown."""
     return None if known.domain is None else identity(known.domain)
+
+
+# Constraints in specs.
+
+S = TypeVar("S", bound=SpecValue)
+
+
+def with_schema(spec: S, given: Mapping[str, Any]) -> S:
+    """Return the spec with constraints added: its own, or those of the array below an adapter."""
+    added = Schema(**given)
+    schema = spec.base_schema.copy()
+    if spec.base_spec is None:
+        below = added.beneath(spec.transform_) if spec.transform_ is not None else added
+        schema = schema.merged(below)
+        spec.kind.constrain(spec.members, schema)
+        return spec.replace(base_schema=schema)
+    known = spec.kind.constrain(spec.members, schema)
+    if added.dtype is not None:
+        known.merged(Schema(dtype=added.dtype))
+        schema = schema.merged(Schema(dtype=added.dtype))
+    spec = spec.replace(base_schema=schema)
+    rest = {name: value for name, value in given.items() if name not in ("dtype", "schema")}
+    if added.dtype is not None or "schema" in given:
+        rest = _parts(added.retyped(None))
+    if not rest:
+        return spec
+    wanted = Schema(**rest)
+    return handed_down(spec, wanted if spec.transform_ is None else wanted.beneath(spec.transform_))
+
+
+def handed_down(spec: S, schema: Schema) -> S:
+    """Return the spec with constraints on the array that an adapter shows, but for the dtype, put on its base.
+
+    The domain of a view stays with it too: that of the base does not follow from it.
+    """
+    base = spec.base_spec
+    assert base is not None
+    parts = _parts(spec.kind.beneath(spec.members, schema))
+    if spec.kind.role == "view":
+        parts.pop("rank", None)  # which the view tells
+        spec = spec.replace(base_schema=spec.base_schema.merged(Schema(domain=schema.domain)))
+    return spec.replace(base_spec=with_schema(base, parts))
+
+
+def constrained_base(spec: SpecValue) -> SpecValue:
+    """Return the spec below another with the constraints of an adapter's own schema, but for the dtype."""
+    base = spec.base_spec
+    assert base is not None
+    rest = _parts(spec.base_schema.retyped(None)) if spec.kind.role == "adapter" else {}
+    return with_schema(base, rest) if rest else base
+
+
+def _parts(schema: Schema) -> dict[str, Any]:
+    """Return the constraints of a schema by name, so that a conflict names the one it is about."""
+    layout = schema.chunk_layout
+    parts = {
+        "rank": schema.rank,
+        "dtype": schema.dtype,
+        "domain": schema.domain,
+        "chunk_layout": layout if layout.to_json() else None,
+        "codec": schema.codec,
+        "fill_value": schema.fill_value,
+        "dimension_units": schema._value.units,
+    }
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+# Keyword arguments of `open`, `Spec.update` and `TensorStore.spec`, as types.
+
+SpecLike: TypeAlias = PlaceLike | SpecValue
+"""Ways to name an array: a spec or its JSON, a URL, or a place whose format is to be detected."""
+
+
+class OpenOptions(SchemaOptions, ModeOptions, total=False):
+    """The options that `open` adds to a spec."""
+
+    kvstore: PlaceLike | None
+    storage_options: Mapping[str, Any] | None
+    mode: Literal["r", "r+", "a", "w", "w-"] | None
+    chunks: Sequence[int] | None
+    shards: Sequence[int] | None
+
+
+class ViewSpecOptions(OpenOptions, total=False):
+    """The options of `TensorStore.spec`, which change the spec it returns."""
+
+    context: Context | None
+    minimal_spec: bool | None
+    strip_context: bool | None
+
+
+class UpdateOptions(ViewSpecOptions, total=False):
+    """The options of `Spec.update`."""
+
+    unbind_context: bool | None

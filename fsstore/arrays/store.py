@@ -1,34 +1,33 @@
-"""`TensorStore`: an open array, or a view of one.
+"""`TensorStore`: an open array, or a view of one; and copying between two of them.
 
-Indexing gives views and never reads; `read` and `write` give futures.  The driver does what a store does.
+Indexing gives views and never reads; `read` and `write` give futures.  The driver does the work of a store.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import numpy as np
 
-from fsstore.arrays.bound_spec import bound_spec
-from fsstore.arrays.habits import ArrayHabits, Stored, read_into, within_bounds
-from fsstore.arrays.open_spec import array_waits, begun, check_able, open_spec
-from fsstore.arrays.options import ViewSpecOptions
-from fsstore.arrays.spec import Spec
-from fsstore.arrays.spec_options import apply_options, with_mode, written_down
-from fsstore.arrays.spec_value import SpecValue
+from fsstore.arrays.protocols import ArrayProtocols, Stored, read_into, source_array, within_bounds
+from fsstore.arrays.spec import Spec, array_waits, begun, bound_spec, check_able, open_spec
+from fsstore.arrays.spec_parse import apply_options, with_mode, written_down
+from fsstore.arrays.spec_value import SpecValue, ViewSpecOptions
+from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.context.context import context_of
-from fsstore.driver.attributes import Attributes
-from fsstore.driver.collected import attributes_of
-from fsstore.driver.contract import ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
-from fsstore.driver.write_source import source_array
+from fsstore.driver.attributes import Attributes, attributes_of
+from fsstore.driver.cast import conversion, is_lossless
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.kvstore.store.batch import Batch, checked, refused
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.codec_spec import CodecSpec
@@ -40,12 +39,127 @@ from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.registry import door
 from fsstore.values.units import Units
 
-__all__ = ["TensorStore"]
+# A copy takes 64 MB, or what one chunk takes on its way, both layouts counted.  Either two small pieces are under way,
+# so that one is read while the other is written, or, where small ones would read chunks again and again, a large one.
+_PIECE_BYTES = 12 * 1024 * 1024
+_LARGE_PIECE_BYTES = 32 * 1024 * 1024
+_WASTE = 1.25
+
+
+def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
+    """Begin to copy one open array to another, piece by piece."""
+    kinds = source.driver.dtype, target.driver.dtype
+    names = [kind.name for kind in kinds]
+    convert = conversion(*kinds)
+    if convert is None:
+        raise StoreError("Cannot convert {} -> {}".format(*names))
+    if not is_lossless(*kinds):
+        raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
+    aligned = source._replace(
+        transform=source.transform[align(source.transform.domain, target.transform.domain)]
+    )
+    direct = source.driver.reads_directly and names[0] == names[1]
+    memory = target.driver.memory(target.transform) if direct else None
+    if memory is not None and memory.dtype == kinds[0].numpy_dtype:
+        return _read_there(aligned, memory)
+    regions = _regions(aligned, target, _PIECE_BYTES)
+    if covered(regions, _read_chunk(aligned)) > _WASTE * target.transform.size:
+        regions = _regions(aligned, target, _LARGE_PIECE_BYTES)
+    overlapped = math.prod(regions.step) * _itemsize(source, target) <= _PIECE_BYTES
+
+    async def run() -> None:
+        writing: Future[None] | None = None
+        for number in range(len(regions)):
+            piece = regions[number].slices
+            values = await source.driver.read(aligned.transform[piece])
+            if writing is not None:
+                await writing
+            writing = target.driver.write(target.transform[piece], convert(values))
+            del values
+            if not overlapped:
+                await writing
+                writing = None
+        if writing is not None:
+            await writing
+
+    return execution.start(run())
+
+
+def _read_there(source: OpenArray, memory: Array) -> Future[None]:
+    """Begin to read an array to where it is copied to, at once, as any other read."""
+    reading = source.driver.read_into(source.transform, memory)
+    reading.force()  # nobody may wait for the end of a copy
+    return futures.mapped(reading, None)
+
+
+def _regions(source: OpenArray, target: OpenArray, most_bytes: int) -> Regions:
+    """Return the boxes in which an array is copied to another over the same domain: whole chunks of the target.
+
+    None has more than `most_bytes`, except where a single chunk has.
+    """
+    domain = target.transform.domain
+    layout = target.driver.schema().through(target.transform).chunk_layout
+    chunk = [side or 1 for side in layout.write_chunk.shape or (None,) * domain.rank]
+    anchor = [at or 0 for at in layout.grid_origin or (None,) * domain.rank]
+    whole = Region(domain.inclusive_min, domain.exclusive_max)
+    return cut(whole, chunk, _read_chunk(source), anchor, most_bytes // _itemsize(source, target))
+
+
+def _read_chunk(source: OpenArray) -> Sequence[int]:
+    """Return the sides of chunks; a dimension that says nothing has no boundaries to keep to."""
+    layout = source.driver.schema().through(source.transform).chunk_layout
+    return [side or 1 for side in layout.read_chunk.shape or (None,) * source.transform.input_rank]
+
+
+def _itemsize(*arrays: OpenArray) -> int:
+    return max(1, *(array.driver.dtype.numpy_dtype.itemsize for array in arrays))
+
+
+def align(source: IndexDomain, target: IndexDomain) -> IndexTransform:
+    """Return the transform from the target to the source.  Raises `StoreError` that lists what does not fit."""
+    matches = _matches(source.labels, target.labels)
+    output, problems = [], []
+    begins, sizes, sizes_there = source.inclusive_min, source.shape, target.shape
+    for dimension, match in enumerate(matches):
+        begin, size = begins[dimension], sizes[dimension]
+        if match is not None and size == sizes_there[match]:
+            output.append(OutputIndexMap(offset=begin - target.inclusive_min[match], input_dimension=match))
+        elif size == 1:
+            output.append(OutputIndexMap(offset=begin))
+        elif match is None:
+            here = _shown(dimension, source[dimension])
+            problems.append(f"unmatched source dimension {here} does not have a size of 1")
+        else:
+            here, there = _shown(dimension, source[dimension]), _shown(match, target[match])
+            problems.append(f"source dimension {here} mismatch with target dimension {there}")
+    if problems:
+        raise StoreError(f"Error aligning dimensions: {', '.join(problems)}")
+    is_explicit = True not in (*target.implicit_lower_bounds, *target.implicit_upper_bounds)
+    return IndexTransform(domain=target if is_explicit else target.mark_bounds_implicit[False], output=output)
+
+
+def _matches(source: tuple[str, ...], target: tuple[str, ...]) -> list[int | None]:
+    """Return the dimension of the target that each of the source matches."""
+    if not (any(source) and any(target)):
+        extra = len(target) - len(source)
+        return [dimension + extra if dimension + extra >= 0 else None for dimension in range(len(source))]
+    matches: list[int | None] = [target.index(label) if label in target else None for label in source]
+    plain = [dimension for dimension, label in enumerate(target) if not label]
+    for dimension in reversed(range(len(source))):
+        if not source[dimension]:
+            matches[dimension] = plain.pop() if plain else None
+    return matches
+
+
+def _shown(dimension: int | None, dim: Dim) -> str:
+    label = f'"{dim.label}": ' if dim.label else ""
+    return f"{dimension} {label}[{dim.inclusive_min}, {dim.exclusive_max})"
+
 
 T = TypeVar("T")
 
 
-class TensorStore(ArrayHabits):
+class TensorStore(ArrayProtocols):
     """An open array or a view of one.  Made by `open`; immutable, and usable from any thread."""
 
     __module__ = "fsstore"
@@ -137,7 +251,6 @@ class TensorStore(ArrayHabits):
         return WriteFutures(self._track(lambda: write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
-        from fsstore.arrays.copying import copy_between
 
         if not source.readable:
             raise StoreError("Source does not support reading.")
@@ -355,7 +468,7 @@ class TensorStore(ArrayHabits):
 
     def _repr_html_(self) -> str:
         """Return a picture of the domain and the chunk grid, for notebooks."""
-        from fsstore.arrays.html import store_html
+        from fsstore.arrays.protocols import store_html
 
         return store_html(self, self._driver.kind.id)
 

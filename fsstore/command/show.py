@@ -232,7 +232,7 @@ def _url(store: Any) -> str:
 
 def _stored(store: Any) -> dict[str, Any]:
     """Return what a listing says of the stored chunks."""
-    from fsstore.arrays.habits import count_parts
+    from fsstore.arrays.protocols import count_parts
 
     found = store.info_complete()
     total = count_parts(store, found.shards or found.chunks or store.shape)
@@ -408,7 +408,7 @@ def spec(arguments: Namespace) -> int:
 def detect(arguments: Namespace) -> int:
     """Say which formats stand at a place, one inside the other, and what was asked to find out."""
     from fsstore.context.statistics import bytes_text
-    from fsstore.discover.probe import looked_for
+    from fsstore.driver.probe import looked_for
     from fsstore.errors import FailedPreconditionError
     from fsstore.observe.trace import trace
     from fsstore.runtime import execution
@@ -435,8 +435,8 @@ async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
     """Return the steps to what stands at a place, and why there is no array and no group; empty if there is one."""
     from fsstore.dataset.place import look
     from fsstore.dataset.source import store_spec
-    from fsstore.discover.probe import no_array
     from fsstore.driver.auto import enter
+    from fsstore.driver.probe import no_array
     from fsstore.kvstore.spec.opening import OpenKv, open_kv
 
     opened = await open_kv(store_spec(place), context)

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from fsstore.dataset.tuning import ATTRIBUTE_ATTEMPTS
-from fsstore.discover.hierarchy import hierarchy_documents
 from fsstore.driver.attributes import change_document
+from fsstore.driver.hierarchy import hierarchy_documents
 from fsstore.errors import AbortedError, StoreError
 from fsstore.format.attributes import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix

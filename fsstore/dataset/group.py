@@ -34,8 +34,8 @@ from fsstore.dataset.new_array import NewArray, new_array
 from fsstore.dataset.place import Found, Place, open_place
 from fsstore.dataset.resize import resize_arrays
 from fsstore.dataset.source import store_spec
-from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.attributes import Attributes
+from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import WORDS
 from fsstore.kvstore.spec.opening import open_kv

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.context.context import Context, context_of
-from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.driver.auto import enter_group
+from fsstore.driver.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec.storage_option import given_options
 from fsstore.runtime import execution

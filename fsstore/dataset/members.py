@@ -7,15 +7,14 @@ from dataclasses import replace
 from difflib import get_close_matches
 from typing import Any
 
-from fsstore.arrays.spec_options import apply_options
-from fsstore.arrays.spec_parse import array_spec
+from fsstore.arrays.spec_parse import apply_options, array_spec
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.new_array import NewArray
 from fsstore.dataset.place import Found, Place
 from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
-from fsstore.discover.hierarchy import Hierarchy, Node
 from fsstore.driver.contract import opening_beneath
+from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.attributes import NodeWords, is_document
 from fsstore.kvstore.contract.driver import Entry

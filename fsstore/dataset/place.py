@@ -12,8 +12,8 @@ from typing import Any
 from fsstore.context.context import Context
 from fsstore.dataset.consolidated import is_consolidated, root_document, says_the_same
 from fsstore.dataset.removal import delete_tree
-from fsstore.discover.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.driver.auto import enter_group
+from fsstore.driver.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import (
     N5_WORDS,

@@ -9,7 +9,7 @@ from typing import Any
 from fsstore.arrays.opening import open as open_array
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.place import Place
-from fsstore.discover.hierarchy import Node
+from fsstore.driver.hierarchy import Node
 from fsstore.errors import NotFoundError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
 from fsstore.runtime import execution

@@ -11,8 +11,7 @@ import numpy as np
 from fsstore.chunk.open_chunks import broadcast, new_array
 from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, located
 from fsstore.context.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Statistics
-from fsstore.driver.plain_kind import PlainKind
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Statistics
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
@@ -25,8 +24,6 @@ from fsstore.schema.layout_value import GRIDS, LayoutValue
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import Fields
-
-__all__ = ["KIND", "InMemoryDriver"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,9 @@ from typing import Any
 
 from fsstore.context.context import Context, parse_resource
 from fsstore.context.resource_kinds import KINDS
-from fsstore.discover.hierarchy import arrays_below
-from fsstore.discover.probe import FoundFormat, find, no_array
-from fsstore.driver.contract import DriverKind, OpenArray, Opening, Role, usual_resources
-from fsstore.driver.plain_kind import PlainKind
+from fsstore.driver.contract import DriverKind, OpenArray, Opening, PlainKind, Role, usual_resources
+from fsstore.driver.hierarchy import arrays_below
+from fsstore.driver.probe import FoundFormat, find, no_array
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import now
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, keeps_to_base, open_adapter
@@ -29,8 +28,6 @@ from fsstore.schema.open_mode import OpenMode, recheck
 from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Fields, loads, quote
-
-__all__ = ["KIND", "enter", "enter_group"]
 
 _DEPTH = 8  # adapters inside each other
 

@@ -1,27 +1,341 @@
-"""`cast`: an array shown with another data type, converted as it is read and written."""
+"""`cast`: an array shown with another data type, converted element by element as it is read and written.
+
+A conversion may lose values; `is_lossless` and `Cast` tell whether it keeps every one of them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, NamedTuple, get_args
 
+import ml_dtypes
 import numpy as np
 
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role, Statistics
-from fsstore.driver.convert import Conversion, conversion
-from fsstore.driver.plain_kind import PlainKind
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role, Statistics
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.schema.fill import element_parser
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.url import decode_path
 
-__all__ = ["KIND", "CastDriver"]
+Conversion = Callable[[Array], Array]
+Casting = Literal["same_value", "same_kind", "unsafe"]
+"""The changes that a conversion may make: none, rounding of floating-point numbers, or any."""
+_TEXT = ("string", "ustring")
+_OPAQUE = ("char", "byte")
+_CHECKED = 1 << 16  # elements that are compared together: they stay in the cache
+
+
+def conversion(source: dtype, target: dtype) -> Conversion | None:
+    """Return the function that converts arrays of `source` to `target`, or None if there is none.
+
+    Integers wrap, floats truncate toward zero, complex numbers lose their imaginary part, booleans are `!= 0`.
+    """
+    if source == target:
+        return lambda array: array
+    names = (source.name, target.name)
+    if _is_text(source) and _is_text(target):
+        return lambda array: _between_text(array, target)
+    if any(map(_is_opaque, (source, target))) or not _are_akin(source, target):
+        return None
+    if target.name == "json":
+        return _each(_to_json)
+    if "json" in names:
+        return None if target.numpy_dtype.kind == "c" else _each(element_parser(target), target)
+    if source.numpy_dtype.kind == "c" and target.name == "bool":
+        return None
+    if source.name == "bool" and target.name in _TEXT:
+        return None
+    if source.name in _TEXT:
+        return None
+    if target.name in _TEXT:
+        as_bytes = target.name == "string"
+        return _each(lambda value: _text(value).encode() if as_bytes else _text(value))
+    return lambda array: _numeric(array, target.numpy_dtype)
+
+
+def is_lossless(source: dtype, target: dtype) -> bool:
+    """Return whether `target` has every value of `source`, so that stores convert to it unasked."""
+    if source == target or target.name == "json":
+        return source.name != "string" or target.name == "string"
+    one, other = source.numpy_dtype, target.numpy_dtype
+    if _is_text(source) and _is_text(target):
+        return (
+            target.name == "string"
+            or (one.kind == other.kind != "O" and one.itemsize <= other.itemsize)
+            or (one.kind == "U" and target.name == "ustring")
+        )
+    if _is_special(source) or _is_special(target):
+        return False  # of some values, for which the values are looked at
+    if source.name in ("string", "json", *_OPAQUE) or target.name in (*_TEXT, *_OPAQUE):
+        return False
+    if other.kind == "b" or (one.kind == "c" and other.kind != "c"):
+        return False
+    return one.kind == "b" or _holds(_limits(other), _limits(one))
+
+
+def _limits(native: np.dtype[Any]) -> _Limits:
+    """Return the limits of a number type; those of its parts for a complex one."""
+    try:
+        integers = ml_dtypes.iinfo(native)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
+    except ValueError:
+        part = native.type(0).real.dtype
+        floats = ml_dtypes.finfo(part)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
+        return _Limits(
+            float(floats.min), float(floats.max), floats.nmant + 1, float(floats.smallest_subnormal)
+        )
+    return _Limits(integers.min, integers.max, integers.bits - (integers.min < 0), 1)
+
+
+class _Limits(NamedTuple):
+    """The least and the largest number, how many binary digits are exact, and the smallest step."""
+
+    least: float
+    largest: float
+    digits: int
+    step: float
+
+
+def _holds(outer: _Limits, inner: _Limits) -> bool:
+    return (
+        outer.least <= inner.least
+        and outer.largest >= inner.largest
+        and outer.digits >= inner.digits
+        and outer.step <= inner.step
+    )
+
+
+def _numeric(array: Array, native: np.dtype[Any]) -> Array:
+    with np.errstate(all="ignore"):
+        if array.dtype.kind == "c" and native.kind != "c":
+            array = array.real
+        if native.kind == "b":
+            return np.not_equal(array, 0)
+        if native.kind == "V" and (
+            array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4", "uint2", "uint4")
+        ):
+            # the small integers of ml_dtypes keep the low bits
+            wide = array.dtype if array.dtype == np.uint64 else np.dtype(np.int64)
+            return array.astype(wide).astype(native)
+        try:
+            return array.astype(native, casting="unsafe")
+        except (TypeError, ValueError, OverflowError) as error:
+            raise StoreError(f"Cannot convert {array.dtype.name} -> {native.name}: {error}") from None
+
+
+def _each(function: Callable[[Any], Any], target: dtype | None = None) -> Conversion:
+    def convert(array: Array) -> Array:
+        native: Any = object if target is None else target.numpy_dtype
+        out = np.empty(array.shape, native)
+        with np.errstate(over="ignore"):  # what a small float cannot hold is infinite
+            for index in np.ndindex(array.shape):
+                out[index] = function(array[index])
+        return out
+
+    return convert
+
+
+def _text(value: Any) -> str:
+    item = value.item() if isinstance(value, np.generic) else value
+    if isinstance(item, complex):
+        return f"({item.real:g},{item.imag:g})"
+    return str(item) if isinstance(item, int) else f"{float(item):g}"
+
+
+def _to_json(value: Any) -> Any:
+    item = value.item() if isinstance(value, np.generic) else value
+    if isinstance(item, complex):
+        return [item.real, item.imag]
+    return item.decode() if isinstance(item, bytes) else item
+
+
+def _is_special(kind: dtype) -> bool:
+    """Whether elements are structures, times, or octets or text of a fixed length."""
+    return kind.is_extension and not kind.is_small
+
+
+def _is_opaque(kind: dtype) -> bool:
+    return kind.name in _OPAQUE or (_is_special(kind) and kind.name.startswith("V"))
+
+
+def _are_akin(source: dtype, target: dtype) -> bool:
+    """Whether elements of extension types have a value in the other type: structures of the same fields, or times."""
+    if not (_is_special(source) or _is_special(target)):
+        return True
+    one, other = source.numpy_dtype, target.numpy_dtype
+    if one.names is not None or other.names is not None:
+        return one.names == other.names
+    return one.kind == other.kind or (one.kind + other.kind).strip("mM") in tuple("iuf")
+
+
+def _is_text(kind: dtype) -> bool:
+    return kind.name in _TEXT or (kind.is_extension and kind.numpy_dtype.kind in "SU")
+
+
+def _between_text(array: Array, target: dtype) -> Array:
+    """Return text as `str` or `bytes` of any length, or in places of a fixed length, which cut off what is longer."""
+    native = target.numpy_dtype
+    if array.dtype.kind == native.kind and array.dtype.kind in "SU":
+        return array.astype(native)
+    objects = array.astype(object)
+    as_bytes = target.name == "string" or native.kind == "S"
+    made = _each(_encoded if as_bytes else _decoded)(objects)
+    return made if native.hasobject else made.astype(native)
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
+
+
+def _decoded(value: Any) -> Any:
+    try:
+        return value.decode() if isinstance(value, bytes) else value
+    except UnicodeDecodeError as error:
+        raise StoreError(f"Invalid UTF-8 sequence encountered: {error}") from None
+
+
+def checked_casting(casting: str) -> Casting:
+    """Return a rule for conversions, checked by name."""
+    for known in get_args(Casting):
+        if casting == known:
+            return known  # type: ignore[no-any-return]  # `get_args` does not say that these are the names
+    raise ValueError(f'casting is "same_value", "same_kind" or "unsafe", not {casting!r}')
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """A conversion of arrays, and the rule that says what it may change.
+
+    `same_value` changes nothing: each element, converted back, equals what it was, where not-a-number equals itself.
+    `same_kind` also rounds floating-point numbers to others that are not as fine, but not to infinity.
+    """
+
+    source: dtype
+    target: dtype
+    casting: Casting = "same_value"
+
+    def of(self, values: Array) -> Array:
+        """Return values converted, whatever becomes of them."""
+        convert = conversion(self.source, self.target)
+        if convert is None:
+            raise StoreError(f"Cannot convert {self.source.name} -> {self.target.name}")
+        return convert(values)
+
+    def checked(self, values: Array, start: Sequence[int]) -> Array:
+        """Return values converted; those of an array begin at `start`, by which errors name the first that changes."""
+        made = self.of(values)
+        if self.casting == "unsafe" or is_lossless(self.source, self.target):
+            return made
+        flat, flat_made = values.reshape(-1), made.reshape(-1)
+        for begin in range(0, flat.size, _CHECKED):
+            part = slice(begin, begin + _CHECKED)
+            changed = self.changed(flat[part], flat_made[part])
+            if changed.any():
+                first = begin + int(np.argmax(changed))
+                inside = np.unravel_index(first, values.shape)
+                where = tuple(int(at) + low for at, low in zip(inside, start, strict=True))
+                raise FailedPreconditionError(self._refusal(where, flat[first], flat_made[first]))
+        return made
+
+    def _refusal(self, where: tuple[int, ...], value: Any, made: Any) -> str:
+        kind = ' or, to round to the nearest, "same_kind"' if self._rounds() else ""
+        return (
+            f"The value at {where} is {shown(value)}, and would become {shown(made)} as {self.target.name}; write a"
+            f' type that holds it, or ask for casting="unsafe"{kind if self.casting == "same_value" else ""}'
+        )
+
+    def changed(self, values: Array, made: Array) -> Array:
+        """Return which elements the rule does not allow to become what `of` made of them."""
+        if self.casting == "unsafe":
+            return np.zeros(values.shape, bool)
+        if values.dtype.names is not None:
+            return self._changed_fields(values, made)
+        if _is_text(self.source) and _is_text(self.target):
+            octets = dtype("string")  # cut off inside of a character, text is none any more
+            return unequal(_between_text(values, octets), _between_text(made, octets))
+        if self.casting == "same_kind" and self._rounds():
+            return _overflown(values, made)
+        back = conversion(self.target, self.source)
+        if back is None:  # nothing tells what has become of them
+            return ~np.zeros(values.shape, bool)
+        changed: Array = unequal(values, back(made)) | (_is_none(values) != _is_none(made))
+        one, other = (_digits_of_integers(kind) for kind in (self.source, self.target))
+        if one and other:
+            changed |= _is_negative(values) != _is_negative(made)
+        for number, digits in ((values, other), (made, one)):
+            if digits and _is_float(number.dtype):
+                # systems differ in which integer a larger number becomes: it may be the one it came from
+                wide = np.real(number).astype("f8")
+                changed |= (np.abs(wide) > 2.0**digits) | (wide == 2.0**digits)
+        return changed
+
+    def _changed_fields(self, values: Array, made: Array) -> Array:
+        changed = np.zeros(values.size, bool)
+        for name in values.dtype.names or ():
+            one, other = values[name].reshape(-1), made[name].reshape(-1)
+            field = Cast(dtype(one.dtype), dtype(other.dtype), self.casting)
+            changed |= field.changed(one, other).reshape(values.size, -1).any(axis=1)
+        return changed.reshape(values.shape)
+
+    def _rounds(self) -> bool:
+        one, other = self.source.numpy_dtype, self.target.numpy_dtype
+        return _is_float(one) and _is_float(other) and (one.kind != "c" or other.kind == "c")
+
+
+def unequal(one: Array, other: Array) -> Array:
+    """Return which elements differ as values: not-a-number and not-a-time equal themselves, and zeros each other."""
+    if one.dtype.names is not None:
+        parts = [unequal(one[name], other[name]).reshape(*one.shape, -1) for name in one.dtype.names]
+        return np.asarray(np.concatenate(parts, axis=-1).any(axis=-1))
+    different: Array = np.asarray(one != other, bool)
+    return different & ~(_is_none(one) & _is_none(other))
+
+
+def _is_none(values: Array) -> Array:
+    """Return which elements are not-a-number or not-a-time, in any type that has these."""
+    none: Array = np.asarray(values != values, bool)  # noqa: PLR0124  # they differ from themselves
+    return none
+
+
+def _is_negative(integers: Array) -> Array:
+    negative: Array = (
+        integers.astype("i8") < 0 if integers.dtype.kind != "u" else np.zeros(integers.shape, bool)
+    )
+    return negative
+
+
+def _overflown(values: Array, made: Array) -> Array:
+    """Return which numbers became infinite, or finite, or not-a-number, or too large for a type without these."""
+    with np.errstate(all="ignore"):
+        lost: Array = (np.isfinite(values) != np.isfinite(made)) | (np.isnan(values) != np.isnan(made))
+        if np.isfinite(np.asarray(np.inf).astype(made.dtype)):
+            lost |= np.abs(values) > _limits(made.dtype).largest
+    return lost
+
+
+def _is_float(native: np.dtype[Any]) -> bool:
+    return native.kind in "fc" or (native.kind == "V" and native.names is None and "float" in native.name)
+
+
+def _digits_of_integers(kind: dtype) -> int:
+    native = kind.numpy_dtype
+    if native.kind in "mM":
+        return 63
+    is_integer = native.kind in "iu" or native.name in ("int2", "int4", "uint2", "uint4")
+    return int(_limits(native).digits) if is_integer else 0
+
+
+def shown(value: Any) -> str:
+    """Return an element as text, cut off where it is long."""
+    plain = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
+    text = repr(plain) if isinstance(plain, str | bytes) else str(plain)
+    return text if len(text) <= 80 else f"{text[:80]}…"
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.write.request import finish
-from fsstore.discover.probe import instead_of_metadata
-from fsstore.driver.chunked_array import ChunkedDriver
-from fsstore.driver.chunked_options import ChunkedOptions
-from fsstore.driver.collected import renew_collected
-from fsstore.driver.contract import OpenArray, Opening, Role
+from fsstore.driver.attributes import renew_collected
+from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions
+from fsstore.driver.contract import OpenArray, Opening, OwnSpace, Role
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.plain_kind import OwnSpace
+from fsstore.driver.probe import instead_of_metadata
 from fsstore.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
@@ -39,8 +37,6 @@ from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, one_of
 from fsstore.values.url import decode_path, encode_path, reject_query
-
-__all__ = ["N5_KIND", "ZARR2", "ZARR3", "ChunkedKind"]
 
 
 @dataclass(frozen=True, slots=True)

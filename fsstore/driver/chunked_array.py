@@ -1,45 +1,194 @@
-"""An open chunked array: reading, writing, and what it says of itself."""
+"""An open chunked array: reading, writing, its properties, and how much of a region is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import islice
+from operator import contains
 from typing import Any, TypeVar
 
-from fsstore.chunk.open_chunks import ChunkCache, OpenChunks, broadcast, new_array
-from fsstore.chunk.planner import plan_cells
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.open_chunks import (
+    ByteRange,
+    ChunkCache,
+    KvSource,
+    OpenChunks,
+    Source,
+    broadcast,
+    new_array,
+)
+from fsstore.chunk.planner import CellPlan, PlanComponent, plan_cells
 from fsstore.chunk.read.boxes import Box, BoxView, ReadAhead, box_of, may_wait
 from fsstore.chunk.read.queue import ReadQueue
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
-from fsstore.chunk.request import located
+from fsstore.chunk.request import OutputMap, located
+from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.queue import after, before, in_turn, touched
 from fsstore.chunk.write.request import finish
 from fsstore.chunk.write.request import write as write_chunks
 from fsstore.chunk.write.small_writes import settle
 from fsstore.context.context import ContextResource
-from fsstore.driver.chunked_options import ChunkedOptions
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.resize import Resize
-from fsstore.driver.stored import stored_share
+from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import Borrows, able
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
+from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.codec_spec import CodecSpec
-from fsstore.schema.open_mode import OpenMode
+from fsstore.schema.open_mode import MEMBERS as RECHECK
+from fsstore.schema.open_mode import OpenMode, differs, fresh_after, recheck
 from fsstore.schema.schema import Schema
+from fsstore.values.json_value import Fields, Json, boolean
 
-__all__ = ["ChunkedDriver"]
+
+@dataclass(frozen=True, slots=True)
+class ChunkedOptions:
+    """The options in effect, the resources behind them, and when the array was opened."""
+
+    recheck_cached_metadata: Any = "open"
+    recheck_cached_data: Any = True
+    fill_missing_data_reads: bool = True
+    store_data_equal_to_fill_value: bool = False
+    resources: Mapping[str, ContextResource] = field(default_factory=dict)
+    opened: float = 0.0
+
+    @classmethod
+    def defaults(cls) -> dict[str, Json]:
+        """Return the members with their default values."""
+        return {
+            "recheck_cached_metadata": "open",
+            "recheck_cached_data": True,
+            "fill_missing_data_reads": True,
+            "store_data_equal_to_fill_value": False,
+        }
+
+    @classmethod
+    def taken(cls, fields: Fields) -> dict[str, Json]:
+        """Take the members from JSON, and return those that differ from the default."""
+        out = {}
+        for name, usual in cls.defaults().items():
+            value = fields.take(name, recheck if name in RECHECK else boolean)
+            if value is not None and differs(value, usual):
+                out[name] = value
+        return out
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any], resources: Mapping[str, ContextResource]) -> ChunkedOptions:
+        """Return the options that spec members give."""
+        given = {name: members[name] for name in cls.defaults() if name in members} if members else {}
+        return cls(**given, resources=resources, opened=time.time())
+
+    def to_json(self) -> dict[str, Json]:
+        """Return the members that differ from the default."""
+        return {
+            name: getattr(self, name)
+            for name, value in self.defaults().items()
+            if differs(getattr(self, name), value)
+        }
+
+    def _value(self, name: str) -> Any:
+        resource = self.resources.get(name)
+        return None if resource is None else resource.value
+
+    @property
+    def pool(self) -> CachePool:
+        """Where decoded chunks are kept."""
+        return self._value("cache_pool") or CachePool()
+
+    @property
+    def metadata_pool(self) -> CachePool:
+        """Where metadata are shared."""
+        return self._value("metadata_cache_pool") or self.pool
+
+    @property
+    def threads(self) -> int | None:
+        """How many workers decode, or None for one a core."""
+        concurrency = self._value("data_copy_concurrency")
+        return None if concurrency is None else concurrency.threads
+
+    def metadata_fresh_after(self) -> float:
+        """Return from which time on cached metadata need no recheck at open."""
+        return fresh_after(self.recheck_cached_metadata, self.opened)
+
+    def data_fresh_after(self) -> float:
+        """Return from which time on cached chunks need no recheck."""
+        return fresh_after(self.recheck_cached_data, self.opened)
+
+
+# How much of a region of a chunked array is stored.
+
+
+async def stored_share(
+    model: ChunkModel, store: KvPrefix, maps: Sequence[OutputMap], shape: tuple[int, ...]
+) -> tuple[bool, bool]:
+    """Return whether no chunk of a region is stored, and whether every chunk is; sub-chunks of shards count.
+
+    Few chunks are asked for, and no more once some are there and some are not.  Many are listed.
+    """
+    source: Source = KvSource(store)
+    outline = plan_cells(maps, shape, model.axes)
+    count = outline.cell_count
+    if count > KEYS_AT_ONCE and model.shard is None and outline.separable and store.driver.features.listable:
+        listed = await _listed(model, store, outline, limit=LISTED_FOR_ONE * count)
+        if listed is not None:
+            return listed == 0, listed == count
+    identities: Any
+    if model.shard is None:
+        identities = (model.key(outline.chunk_numbers(cell)) for cell in outline.cells())
+    else:
+        entries = ShardEntries.touched_by(maps, shape, model)
+        source = entries.grid.source(source)
+        identities = (
+            named
+            for cell in outline.cells()
+            for named in entries.identities(model.key(outline.chunk_numbers(cell)), entries.of(cell)[1])
+        )
+    stored = missing = 0
+    while not (stored and missing) and (batch := list(islice(identities, KEYS_AT_ONCE))):
+        for answer in await source.read_many([ByteRange(named, 0, 0) for named in batch]):
+            stored += answer.state == "value"
+            missing += answer.state == "missing"
+    return stored == 0, missing == 0
+
+
+async def _listed(model: ChunkModel, store: KvPrefix, outline: CellPlan, *, limit: int) -> int | None:
+    """Return how many chunks of a region a listing has, or None where it has more than `limit` entries."""
+    wanted = [_chunks(component) for component in outline.components]
+    seen = found = 0
+    async for entries in store.scan():
+        seen += len(entries)
+        if seen > limit:
+            return None
+        for entry in entries:
+            numbers = model.numbers(entry.key)
+            found += numbers is not None and all(map(contains, wanted, numbers))
+    return found
+
+
+def _chunks(component: PlanComponent) -> Container[Any]:
+    """Return the numbers of the chunks along one dimension."""
+    segments = component.segments
+    first: Any = segments[0].chunk
+    last: Any = segments[-1].chunk
+    if last - first + 1 == len(segments):
+        return range(first, last + 1)
+    return {segment.chunk for segment in segments}
+
 
 T = TypeVar("T")
 

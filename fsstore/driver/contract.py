@@ -1,7 +1,8 @@
 """The contracts of array drivers: the static kind that parses and opens specs, and the opened driver.
 
-A kind says what is particular to a driver in a spec (JSON members, URL, constraints) and opens it.  An opened driver
-reads and writes through index transforms.  `Spec`, `open` and the `TensorStore` façade are written once over both.
+A kind knows the particulars of a driver in a spec (JSON members, URL, constraints) and opens it; `PlainKind` has the
+defaults.  An opened driver reads and writes through index transforms.  `Spec`, `open` and the `TensorStore` façade are
+written once over both.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from fsstore.context.context import Context, ContextResource, bind_resource
-from fsstore.errors import UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
@@ -27,22 +28,6 @@ from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Fields, Json
-
-__all__ = [
-    "Array",
-    "ArrayDriver",
-    "DriverKind",
-    "Layer",
-    "OpenArray",
-    "Opening",
-    "ResizeBounds",
-    "ResizeOptions",
-    "Role",
-    "Statistics",
-    "Use",
-    "opening_beneath",
-    "usual_resources",
-]
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 Role: TypeAlias = Literal["store", "adapter", "standalone", "layered", "view", "live"]
@@ -353,3 +338,66 @@ def opening_beneath(
         documents=documents,
         writable=False,
     )
+
+
+# The usual kind of array driver: defaults of all that a kind may say.
+
+
+class OwnSpace:
+    """The part of a kind whose array has the domain and the constraints that the spec speaks of."""
+
+    __slots__ = ()
+
+    def base_transform(
+        self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
+    ) -> IndexTransform | None:
+        """Return the view itself."""
+        return transform
+
+    def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the constraints themselves."""
+        return schema
+
+
+@dataclass(frozen=True, slots=True)
+class PlainKind(OwnSpace):
+    """A kind without members that adds nothing to the schema; a `DriverKind` once it has `open`."""
+
+    id: str
+    schemes: tuple[str, ...] = ()
+    role: Role = "standalone"
+    has_mode: bool = False
+    resources: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> Mapping[str, Json]:
+        """No members have defaults."""
+        return {}
+
+    def members(self, fields: Fields) -> dict[str, Any]:
+        """Take no members."""
+        return {}
+
+    def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
+        """Return the schema."""
+        return schema
+
+    def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
+        """Return what members and schema say of the array."""
+        return self.constrain(members, schema)
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path as it is."""
+        return path
+
+    def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
+        """Refuse anything after the colon."""
+        if rest:
+            raise StoreError("Path not supported")
+        return "", {}
+
+    def to_url(self, members: Mapping[str, Any]) -> str:
+        """Return the scheme, if there is one."""
+        if not self.schemes:
+            raise UnimplementedError("URL representation not supported")
+        return f"{self.schemes[0]}:"

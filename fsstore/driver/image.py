@@ -17,8 +17,7 @@ import numpy as np
 from fsstore.codec.image_header import checked_image, image_size, tiff_pages
 from fsstore.context.context import ContextResource
 from fsstore.driver.array import InMemoryDriver
-from fsstore.driver.contract import Array, OpenArray, Opening, Role
-from fsstore.driver.plain_kind import PlainKind
+from fsstore.driver.contract import Array, OpenArray, Opening, PlainKind, Role
 from fsstore.errors import (
     DataLossError,
     FailedPreconditionError,
@@ -34,8 +33,6 @@ from fsstore.schema.open_mode import recheck
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, boolean, integer
-
-__all__ = ["AVIF", "BMP", "JPEG", "PNG", "TIFF", "WEBP", "ImageDriver"]
 
 _LARGEST = 2**30  # bytes decoded
 _INT32 = integer(-(2**31), 2**31 - 1)

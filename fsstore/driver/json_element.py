@@ -1,12 +1,15 @@
 """`json`: a JSON document, or a part of one, as a store of rank 0 whose element is the value.
 
-All handles of a document in one context share what was read or written last, whatever part they show, and look at it
-again as `recheck_cached_data` says.  Inside a transaction every read looks.
+All handles of a document in one context share its last value that was read or written, whatever part they show, and
+look at it again as `recheck_cached_data` says.  Inside a transaction every read looks.  A part is found and replaced by
+a JSON pointer (RFC 6901).
 """
 
 from __future__ import annotations
 
+import copy
 import math
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -16,10 +19,8 @@ import numpy as np
 
 from fsstore.chunk.open_chunks import new_array
 from fsstore.context.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
-from fsstore.driver.json_pointer import check_pointer, find, replace
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role
 from fsstore.driver.metadata_entry import place_of
-from fsstore.driver.plain_kind import PlainKind
 from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
     AbortedError,
@@ -27,6 +28,7 @@ from fsstore.errors import (
     FailedPreconditionError,
     JsonError,
     NotFoundError,
+    OutOfRangeError,
     StoreError,
     UnimplementedError,
 )
@@ -40,10 +42,96 @@ from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.open_mode import fresh_after, recheck
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_value import Fields, Json, dumps, loads, string
+from fsstore.values.json_value import Fields, Json, dumps, loads, quote, show, string
 from fsstore.values.url import decode_path, encode_path
 
-__all__ = ["KIND", "JsonDriver"]
+_BAD_TILDE = re.compile(r"~(?![01])")
+_INDEX = re.compile(r"0|[1-9][0-9]{0,17}")
+
+
+def check_pointer(pointer: str) -> str:
+    """Return a well-formed pointer, or raise."""
+    if pointer and not pointer.startswith("/"):
+        raise StoreError(f"JSON Pointer does not start with '/': {quote(pointer)}")
+    if _BAD_TILDE.search(pointer):
+        raise StoreError(f"JSON Pointer requires '~' to be followed by '0' or '1': {quote(pointer)}")
+    return pointer
+
+
+def _steps(pointer: str) -> list[tuple[str, str]]:
+    """Return each reference token, decoded, with the pointer up to and including it."""
+    steps, upto = [], ""
+    for token in pointer.split("/")[1:]:
+        upto += "/" + token
+        steps.append((token.replace("~1", "/").replace("~0", "~"), upto))
+    return steps
+
+
+def _index(token: str, array: list[Any], upto: str, outside: type[StoreError]) -> int:
+    if not _INDEX.fullmatch(token):
+        raise FailedPreconditionError(f"JSON Pointer {quote(upto)} is invalid for array value")
+    index = int(token)
+    if index >= len(array):
+        raise outside(f"JSON Pointer {quote(upto)} is out-of-range for array of size {len(array)}")
+    return index
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    return {str: "string", type(None): "null"}.get(type(value), "number")
+
+
+def find(value: Any, pointer: str) -> Any:
+    """Return the part of `value` that a pointer names, or raise what is missing."""
+    for token, upto in _steps(pointer):
+        if isinstance(value, dict):
+            if token not in value:
+                raise NotFoundError(f"JSON Pointer {quote(upto)} refers to non-existent object member")
+            value = value[token]
+        elif isinstance(value, list):
+            if token == "-":
+                raise FailedPreconditionError(
+                    f"JSON Pointer {quote(upto)} refers to non-existent array element"
+                )
+            value = value[_index(token, value, upto, OutOfRangeError)]
+        else:
+            raise _through_scalar(upto, value)
+    return value
+
+
+def _through_scalar(upto: str, value: Any) -> FailedPreconditionError:
+    return FailedPreconditionError(
+        f"JSON Pointer reference {quote(upto)} cannot be applied to {_kind(value)} value: {show(value)}"
+    )
+
+
+def replace(document: Any, pointer: str, part: Any) -> Any:
+    """Return the document with the part a pointer names replaced; missing objects are made."""
+    steps = _steps(pointer)
+    if not steps:
+        return part
+    root = value = copy.deepcopy(document)
+    for (token, upto), following in zip(steps, [*steps[1:], None], strict=True):
+        last = following is None
+        if isinstance(value, dict):
+            if last:
+                value[token] = part
+            else:
+                value = value.setdefault(token, {})
+        elif isinstance(value, list):
+            if token == "-":
+                value.append(part if last else {})
+                value = value[-1]
+                continue
+            index = _index(token, value, upto, FailedPreconditionError)
+            if last:
+                value[index] = part
+            else:
+                value = value[index]
+        else:
+            raise _through_scalar(upto, value)
+    return root
 
 
 def _pointer(value: Any) -> str:

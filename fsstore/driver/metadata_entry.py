@@ -26,8 +26,6 @@ from fsstore.kvstore.spec.opening import OpenKv
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import dumps, quote
 
-__all__ = ["MetadataEntry", "place_of"]
-
 _CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too
 _NONE: Mapping[str, ReadResult] = {}
 

@@ -12,11 +12,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fsstore.chunk.write.request import finish
-from fsstore.driver.chunked_array import ChunkedDriver
-from fsstore.driver.chunked_options import ChunkedOptions
-from fsstore.driver.contract import OpenArray, Opening, Role
+from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions
+from fsstore.driver.contract import OpenArray, Opening, OwnSpace, Role
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.plain_kind import OwnSpace
 from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
     AbortedError,
@@ -49,8 +47,6 @@ from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, integer
 from fsstore.values.url import reject_query
-
-__all__ = ["KIND", "PrecomputedDriver", "PrecomputedKind"]
 
 _FORMAT: Any = Precomputed()
 

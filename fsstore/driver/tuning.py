@@ -1,4 +1,4 @@
-"""The numbers that tune array drivers, each with what it trades."""
+"""The numbers that tune array drivers, each with its trade."""
 
 DOCUMENT_ATTEMPTS = 1000  # at a document that others write: each time one of them has succeeded
 METADATA_ATTEMPTS = 100  # at metadata that others write meanwhile: each takes several requests

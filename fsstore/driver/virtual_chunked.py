@@ -18,9 +18,8 @@ import numpy as np
 
 from fsstore.chunk.open_chunks import broadcast, new_array
 from fsstore.context.context import Context, ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, Role
-from fsstore.driver.layer_parts import at_corner, coordinates, cuts, within
-from fsstore.driver.plain_kind import PlainKind
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role
+from fsstore.driver.stack import at_corner, coordinates, cuts, within
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
@@ -32,8 +31,6 @@ from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
-
-__all__ = ["VirtualChunkedReadParameters", "VirtualChunkedWriteParameters", "opened_functions"]
 
 _CONSTRAINTS = frozenset(("rank", "dtype", "domain", "shape", "chunk_layout", "dimension_units", "schema"))
 Function = Callable[[IndexDomain, Array, Any], Any]

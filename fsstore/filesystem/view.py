@@ -25,11 +25,11 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from fsstore.context.context import Context
-from fsstore.discover.hierarchy import Node, hierarchy
-from fsstore.discover.probe import FoundFormat
 from fsstore.driver.auto import enter
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
+from fsstore.driver.hierarchy import Node, hierarchy
+from fsstore.driver.probe import FoundFormat
 from fsstore.errors import (
     AbortedError,
     ResourceExhaustedError,

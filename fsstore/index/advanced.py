@@ -32,8 +32,6 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.value import DomainValue, TransformValue, check_rank, identity_maps
 
-__all__ = ["index_advanced"]
-
 T = TypeVar("T", bound=TransformValue)
 _FRONT, _UNSELECTED = -1, -2
 _FULL = slice(None)

@@ -31,23 +31,6 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
 
-__all__ = [
-    "Affine",
-    "NumpyIndex",
-    "NumpyIndexTerm",
-    "NumpyIndexingSpec",
-    "Row",
-    "Term",
-    "check_indices",
-    "index_basic",
-    "narrow",
-    "parse_index",
-    "slice_bounds",
-    "sliced",
-    "through",
-]
-
-
 # The terms of a numpy-style index, parsed.
 
 

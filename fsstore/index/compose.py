@@ -28,19 +28,6 @@ from fsstore.index.output_map import (
 )
 from fsstore.index.value import DomainValue, TransformValue
 
-__all__ = [
-    "check_index",
-    "check_values",
-    "combined_maps",
-    "compose",
-    "compose_within",
-    "effective",
-    "frozen",
-    "intersection",
-    "propagate_bounds",
-    "settled",
-]
-
 D = TypeVar("D", bound=DomainValue)
 T = TypeVar("T", bound=TransformValue)
 

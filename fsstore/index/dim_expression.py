@@ -20,8 +20,6 @@ from fsstore.index.operation import DimSpecs, resolve
 from fsstore.index.value import TransformValue
 from fsstore.values.argument import literal
 
-__all__ = ["DimExpression", "DimSelection", "DimSelectionLike", "d", "parse_selection"]
-
 T = TypeVar("T", bound=TransformValue)
 
 

@@ -23,9 +23,6 @@ from fsstore.index.operation import indexing_error
 from fsstore.index.value import DomainValue, TransformValue, check_labels
 from fsstore.values.json_value import quote
 
-__all__ = ["DomainView", "Indexable", "Subscript", "TransformChange", "index_transform", "restrict"]
-
-
 T = TypeVar("T", bound=TransformValue)
 _PLAIN = {int, type(None), EllipsisType}
 _SLICED = {int, type(None)}

@@ -18,33 +18,6 @@ from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "FAR",
-    "INF",
-    "INT64",
-    "MAX_FINITE",
-    "MIN_FINITE",
-    "UNBOUNDED",
-    "Bounds",
-    "Dim",
-    "bounds_text",
-    "check_int64",
-    "closed",
-    "contains",
-    "dim_text",
-    "half_open",
-    "hull",
-    "int64_or_none",
-    "intersect",
-    "intersect_explicit",
-    "interval_text",
-    "inverse_affine",
-    "shift",
-    "sized",
-    "strided_slice",
-]
-
-
 INF = 2**62 - 1
 FAR = 2**60
 """Sums and inverses of numbers nearer to zero than that, and bounded by them, do not overflow."""

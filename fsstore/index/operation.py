@@ -23,30 +23,6 @@ from fsstore.index.value import DomainValue, TransformValue, check_labels, check
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "DimSpecs",
-    "Vector",
-    "diagonal",
-    "implicit_argument",
-    "in_expression",
-    "indexing_error",
-    "label",
-    "labels_argument",
-    "mark_bounds_implicit",
-    "normal",
-    "permute",
-    "reorder",
-    "resolve",
-    "resolve_new",
-    "resolve_only_new",
-    "stride",
-    "translate_backward_by",
-    "translate_by",
-    "translate_to",
-    "vector_argument",
-]
-
-
 # Which dimensions are meant: numbers, labels and ranges, resolved against the labels of a domain.
 
 

@@ -21,25 +21,6 @@ from numpy.typing import NDArray
 from fsstore.errors import InvalidIndexError
 from fsstore.index.interval import INF, Bounds, Dim, interval_text
 
-__all__ = [
-    "ANY_INDEX",
-    "ARRAY",
-    "CONSTANT",
-    "SINGLE",
-    "IndexArray",
-    "OutputIndexMap",
-    "OutputIndexMaps",
-    "OutputIndexMethod",
-    "OutputMap",
-    "array_map",
-    "array_text",
-    "constant_map",
-    "index_array",
-    "same_map",
-    "single_map",
-    "without_repeats",
-]
-
 IndexArray: TypeAlias = "NDArray[np.int64]"
 CONSTANT, SINGLE, ARRAY = 0, 1, 2
 ANY_INDEX = (-INF, INF + 1)

@@ -38,9 +38,6 @@ from fsstore.index.wire import domain_from_json, domain_to_json, transform_from_
 from fsstore.values.argument import WrittenAsJson
 from fsstore.values.json_value import quote
 
-__all__ = ["IndexDomain", "IndexTransform", "checked", "checked_vector", "from_components", "identity"]
-
-
 # Index domains: boxes of integer coordinates with optional labels.
 
 

@@ -25,16 +25,6 @@ from fsstore.index.output_map import (
 )
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "MAX_RANK",
-    "DomainValue",
-    "TransformValue",
-    "check_labels",
-    "check_rank",
-    "checked_maps",
-    "identity_maps",
-]
-
 MAX_RANK = 32
 _MAX_SIZE = 2**63 - 1
 Ints: TypeAlias = "tuple[int, ...]"

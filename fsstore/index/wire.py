@@ -36,8 +36,6 @@ from fsstore.index.value import (
 from fsstore.values import json_value as _json
 from fsstore.values.json_value import Fields, Json, array_of, expected, json_error
 
-__all__ = ["domain_from_json", "domain_to_json", "transform_from_json", "transform_to_json"]
-
 D = TypeVar("D", bound=DomainValue)
 _ENDS: dict[str, tuple[int, Callable[[int, int], tuple[int, int]]]] = {
     "shape": (INF + 1, iv.sized),

@@ -24,7 +24,7 @@ from dask.array.core import normalize_chunks
 from dask.base import tokenize
 from dask.utils import parse_bytes
 
-from fsstore.arrays.habits import chunk_sizes
+from fsstore.arrays.protocols import chunk_sizes
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d

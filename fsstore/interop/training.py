@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.arrays.habits import chunk_sizes
+from fsstore.arrays.protocols import chunk_sizes
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d

@@ -15,7 +15,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray
-from fsstore.driver.convert import Casting
+from fsstore.driver.cast import Casting
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.format.attributes import NodeWords
 from fsstore.job.earlier import fingerprint, is_marked, mark, still_there

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.chunk.regions import Region, Regions
-from fsstore.driver.convert import Cast, shown, unequal
+from fsstore.driver.cast import Cast, shown, unequal
 from fsstore.errors import StoreError
 from fsstore.job.order import Order
 from fsstore.runtime import execution

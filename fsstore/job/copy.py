@@ -15,8 +15,8 @@ from fsstore.dataset.consolidated import consolidate, consolidated, is_consolida
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import look
 from fsstore.dataset.source import store_spec
-from fsstore.discover.hierarchy import Hierarchy
-from fsstore.driver.convert import Casting, checked_casting
+from fsstore.driver.cast import Casting, checked_casting
+from fsstore.driver.hierarchy import Hierarchy
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,

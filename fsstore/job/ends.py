@@ -19,7 +19,7 @@ from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, dtype_name, new_array
 from fsstore.dataset.same_place import Relation, names_differ, places_of, relation, shows
 from fsstore.dataset.source import store_spec
-from fsstore.driver.convert import Cast
+from fsstore.driver.cast import Cast
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import (
     ARRAY_DIMENSIONS,

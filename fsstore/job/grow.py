@@ -28,17 +28,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from fsstore.arrays.layers import array as wrapped
 from fsstore.arrays.opening import open as open_array
+from fsstore.arrays.protocols import source_array
 from fsstore.arrays.store import TensorStore
-from fsstore.arrays.wrapping import array as wrapped
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
+from fsstore.driver.cast import is_lossless
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
-from fsstore.driver.convert import is_lossless
-from fsstore.driver.trim_chunks import delete_outside
-from fsstore.driver.write_source import source_array
+from fsstore.driver.resize import delete_outside
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index.transform import identity

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.regions import BoxSlabs, Regions
-from fsstore.driver.convert import Casting
+from fsstore.driver.cast import Casting
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind

@@ -15,7 +15,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
-from fsstore.driver.convert import Casting, checked_casting
+from fsstore.driver.cast import Casting, checked_casting
 from fsstore.errors import StoreError
 from fsstore.job.ends import opened_source
 from fsstore.job.order import Order

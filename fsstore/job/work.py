@@ -21,7 +21,7 @@ import numpy as np
 from fsstore.chunk.open_chunks import new_array
 from fsstore.chunk.regions import Region, Regions
 from fsstore.codec.buffers import passing
-from fsstore.driver.convert import Cast
+from fsstore.driver.cast import Cast
 from fsstore.errors import DataLossError, StoreError
 from fsstore.job.order import Order, keys_of
 from fsstore.job.passes import Pass

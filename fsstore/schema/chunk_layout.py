@@ -39,18 +39,6 @@ from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.json_value import Json
 from fsstore.values.units import Unit, Units
 
-__all__ = [
-    "ChunkLayout",
-    "ChunkLayoutOptions",
-    "LayoutAxis",
-    "backward",
-    "forward",
-    "layout_of",
-    "units_backward",
-    "units_forward",
-]
-
-
 # Chunk layouts and units seen through an index transform.
 
 

@@ -21,9 +21,6 @@ from fsstore.errors import StoreError
 from fsstore.schema.constraint import Bound, Vector
 from fsstore.schema.layout_value import GridValue, LayoutValue, merge_grids
 
-__all__ = ["DEFAULT_ELEMENTS", "choose_one_grid", "choose_read_write_grids", "divisors", "nearest_divisor"]
-
-
 # Divisors of integers up to 2^63, in bounded time: Miller-Rabin finds primes, Pollard's rho splits the
 # rest.
 

@@ -14,8 +14,6 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.json_value import Json, dumps, expected, obj, quote
 
-__all__ = ["CodecSpec", "merge_codecs"]
-
 _ALIASES: Final = {"zarr2": "zarr", "neuroglancer-precomputed": "neuroglancer_precomputed"}
 _MERGERS: Final = {
     "zarr": "fsstore.codec.numcodecs.compressor_v2:merge_specs",

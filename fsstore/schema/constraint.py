@@ -22,19 +22,6 @@ from fsstore.index.interval import INF
 from fsstore.index.transform import IndexDomain
 from fsstore.index.value import check_rank
 
-__all__ = [
-    "Bound",
-    "Vector",
-    "braced",
-    "checked_rank",
-    "hard",
-    "merge_bound",
-    "merge_domains",
-    "merge_vector",
-    "soft",
-]
-
-
 T = TypeVar("T")
 Bound: TypeAlias = tuple[T, bool] | None
 Vector: TypeAlias = tuple[Bound[T], ...] | None

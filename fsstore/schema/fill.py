@@ -21,8 +21,6 @@ from fsstore.values import dtypes
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import any_json, boolean, expected, integers_between, quote, string
 
-__all__ = ["Fill", "element_parser", "elements_json", "elements_of", "fill_from_json", "fill_of"]
-
 _OPAQUE = ("char", "byte")  # which TensorStore does not write as a fill value
 _FLOAT_NAMES = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 _BOOLEANS = {"true": True, "false": False}

@@ -34,22 +34,6 @@ from fsstore.schema.constraint import (
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Json, array_of, combined, integer, json_error, number, obj, optional
 
-__all__ = [
-    "GRIDS",
-    "MAX_SIZE",
-    "GridConstraints",
-    "GridName",
-    "GridValue",
-    "LayoutValue",
-    "grid_of",
-    "integers",
-    "layout_from_json",
-    "located",
-    "merge_grids",
-    "numbers",
-]
-
-
 # `ChunkLayout.Grid`: what is asked of one grid of chunks, whatever the grid is for.
 
 

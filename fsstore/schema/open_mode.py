@@ -11,19 +11,6 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Fields, boolean, expected, number
 
-__all__ = [
-    "MEMBERS",
-    "ModeOptions",
-    "OpenMode",
-    "RecheckCacheOption",
-    "differs",
-    "fresh_after",
-    "mode_from_options",
-    "recheck",
-    "recheck_argument",
-]
-
-
 # When cached data are asked for again: the recheck options.
 
 

@@ -28,20 +28,6 @@ from fsstore.values.dtypes import DTypeLike, dtype_of
 from fsstore.values.json_value import Json, show
 from fsstore.values.units import Unit, Units, units_of
 
-__all__ = [
-    "CONSTRAINTS",
-    "LEVELS",
-    "CompositeOptions",
-    "Schema",
-    "SchemaOptions",
-    "codec_of",
-    "in_our_words",
-    "says_nothing",
-    "schema_of",
-    "with_constraints",
-]
-
-
 # Keyword arguments in the words of zarr-python and numpy, put in those of specs: modes, chunks, codecs,
 # types.
 

@@ -29,8 +29,6 @@ from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, combined, integer, obj, quote, string
 from fsstore.values.units import Units, merge_units, units_from_json
 
-__all__ = ["SchemaValue", "beneath", "schema_from_json"]
-
 
 @dataclass(frozen=True, slots=True)
 class SchemaValue:

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import quote
 
 from fsstore.dataset.multiscale import described
-from fsstore.discover.hierarchy import Node, hierarchy
+from fsstore.driver.hierarchy import Node, hierarchy
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 

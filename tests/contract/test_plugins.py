@@ -16,7 +16,7 @@ import pytest
 
 import fsstore as ts
 from fsstore import plugin, references
-from fsstore.discover.probe import looked_for
+from fsstore.driver.probe import looked_for
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.testing.kvstore_suite import CHECKS, filled

@@ -16,8 +16,8 @@ import zstandard
 
 import fsstore as ts
 from fsstore.context.context import Context
-from fsstore.discover.probe import detections, find
 from fsstore.driver.auto import enter
+from fsstore.driver.probe import detections, find
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix, Write

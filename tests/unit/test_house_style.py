@@ -687,7 +687,7 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
 
 
 REFUSING = {
-    "fsstore.arrays.habits:ArrayHabits.__getattr__": "raises, and names the word that is close",
+    "fsstore.arrays.protocols:ArrayProtocols.__getattr__": "raises, and names the word that is close",
     "fsstore.runtime.close_word:Awaited.__getattr__": "raises, and says that the result has the word",
 }
 """Lookups of attributes that find nothing, and why they are there."""

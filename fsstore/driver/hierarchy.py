@@ -20,8 +20,6 @@ from fsstore.kvstore.contract.request import KeyRange, prefix_end
 from fsstore.runtime.together import Outcome, outcomes
 from fsstore.values.json_value import loads, show
 
-__all__ = ["Documents", "Hierarchy", "Node", "arrays_below", "hierarchy", "hierarchy_documents"]
-
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
 _NOTHING: Mapping[str, ReadResult] = {}
 _N5 = "attributes.json"

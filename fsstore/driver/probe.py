@@ -1,11 +1,11 @@
-"""One step of format detection: which requests it makes of a store, and what they find.
+"""One step of format detection: its requests to a store, its findings, and the message when nothing is found.
 
 A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
 Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
 unless it is empty or a page of HTML, which is what web servers send for directories.  A directory is asked for the
-names that TensorStore looks for; where none is there, for the marks of what TensorStore does not know, unless the
-store lists nothing there.  No file is ever read whole that is not small, but for the metadata of an array: they are
-what opening it begins with, so they are handed over and not read twice.
+names that TensorStore looks for; where none is there, for the marks of formats that TensorStore does not know, unless
+the store lists nothing there.  Only small files are read whole, and the metadata of an array: opening it begins with
+them, so they are handed over and not read twice.
 
 Answers of one detection are good enough for the rest of it: adapters on the way are not asked again whether
 they have changed.
@@ -39,22 +39,6 @@ from fsstore.values.detection import (
     sizes,
 )
 from fsstore.values.json_value import loads, quote
-
-__all__ = [
-    "UNKNOWN_FILE",
-    "FoundFormat",
-    "close_name",
-    "detections",
-    "find",
-    "instead_of_metadata",
-    "looked_for",
-    "no_array",
-]
-
-
-# The content of a place where no array was found, in a few words, for messages: nothing, a file, other
-# things.
-
 
 UNKNOWN_FILE = (
     "the file begins like no format that is known here; name its driver in the URL if it has one, as in"

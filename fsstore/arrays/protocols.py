@@ -1,13 +1,16 @@
-"""Habits of users of numpy, zarr-python and dask: facts by familiar names, and refusals that help.
+"""Arrays under the protocols of Python, NumPy, zarr-python and notebooks, and the values that may be written.
 
-An array that is stored is not an array in memory: what would read all of it by accident, once an element, or compare it
-without reading, is refused in words that say what to type instead.
+Values are arrays that cast safely, and Python values that convert.  Elements that are Python objects are checked one by
+one before anything is written, so that a value of a wrong type changes nothing: text is `str`, octets are `bytes`, and
+JSON is what `json` makes of it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from html import escape
+from types import MappingProxyType
 from typing import Any, NoReturn
 
 import numpy as np
@@ -21,8 +24,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.close_word import meant
 from fsstore.runtime.future import Future
-
-__all__ = ["ArrayHabits", "ArrayInfo", "Stored", "chunk_sizes", "count_parts", "read_into", "within_bounds"]
+from fsstore.values.dtypes import dtype, dtype_of
 
 
 class Stored:
@@ -79,8 +81,8 @@ class ArrayInfo:
         return "\n".join(f"{name:<18}{value}" for name, value in facts.items() if value is not None)
 
 
-class ArrayHabits(Indexable):
-    """The members of `TensorStore` that TensorStore's own does not have."""
+class ArrayProtocols(Indexable):
+    """Members of `TensorStore` beyond those of the C++ library: protocols of Python, NumPy and zarr-python."""
 
     __slots__ = ()
 
@@ -298,3 +300,146 @@ def _shared(out: Any) -> np.ndarray[Any, np.dtype[Any]]:
         return np.from_dlpack(out)
     except (BufferError, RuntimeError, TypeError) as error:
         raise StoreError(f"out cannot be written from here: {error}") from None
+
+
+# A picture of a store for notebooks.
+
+_SIDE = 180  # pixels of the longest side
+_MAX_LINES = 40
+
+
+def store_html(store: Any, driver: str) -> str:
+    """Return the picture of an array, which names its driver where it has no URL."""
+    chunks: tuple[int | None, ...] | None = store.chunk_layout.write_chunk.shape
+    facts = {"Shape": str(store.shape), "Data type": store.dtype.name}
+    if chunks is not None:
+        facts["Chunk"] = str(chunks)
+    try:
+        facts["URL"] = store.url
+    except StoreError:
+        facts["Driver"] = driver
+    return html(facts, store.shape, chunks)
+
+
+def html(facts: Mapping[str, str], shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:
+    """Return an HTML table of facts with an SVG drawing of the domain and its chunks."""
+    cells = "".join(
+        f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
+        for name, text in facts.items()
+    )
+    return f"<table><tr><td><table>{cells}</table></td><td>{_drawing(shape, chunks)}</td></tr></table>"
+
+
+def _drawing(shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:
+    """Return the last two dimensions as a rectangle; a grid that is too fine is left out."""
+    if not shape or 0 in shape:
+        return ""
+    sizes = (1, *shape) if len(shape) == 1 else shape[-2:]
+    steps = (None, *chunks)[-2:] if chunks else (None, None)
+    scale = _SIDE / max(sizes)
+    height, width = (max(12.0, size * scale) for size in sizes)
+    lines = [*_lines(sizes[0], steps[0], height, width, across=True)]
+    lines += _lines(sizes[1], steps[1], width, height, across=False)
+    return (
+        f"<svg width='{width + 2:.0f}' height='{height + 2:.0f}' style='stroke:#555;stroke-width:1'>"
+        f"<rect x='1' y='1' width='{width:.1f}' height='{height:.1f}' fill='#ecb172'/>{''.join(lines)}</svg>"
+    )
+
+
+def _lines(size: int, step: int | None, extent: float, length: float, *, across: bool) -> list[str]:
+    if not step or size / step > _MAX_LINES:
+        return []
+    at = [1 + extent * position / size for position in range(step, size, step)]
+    if across:
+        return [f"<line x1='1' y1='{y:.1f}' x2='{length + 1:.1f}' y2='{y:.1f}'/>" for y in at]
+    return [f"<line x1='{x:.1f}' y1='1' x2='{x:.1f}' y2='{length + 1:.1f}'/>" for x in at]
+
+
+# the kinds of NumPy types that are not taken for text or bytes, though NumPy would convert them
+_NO_NUMBERS = {"char": "biufcmM", "byte": "biufcmM"}
+
+
+def source_array(source: Any, target: dtype, rank: int = 32) -> Any:
+    """Return `source` as an array of the target's type.
+
+    An array must cast safely (`TypeError` otherwise); Python values convert, and raise `OverflowError` where they do
+    not fit.  Lists of JSON, text and octets are arrays of at most `rank` dimensions; what is inside is an element.
+    """
+    native = target.numpy_dtype
+    check = _CHECKS.get(target.name)
+    if check is not None:
+        return check(_objects(source, rank))
+    if target.name in _NO_NUMBERS:
+        found = np.asarray(source).dtype
+        if found.kind in _NO_NUMBERS[target.name]:
+            raise TypeError(f"expected {target.name}, {found} found")
+    if isinstance(source, np.ndarray) or (
+        hasattr(source, "__array__") and not isinstance(source, np.generic)
+    ):
+        array = np.asarray(source)
+        if array.dtype == native:
+            return array
+        if not np.can_cast(array.dtype, native, "safe"):
+            raise TypeError(
+                f"Cannot cast array data from {array.dtype!r} to {native!r} according to the rule 'safe'"
+            )
+        return array.astype(native)
+    return np.asarray(source, dtype=native)
+
+
+def _objects(source: Any, rank: int) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return Python objects as an array of them."""
+    if hasattr(source, "__array__") and not isinstance(source, np.generic):
+        array = np.asarray(source)
+        if rank or not array.ndim:
+            return array if array.dtype.kind == "O" else array.astype(object)
+        source = array.tolist()  # one element, which is a list
+    shape: list[int] = []
+    level: Sequence[Any] = [source]
+    while len(shape) < rank and all(isinstance(each, list | tuple) for each in level):
+        lengths = {len(each) for each in level}
+        if len(lengths) != 1:
+            break
+        shape += lengths
+        level = [item for each in level for item in each]
+    elements = np.empty(len(level), object)
+    for place, item in enumerate(level):
+        elements[place] = item.item() if isinstance(item, np.generic) else item
+    return elements.reshape(shape)
+
+
+def _text(values: Any) -> Any:
+    """Return an array of text, none of which holds half a character."""
+    values = _of_type(values, str, "ustring")
+    for text in values.flat:
+        if not text.isascii():
+            text.encode()
+    return values
+
+
+def _octets(values: Any) -> Any:
+    return _of_type(values, bytes, "string")
+
+
+def _of_type(values: Any, kind: type, name: str) -> Any:
+    """Return an array of objects that are all exactly of one type; those of classes derived from it are converted."""
+    found = set(map(type, values.flat))
+    for wrong in sorted(each.__name__ for each in found if not issubclass(each, kind)):
+        raise TypeError(f"expected {kind.__name__} in an array of {name}, {wrong} found")
+    return values if found <= {kind} else _mapped(values, kind)
+
+
+def _json(values: Any) -> Any:
+    return _mapped(values, dtype_of("json")) if values.size else values
+
+
+def _mapped(values: Any, convert: Callable[[Any], Any]) -> Any:
+    converted = np.empty(values.size, object)
+    for place, item in enumerate(values.flat):
+        converted[place] = convert(item)
+    return converted.reshape(values.shape)
+
+
+_CHECKS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
+    {"json": _json, "ustring": _text, "string": _octets}
+)
