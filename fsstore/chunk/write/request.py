@@ -1,9 +1,14 @@
-"""Writing a request: how its cells become windows, and what stores them (`writer`).
+"""Writing a request: it is cut into windows of chunks, and `Writer.store` encodes and stores each window.
 
-Windows of cells bound the memory, as in `read`.  Large chunks, and the few of a request that is one window, are
-encoded by one thread a core, which writes each before it encodes the next and never waits for the disk, where the
-store can do that (`write_late`).  Small writes that wait for a disk are made together with those begun beside them
-(`small_writes`).  Writes of one chunk keep the order in which they were begun (`order`).
+Windows of chunks bound the memory, as in `read`.  There are four ways to hand windows to the writer:
+
+* on this thread (`_write_here`): the plain way, for a write that is encoded sooner than a thread is woken
+* with others (`small_writes`): small writes that are begun one by one are made together
+* as tasks of the event loop (`_LargeWrite.by_tasks`): the store waits
+* on pool threads (`_LargeWrite.by_threads`): each thread reads, encodes and writes windows one after the other; large
+  chunks, and the few of a request that is one window, are handed to the disk and written while the next is encoded
+
+Writes of one chunk keep the order in which they were begun (`queue`).
 """
 
 from __future__ import annotations
@@ -51,14 +56,14 @@ def write(request: WriteRequest) -> Future[Any]:
     Writes that were begun before at the same chunks are stored before.
     """
     model, store = request.chunks.model, request.chunks.store
-    begun = _begun_together(request)
-    if begun is not None:
-        return begun
+    joined = _join_small_writes(request)
+    if joined is not None:
+        return joined
     cut = plan_few(request.maps, request.values, model.axes, FEW_BOXES)
     cells = cut.cell_count
     if not cells:
         return ready(None)
-    at_once = _at_once(request, cut)
+    at_once = _way_at_once(request, cut)
     if at_once is not None and not before(store, lambda: touched(cut, model)):
         return at_once()
     chunks = touched(cut, model)
@@ -71,7 +76,7 @@ def write(request: WriteRequest) -> Future[Any]:
     return write_gathered(BegunWrite(futures.pending(), request, cut, cells), chunks, _write_together)
 
 
-def _at_once(request: WriteRequest, cut: FewPlan) -> Callable[[], Future[Any]] | None:
+def _way_at_once(request: WriteRequest, cut: FewPlan) -> Callable[[], Future[Any]] | None:
     """Return how to write what is soon made, or is small; None if threads or the event loop have to."""
     (driver, _), chain = request.chunks.store, request.chunks.model.chain
     is_soon_made = cut.cell_count == 1 or _is_soon_made(request, cut.cell_count)
@@ -83,16 +88,15 @@ def _at_once(request: WriteRequest, cut: FewPlan) -> Callable[[], Future[Any]] |
 
 
 def _write_alone(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
-    """Write in the way that is best for one request."""
-    at_once = _at_once(request, cut)
+    at_once = _way_at_once(request, cut)
     if at_once is None:
-        return _write_apart(request, cut, ended)
+        return _write_without_others(request, cut, ended)
     future = at_once()
     future.add_done_callback(lambda _: ended())
     return future
 
 
-def _begun_together(request: WriteRequest) -> Future[None] | None:
+def _join_small_writes(request: WriteRequest) -> Future[None] | None:
     """Begin to write a small box beside others, unplanned; None if it is no such box, or waits for a large write."""
     box = written_box(request) if are_begun_together() else None
     if box is None:
@@ -139,35 +143,32 @@ def _write_together(writes: Sequence[BegunWrite], ended: WorkEnd) -> Future[Any]
     def windows(size: int) -> Iterator[list[Changed]]:
         return (changed[at : at + size] for at in range(0, len(changed), size))
 
-    return _begun_apart(writes[0].request.chunks, len(changed), windows, ended)
+    return _write_large(writes[0].request.chunks, len(changed), windows, ended)
 
 
-def _write_apart(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
-    """Write one request."""
+def _write_without_others(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[Any]:
     if able(request.chunks.store.driver, Modifies) is not None:
         request = _kept(request)
-    return _begun_apart(request.chunks, cut.cell_count, RequestChanges(request, cut).windows, ended)
+    return _write_large(request.chunks, cut.cell_count, RequestChanges(request, cut).windows, ended)
 
 
-def _begun_apart(chunks: OpenChunks, cells: int, windows: _Windows, ended: WorkEnd) -> Future[Any]:
-    """Write on threads, or on the event loop; in which way is decided here."""
+def _write_large(chunks: OpenChunks, cells: int, windows: _Windows, ended: WorkEnd) -> Future[Any]:
+    """Write on threads, or on the event loop if the store waits."""
     driver, chain = chunks.store.driver, chunks.model.chain
     settle(chunks.store)
     late = _is_late(driver, chain)
-    apart = _Apart(chunks, cells, windows, _memory_of_chunk(chain, late=late), ended)
+    large = _LargeWrite(chunks, cells, windows, _memory_of_chunk(chain, late=late), ended)
     if driver.features.waits:
-        return apart.by_tasks()
-    return (
-        apart.ahead_of_the_disk() if late or _is_one_window(cells, chain.decoded_size) else apart.in_turns()
-    )
+        return large.by_tasks()
+    return large.by_threads(ahead_of_disk=late or _is_one_window(cells, chain.decoded_size))
 
 
 _Windows: TypeAlias = Callable[[int], Iterator[list[Changed]]]
 """The changes of a write, in parts of about as many chunks."""
 
 
-class _Apart(NamedTuple):
-    """A large write, and the ways to make it.  A chunk takes `each` bytes; `ended` is called when all is over."""
+class _LargeWrite(NamedTuple):
+    """A large write.  A chunk takes `each` bytes; `ended` is called when all is over."""
 
     chunks: OpenChunks
     cells: int
@@ -191,20 +192,21 @@ class _Apart(NamedTuple):
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
 
-    def ahead_of_the_disk(self) -> Future[None]:
-        """Encode on every core; each thread hands a chunk to the disk and goes on, without waiting for it."""
-        writer = Writer(self.chunks.store.driver, threads=self._encoders, late=True)
-        windows = self.windows(WRITE_WINDOW_CELLS)
-        return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
+    def by_threads(self, *, ahead_of_disk: bool) -> Future[None]:
+        """Read, encode and write windows, one after the other on each of several threads.
 
-    def in_turns(self) -> Future[None]:
-        """Read, encode and write windows of small chunks, one after the other on each of several threads."""
+        With `ahead_of_disk` encoding uses every core, and no thread waits until the disk has a chunk.
+        """
         chunks, each, chain = self.chunks, self.each, self.chunks.model.chain
+        if ahead_of_disk:
+            writer = Writer(chunks.store.driver, threads=self._encoders, late=True)
+            windows = self.windows(WRITE_WINDOW_CELLS)
+            return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
         if chunks.threads:
             workers = self._encoders
         elif chunks.store.driver.features.slow_writes:
             workers = chunks.workers(each, DISK_WORKERS)
-        else:  # of what is hardly more than Python, threads would wait for each other
+        else:  # encoding so little is mostly Python: threads would wait for each other
             workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
         windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), 4 * WINDOWS))
         writer = Writer(chunks.store.driver)
