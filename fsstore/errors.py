@@ -24,8 +24,8 @@ invalid arguments print none.
      ├─ ResourceExhaustedError         RESOURCE_EXHAUSTED: a limit of size or of threads
      └─ UnimplementedError             (NotImplementedError), no prefix
 
-No message shows the user or the query of a URL, whoever wrote it: that is seen to here.  An exception of another
-library is attached as its cause only by name and as far as its text may be shown.
+No message shows the user or the query of a URL, nor a control character of a name, whoever wrote it: that is seen to
+here.  An exception of another library is attached as its cause only by name and as far as its text may be shown.
 
 Outer layers say where they were with `error.within("Error reading ...")`, which returns the same class
 with the place in front.  Which codec found the damage stands behind the sentence, after the byte if it is known, as
@@ -40,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar, NoReturn, Self
 
-from fsstore.redaction import without_secrets
+from fsstore.redaction import plain, without_secrets
 
 __all__ = [
     "AbortedError",
@@ -83,8 +83,8 @@ class StoreError(ValueError):
         self.message = message
 
     def __str__(self) -> str:
-        """Return the status code, if the class has one, and the message."""
-        return self.prefix + self.message
+        """Return the status code, if the class has one, and the message, without what steers a terminal."""
+        return self.prefix + plain(self.message)
 
     def within(self, place: str) -> Self:
         """Return the same error with `place` and a colon put before its message; cause and traceback stay."""
@@ -165,10 +165,11 @@ class UrlError(StoreError):
     def __str__(self) -> str:
         """Return the message and, where the place is known, the URL with carets below the culprit, and the hint."""
         if self.position is None:
-            return self.message
-        carets = "^" * max(1, self.length)
+            return plain(self.message)
+        start, stop = self.position, self.position + max(1, self.length)
+        before, culprit = len(plain(self.url[:start])), len(plain(self.url[start:stop]))
         hint = f"\n  {self.hint}" if self.hint else ""
-        return f"{self.message}\n  {self.url}\n  {' ' * self.position}{carets}{hint}"
+        return plain(f"{self.message}\n  {self.url}\n  {' ' * before}{'^' * max(1, culprit)}{hint}")
 
 
 class InvalidIndexError(StoreError, IndexError):

@@ -1,4 +1,5 @@
-"""The parts of a text that may be shown: URLs without credentials, messages of others without what they quote.
+"""The parts of a text that may be shown: URLs without credentials, messages of others without what they quote, and no
+character that steers a terminal.
 
 A URL is shown without user information, and without the values of its query unless they are known to be harmless:
 signed URLs carry their signature there, under names that nobody can list.  Texts of other programs lose the same, and
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["redact", "redact_url", "shown_query", "spoken", "without_secrets", "without_user"]
+__all__ = ["plain", "redact", "redact_url", "shown_query", "spoken", "without_secrets", "without_user"]
 
 # Each repetition within a pattern that may begin anywhere is bounded: a long text must not take time by its square.
 _USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
@@ -36,6 +37,21 @@ _SPOKEN = re.compile(
 )
 _FIRST_WORDS = re.compile(r"[\w .,!/()-]{0,120}")
 _LONGEST = 400  # characters of a foreign message
+
+
+def plain(text: object) -> str:
+    """Return text with control characters, escape sequences and turned writing included, as escapes; line ends stay.
+
+    >>> plain("name\\x1b[2J")
+    'name\\\\x1b[2J'
+    """
+    said = str(text)
+    if said.isprintable():
+        return said
+    return "".join(
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
+        for each in said
+    )
 
 
 def shown_query(query: str) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fsstore.errors import StoreError
+from fsstore.redaction import plain
 
 __all__ = ["ArrayReport", "CombineError", "CombineReport", "Difference", "grouped"]
 
@@ -36,7 +37,7 @@ class Difference:
             more = self.count[value] - min(_SHOWN, len(names))
             listed = ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
             parts.append(f"{value} in {listed}")
-        return f"{self.what}: {'; '.join(parts)}"
+        return plain(f"{self.what}: {'; '.join(parts)}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ class ArrayReport:
         """Return a line, and one for each difference."""
         many = f" from {self.sources} sources" if self.how == "layers" else ""
         head = f"{self.path} {self.shape}: {self.how}{many}, {_files(self.files)}"
-        return "\n".join([head, *(f"    differs in {each}" for each in self.differences)])
+        return plain("\n".join([head, *(f"    differs in {each}" for each in self.differences)]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +90,7 @@ class CombineReport:
         lines += [f"problem: {each}" for each in self.problems]
         lines += [f"left out: {url}: {why}" for url, why in self.left_out.items()]
         lines += [f"note: {url} lacks {'; '.join(parts)}" for url, parts in list(self.notes.items())[:_SHOWN]]
-        return "\n".join(lines)
+        return plain("\n".join(lines))
 
     def to_json(self) -> dict[str, Any]:
         """Return the report as JSON keeps it."""

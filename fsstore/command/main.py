@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import warnings
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ from typing import Any, NoReturn
 
 from fsstore.command.references import APPEND, COMBINE, DROP, REPLACE
 from fsstore.command.terminal import UsageError
-from fsstore.values.argument import plain
+from fsstore.redaction import plain
 
 __all__ = ["COMMANDS", "Command", "completion", "main", "parser"]
 
@@ -395,7 +396,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = sys.argv[1:] if arguments is None else list(arguments)
     _prepare_streams()
     try:
-        return _run(parser().parse_args(given))
+        with warnings.catch_warnings():
+            warnings.showwarning = _warn
+            return _run(parser().parse_args(given))
     except SystemExit as stop:
         return int(stop.code or 0)
     except BrokenPipeError:  # the reader has seen enough
@@ -438,11 +441,16 @@ def _complain(error: Exception, code: int, *, debug: bool) -> int:
     if debug:
         import traceback
 
-        traceback.print_exception(error)
+        sys.stderr.write(plain("".join(traceback.format_exception(error))))
     else:
         text = str(error) or type(error).__name__
         sys.stderr.write(f"fsstore: {plain(text)}\n")
     return code
+
+
+def _warn(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+    """Print a warning as a sentence, without the line of code that gave it."""
+    sys.stderr.write(f"fsstore: {category.__name__}: {plain(message)}\n")
 
 
 # Completions for bash, zsh and fish, made from the table of commands.

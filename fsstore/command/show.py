@@ -24,7 +24,8 @@ from fsstore.command.terminal import (
     source_of,
 )
 from fsstore.errors import StoreError
-from fsstore.values.argument import one_line, plain
+from fsstore.redaction import plain
+from fsstore.values.argument import one_line
 
 __all__ = [
     "bars",

@@ -15,7 +15,7 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from fsstore.values.argument import plain
+from fsstore.redaction import plain
 
 __all__ = [
     "UsageError",

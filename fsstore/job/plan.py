@@ -23,6 +23,7 @@ from typing import Any
 
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
 from fsstore.job.tuning import COPIED_COPIES, MEMORY_OF_TASKS, READS_BEFORE_STAGING
+from fsstore.redaction import plain
 from fsstore.task.progress import bytes_text
 
 __all__ = [
@@ -83,7 +84,7 @@ class CopyPlan:
 
     def __str__(self) -> str:
         """Return the plan as a few lines of text."""
-        return "\n".join(f"{name:<9}{text}" for name, text in self._rows())
+        return plain("\n".join(f"{name:<9}{text}" for name, text in self._rows()))
 
     def _rows(self) -> list[tuple[str, str]]:
         passes = {0: "encoded chunks move untouched", 1: "one pass", 2: "two passes"}[self.passes]

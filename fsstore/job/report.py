@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, Literal
 
+from fsstore.redaction import plain
 from fsstore.task.progress import bytes_text
+from fsstore.values.argument import one_line
 
 __all__ = ["CopyReport", "Finding", "Level", "Verdict", "combined"]
 
@@ -85,9 +87,9 @@ class Finding:
     def __str__(self) -> str:
         """Return one line of text."""
         if self.kind == "extra":
-            return f"{self.array or '/'}: {self.what}"
+            return one_line(f"{self.array or '/'}: {self.what}")
         sides = ", ".join(f"{low}:{high}" for low, high in zip(self.start, self.stop, strict=True))
-        return f"{self.array or '/'}[{sides}]: {self.what}"
+        return one_line(f"{self.array or '/'}[{sides}]: {self.what}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +146,7 @@ class Verdict:
             parts.append(f"{self.repaired:,} repaired")
         lines = [f"{', '.join(parts)}: {verdict}"]
         lines += [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
-        return "\n".join([*lines, *map(str, self.findings)])
+        return plain("\n".join([*lines, *map(str, self.findings)]))
 
     def _repr_html_(self) -> str:
         """Return a table for notebooks."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from fsstore.context.statistics import bytes_text, table
 from fsstore.observe.timeline import svg, text_timeline
+from fsstore.redaction import plain
 from fsstore.runtime import fork, observer
 from fsstore.runtime.observer import Observation
 
@@ -68,7 +69,7 @@ class Trace:
             return head
         more = f"\n{self.left_out:,} more were counted and not kept" if self.left_out else ""
         timeline = text_timeline(self.observations, (self.begin_ns, self.end_ns), rows=_SHOWN)
-        return f"{head}{more}\n\n{self.summary()}\n\n{timeline}"
+        return plain(f"{head}{more}\n\n{self.summary()}\n\n{timeline}")
 
     def svg(self) -> str:
         """Return a picture of the operations, one a row at the times when they ran."""

@@ -21,7 +21,7 @@ from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeVar
 
 from fsstore.errors import OutOfRangeError
-from fsstore.redaction import redact
+from fsstore.redaction import plain, redact
 from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
@@ -266,6 +266,13 @@ def retried(pause_s: float, why: str) -> None:
             _told(Observation("retry", doing[0].store, why, now_ns, after_ns, 0))
 
 
+class _PlainFormatter(logging.Formatter):
+    """Lines in which no name of a file steers the terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
+
+
 def _configure() -> None:
     """Do once what the environment says: `FSSTORE_LOG`, and spans if the program has OpenTelemetry at work."""
     if not _observed.configured:
@@ -274,7 +281,7 @@ def _configure() -> None:
         if level:
             root = logging.getLogger("fsstore")
             handler = logging.StreamHandler()
-            handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             root.addHandler(handler)
             root.setLevel(level if level in logging.getLevelNamesMapping() else logging.INFO)
         if "opentelemetry.trace" in sys.modules:

@@ -8,7 +8,7 @@ from html import escape
 from importlib.util import find_spec
 from typing import Any
 
-from fsstore.values.argument import plain
+from fsstore.redaction import plain
 
 __all__ = ["display"]
 

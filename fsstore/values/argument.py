@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import JsonError
+from fsstore.redaction import plain
 from fsstore.values.json_value import quote
 
 
@@ -101,18 +102,6 @@ def _written(value: Any) -> Any:
 
 _WIDTH = 80
 _DEEPEST = 100  # levels that are printed; what lies deeper is shown as three dots
-
-
-def plain(text: object) -> str:
-    """Return text with control characters, escape sequences included, shown as escapes; line ends stay.
-
-    >>> plain("name\\x1b[2J")
-    'name\\\\x1b[2J'
-    """
-    return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in str(text)
-    )
 
 
 def one_line(text: object) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.redaction import redact_url
+from fsstore.redaction import plain, redact_url
 from fsstore.reference.state.set_state import State
 from fsstore.reference.table.table import WHOLE
 from fsstore.reference.target.targets import Targets
@@ -63,7 +63,7 @@ class SetVerification:
             lines.append(f"{redact_url(each.url)}: {each.why}{touched}")
         if self.unchecked:
             lines.append(f"{self.unchecked} targets were not checked")
-        return "\n".join(lines)
+        return plain("\n".join(lines))
 
 
 @dataclass(slots=True)
