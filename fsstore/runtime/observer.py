@@ -26,7 +26,7 @@ from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
 __all__ = [
-    "COUNTS", "Meter", "Observation", "Watcher", "acting", "counts", "is_acting", "is_watched", "retried",
+    "COUNTS", "Meter", "Observation", "PlainFormatter", "Watcher", "acting", "counts", "is_acting", "is_watched", "retried",
     "timed", "totals", "unwatch", "watch",
 ]  # fmt: skip
 
@@ -266,7 +266,7 @@ def retried(pause_s: float, why: str) -> None:
             _told(Observation("retry", doing[0].store, why, now_ns, after_ns, 0))
 
 
-class _PlainFormatter(logging.Formatter):
+class PlainFormatter(logging.Formatter):
     """Lines in which no name of a file steers the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -281,7 +281,7 @@ def _configure() -> None:
         if level:
             root = logging.getLogger("fsstore")
             handler = logging.StreamHandler()
-            handler.setFormatter(_PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+            handler.setFormatter(PlainFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
             root.addHandler(handler)
             root.setLevel(level if level in logging.getLevelNamesMapping() else logging.INFO)
         if "opentelemetry.trace" in sys.modules:

@@ -20,7 +20,7 @@ from fsstore import references
 from fsstore.command.main import main
 from fsstore.errors import StoreError, UrlError
 from fsstore.redaction import plain
-from fsstore.runtime.observer import _PlainFormatter
+from fsstore.runtime.observer import PlainFormatter
 
 EVIL = "e\x1b]0;PWNED\x07\x1b[31m\u202e\x9b5m"
 STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -132,7 +132,7 @@ def test_logs(monkeypatch):
     """The handler of `FSSTORE_LOG` prints no such name either."""
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
-    handler.setFormatter(_PlainFormatter("%(message)s"))
+    handler.setFormatter(PlainFormatter("%(message)s"))
     try:
         raise KeyError(EVIL)
     except KeyError:
