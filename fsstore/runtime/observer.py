@@ -26,8 +26,8 @@ from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
 __all__ = [
-    "COUNTS", "Meter", "Observation", "PlainFormatter", "Watcher", "acting", "counts", "is_acting", "is_watched", "retried",
-    "timed", "totals", "unwatch", "watch",
+    "COUNTS", "Meter", "Observation", "PlainFormatter", "Watcher", "acting", "counts", "is_acting", "is_watched",
+    "retried", "timed", "totals", "unwatch", "watch",
 ]  # fmt: skip
 
 T = TypeVar("T")
