@@ -270,6 +270,7 @@ class PlainFormatter(logging.Formatter):
     """Lines in which no name of a file steers the terminal."""
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return the line of a record."""
         return plain(super().format(record))
 
 
