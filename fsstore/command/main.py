@@ -295,8 +295,13 @@ COMMANDS: tuple[Command, ...] = (
             (("--port",), {"type": int, "default": 0, "help": "0 takes any that is free"}),
             (("--host",), {"default": "127.0.0.1", "help": "an address that other machines can reach"}),
             (("--zarr-format",), {"type": int, "choices": (2, 3), "default": 3, "help": "the version of zarr shown"}),
-            (("--token",), {"help": "what a request must have as `?token=` or as a bearer token"}),
-            (("--public",), {"action": "store_true", "help": "let everybody read who can reach the host"}),
+            (("--token",), {"help": "the first part of the path in the address, or a bearer token; one is made up"}),
+            (("--origin",), {
+                "action": "append", "default": [], "metavar": "URL",
+                "help": "a site whose pages may read, and no others; no token is wanted on this machine then",
+            }),
+            (("--public",), {"action": "store_true", "help": "want no token: everybody reads who reaches the host"}),
+            (("--links",), {"action": "store_true", "help": "follow symbolic links, wherever they lead"}),
         ),
     ),
     Command(

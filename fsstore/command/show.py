@@ -473,7 +473,7 @@ def serve(arguments: Namespace) -> int:
         }
     server = served(
         places, host=arguments.host, port=arguments.port, zarr_format=arguments.zarr_format, token=arguments.token,
-        public=arguments.public, context=context_of(arguments),
+        origins=arguments.origin, public=arguments.public, links=arguments.links, context=context_of(arguments),
     )  # fmt: skip
     put(server.url)
     sys.stdout.flush()

@@ -1,135 +1,332 @@
 """HTTP on one address: what servers of this library share, whatever they answer.
 
-A listener has a thread for each connection, as many as it allows; later ones are told so.  A reader who is slower
-than the timeout between two packets is cut off.  A request must name the host it was sent to by an address or as
-`localhost`, so that a page of another site cannot reach the server under a name of its own.
+Every connection is a task of the event loop.  A request is small: a head of at most 16 KiB, complete ten seconds after
+the connection was made or the answer before it was sent, and no body.  What is no request is told so with a 4xx before
+the connection ends.  A request must name the host it was sent to by an address, as `localhost` or by the name that the
+server was given, so that a page of another site cannot reach the server under a name of its own.
+
+Nobody keeps others out for more than ten seconds.  Where there are as many connections as there may be, the one that
+has waited longest for a request makes room, or one whose answer has been under way for ten seconds.  The same
+happens to answers when those that are sent fill the memory they may take.  A reader has to take 64 KiB in ten seconds.
+
+Memory is bounded by `ANSWERS_BYTES` of answers that are sent, `ANSWERS_AT_ONCE` that are made, and 64 KiB a connection.
 """
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import ipaddress
+import re
 import socket
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, ClassVar
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
-from fsstore.runtime import fork
-from fsstore.serve.answer import Answer
-from fsstore.serve.tuning import CONNECTIONS, SILENT_S
+from fsstore.runtime import execution
+from fsstore.runtime.fan_out import WorkEnd
+from fsstore.runtime.wake import Flag
+from fsstore.serve.answer import Answer, said
+from fsstore.serve.tuning import ANSWERS_AT_ONCE, ANSWERS_BYTES, CONNECTIONS, HEAD_BYTES, PATIENCE_S
 
-__all__ = ["HttpAnswers", "Listener", "is_plain_host"]
+__all__ = ["Listener", "Request", "is_plain_host", "parse_request"]
 
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-)
+_BACKLOG = 128
+_PIECE = 64 * 1024
+_TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
+_FIRST = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/1\.([01])" % _TOKEN)
+_HEADER = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
+_BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)(?!\Z)|\0")
+_END = b"\r\n\r\n"
+_METHODS = ("GET", "HEAD", "OPTIONS")
 
 
-class Listener(ThreadingHTTPServer):
-    """A server on one address."""
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request: what is asked for, and the headers by name, as in `If-None-Match`."""
 
-    daemon_threads = True
-    allow_reuse_address = True
-    request_queue_size = 256
-    most_connections = CONNECTIONS
+    method: str
+    target: str
+    headers: Mapping[str, str]
+    keeps: bool
+    """Whether the connection may bring another."""
 
-    def __init__(self, host: str, port: int, handler: type[HttpAnswers]) -> None:
-        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._lock, self._open = fork.lock(), 0
-        super().__init__((host, port), handler)
+
+def parse_request(head: bytes) -> Request | Answer:
+    """Return the request that a head is, without the empty line behind it, or what to answer to what is none."""
+    first, *lines = head.split(b"\r\n")
+    found = _FIRST.fullmatch(first)
+    if found is None:
+        return said(400, "This is no request of HTTP/1.1")
+    headers: dict[str, str] = {}
+    for line in lines:
+        header = _HEADER.fullmatch(line)
+        if header is None:
+            return said(400, "A header has no name, or characters that none may have")
+        name, value = header[1].decode().title(), header[2].strip(b" \t").decode("latin-1")
+        if name in headers and name in ("Host", "Content-Length", "Range"):
+            return said(400, f"{name} is there twice")
+        headers[name] = f"{headers[name]}, {value}" if name in headers else value
+    method, target = found[1].decode(), found[2].decode()
+    if method not in _METHODS:
+        return said(405, "Nothing can be written here", {"Allow": ", ".join(_METHODS)})
+    if "Transfer-Encoding" in headers or headers.get("Content-Length", "0") != "0":
+        return said(413, "Requests here have no body")
+    if found[3] == b"1" and "Host" not in headers:
+        return said(400, "A request names the host it is sent to")
+    if not target.startswith("/"):
+        return said(400, "A request asks for a path")
+    keeps = found[3] == b"1" and "close" not in headers.get("Connection", "").lower()
+    return Request(method, target, headers, keeps)
+
+
+@dataclass(eq=False, slots=True)
+class _Connection:
+    """A connection, and since when an answer is sent on it; None while a request is awaited or answered."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    awaits: bool = True
+    sends_since: float | None = None
+    arrived: bytearray = field(default_factory=bytearray)
+
+    async def head(self) -> bytes | Answer | None:
+        """Return the next head, what to answer to what is none, or None where the client has gone."""
+        arrived = self.arrived
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while True:
+                    while arrived[:2] == b"\r\n":  # which some clients send behind a body
+                        del arrived[:2]
+                    end = arrived.find(_END)
+                    if _BARE_LINE_END.search(arrived, 0, len(arrived) if end < 0 else end):
+                        return said(400, "Lines end with a carriage return and a line feed")
+                    if end > HEAD_BYTES or (end < 0 and len(arrived) > HEAD_BYTES):
+                        return said(
+                            431 if b"\r\n" in arrived else 414, f"A head has at most {HEAD_BYTES} bytes"
+                        )
+                    if end >= 0:
+                        head = bytes(arrived[:end])
+                        del arrived[: end + len(_END)]
+                        return head
+                    part = await self.reader.read(HEAD_BYTES)
+                    if not part:
+                        return said(400, "The request ends before its head does") if arrived else None
+                    arrived += part
+        except TimeoutError:
+            return said(408, f"A request has {PATIENCE_S} seconds to arrive") if arrived else None
+
+    async def send(self, found: Answer, *, body: bool, keeps: bool) -> None:
+        """Send an answer; raises `TimeoutError` if the client takes too little of it in time."""
+        headers = {**found.headers, "Connection": "keep-alive" if keeps else "close"}
+        if found.status not in (204, 304):
+            headers["Content-Length"] = str(len(found.body) if found.length is None else found.length)
+        lines = [f"HTTP/1.1 {found.status} {HTTPStatus(found.status).phrase}", "Server: fsstore"]
+        lines += [f"{name}: {value}" for name, value in headers.items()]
+        self.writer.write("\r\n".join(lines).encode("latin-1", "replace") + _END)
+        view = memoryview(found.body if body else b"")
+        for start in range(0, max(1, len(view)), _PIECE):
+            self.writer.write(view[start : start + _PIECE])
+            async with asyncio.timeout(PATIENCE_S):
+                await self.writer.drain()
+
+    async def part(self) -> None:
+        """End a connection so that the last answer arrives: what the client still sends is read and forgotten."""
+        if self.writer.can_write_eof():
+            self.writer.write_eof()
+        async with asyncio.timeout(PATIENCE_S):
+            while await self.reader.read(HEAD_BYTES):
+                pass
+
+    def drop(self) -> None:
+        """End the connection now."""
+        self.writer.transport.abort()
+
+
+class Listener:
+    """A server on one address.  `serve_forever` runs it, `shutdown` ends that, and so does leaving it as a context."""
+
+    shared_headers: ClassVar[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff"}
+
+    def __init__(self, host: str, port: int, *, most_connections: int = CONNECTIONS) -> None:
+        self.most_connections = min(most_connections, _most_files() // 2)
+        self.name = host
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.socket(family, socket.SOCK_STREAM)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HEAD_BYTES)  # of connections, too
+        try:
+            self._socket.bind((host, port))
+            self._socket.listen(_BACKLOG)
+        except OSError:
+            self._socket.close()
+            raise
+        self.server_address = self._socket.getsockname()
+        self._open: dict[_Connection, asyncio.Task[None]] = {}  # those that were active last are last
+        self._held = 0  # bytes of answers that are sent
+        self._freed, self._end = asyncio.Event(), asyncio.Event()
+        self._making = asyncio.Semaphore(ANSWERS_AT_ONCE)
+        self._has_ended: Flag | None = None
+
+    @property
+    def server_port(self) -> int:
+        """The port it listens on."""
+        return int(self.server_address[1])
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are, those that are about to be told that there are too many included."""
-        return self._open
+        """How many connections there are."""
+        return len(self._open)
 
     @property
     def origin(self) -> str:
         """Scheme, address and port."""
-        host, port = self.server_address[:2]
-        name = f"[{host!s}]" if ":" in str(host) else str(host)
-        return f"http://{name}:{port}"
+        host = str(self.server_address[0])
+        return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}"
 
-    def server_bind(self) -> None:
-        """Bind without asking a name server for the name of the host."""
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)
-        self.server_address = self.socket.getsockname()
-        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin to answer a connection, or say that there are too many."""
-        with self._lock:
-            self._open += 1
-            busy = self._open > self.most_connections
-        if not busy:
-            super().process_request(request, client_address)
-            return
-        with contextlib.suppress(OSError):
-            request.setblocking(False)
-            request.send(_BUSY)
-        self.shutdown_request(request)
-
-    def shutdown_request(self, request: Any) -> None:
-        """End a connection."""
-        with self._lock:
-            self._open -= 1
-        super().shutdown_request(request)
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of connections that ended early."""
-
-
-class HttpAnswers(BaseHTTPRequestHandler):
-    """One connection, which may bring several requests, all of them to read."""
-
-    protocol_version = "HTTP/1.1"
-    server_version, sys_version = "fsstore", ""
-    timeout = SILENT_S
-    disable_nagle_algorithm: ClassVar[bool] = True
-    wbufsize = -1
-    shared_headers: ClassVar[dict[str, str]] = {"X-Content-Type-Options": "nosniff"}
-
-    preflight: ClassVar[Answer] = Answer(405, {"Allow": "GET, HEAD"})
-
-    def answered(self) -> Answer:
-        """Return what is answered to the request."""
+    async def answered(self, request: Request) -> Answer:
+        """Return what is answered to a request."""
         raise NotImplementedError  # every server has its own
 
-    def do_GET(self) -> None:
-        """Answer with headers and body."""
-        self.send(self.answered(), body=True)
-
-    def do_HEAD(self) -> None:
-        """Answer with headers."""
-        self.send(self.answered(), body=False)
-
-    def do_OPTIONS(self) -> None:
-        """Say which headers pages of other sites may send: none, unless `preflight` allows some."""
-        self.send(self.preflight, body=False)
-
-    @property
-    def names_this_host(self) -> bool:
-        """Whether the request says that it was sent to an address or to this machine."""
+    def serve_forever(self, poll_interval: float = 0.0) -> None:  # as socketserver has it
+        """Answer requests until `shutdown` is called."""
+        self._has_ended = ended = Flag()
         try:
-            return is_plain_host(urlsplit(f"//{self.headers.get('Host', '')}").hostname or "")
+            execution.start(self._serve(), ended=WorkEnd(ended.set)).result()
+        finally:
+            execution.loop().call_soon_threadsafe(self._end.set)
+
+    def shutdown(self) -> None:
+        """End `serve_forever`, and wait until it has ended."""
+        if self._has_ended is None:
+            self._end.set()
+        else:
+            execution.loop().call_soon_threadsafe(self._end.set)
+            self._has_ended.wait()
+
+    def server_close(self) -> None:
+        """Listen no more."""
+        self.shutdown()
+        self._socket.close()
+
+    def __enter__(self) -> Self:
+        """Return the server."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Listen no more."""
+        self.server_close()
+
+    async def _serve(self) -> None:
+        if self._end.is_set():  # it was ended before it began
+            return
+        server = await asyncio.start_server(self._begin, sock=self._socket, backlog=_BACKLOG)
+        try:
+            await self._end.wait()
+        finally:
+            server.close()
+            tasks = [*self._open.values()]
+            for connection in [*self._open]:
+                connection.drop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.set_write_buffer_limits(0)
+        connection = _Connection(reader, writer)
+        self._open[connection] = asyncio.create_task(self._attend(connection))
+
+    async def _attend(self, connection: _Connection) -> None:
+        try:
+            if len(self._open) > self.most_connections and not self._make_room(connection):
+                await connection.send(said(503, "Too many ask", {"Retry-After": "1"}), body=True, keeps=False)
+                return
+            await self._converse(connection)
+        except (OSError, TimeoutError):  # the client has gone, or is too slow
+            connection.drop()
+        finally:
+            self._open.pop(connection, None)
+            connection.writer.close()
+
+    async def _converse(self, connection: _Connection) -> None:
+        """Answer the requests of a connection one after the other."""
+        keeps = True
+        while keeps and not self._end.is_set():
+            connection.awaits = True
+            self._open[connection] = self._open.pop(connection)
+            head = await connection.head()
+            if head is None:
+                return
+            request = parse_request(head) if isinstance(head, bytes) else head
+            connection.awaits, keeps = False, isinstance(request, Request) and request.keeps
+            await self._reply(connection, request, keeps=keeps)
+        connection.awaits = True
+        await connection.part()
+
+    async def _reply(self, connection: _Connection, request: Request | Answer, *, keeps: bool) -> None:
+        async with self._making:
+            found = await self.answered(request) if isinstance(request, Request) else request
+            nbytes = len(found.body)
+            await self._take(nbytes)
+        connection.sends_since = asyncio.get_running_loop().time()
+        try:
+            body = not isinstance(request, Request) or request.method != "HEAD"
+            headers = {**self.shared_headers, **found.headers}
+            await connection.send(
+                Answer(found.status, headers, found.body, found.length), body=body, keeps=keeps
+            )
+        finally:
+            connection.sends_since = None
+            self._held -= nbytes
+            self._freed.set()
+
+    async def _take(self, nbytes: int) -> None:
+        """Wait until an answer has a place in memory; those that have been sent for long make room."""
+        while self._held and self._held + nbytes > ANSWERS_BYTES:
+            self._drop_slow()
+            self._freed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await self._freed.wait()
+        self._held += nbytes
+
+    def _make_room(self, new: _Connection) -> bool:
+        """End the connection that has waited longest for a request, or has a slow reader; return whether one is."""
+        waiting = next((each for each in self._open if each.awaits and each is not new), None)
+        if waiting is None:
+            return self._drop_slow()
+        waiting.awaits = False
+        waiting.drop()
+        return True
+
+    def _drop_slow(self) -> bool:
+        """End the connection whose answer has been sent for longest, if that is long."""
+        since = asyncio.get_running_loop().time() - PATIENCE_S
+        slow = [each for each in self._open if each.sends_since is not None and each.sends_since < since]
+        if slow:
+            min(slow, key=lambda each: each.sends_since or 0.0).drop()
+        return bool(slow)
+
+    def is_named(self, host: str) -> bool:
+        """Return whether the header `Host` names this server: by an address, as `localhost`, or by its own name."""
+        try:
+            name = urlsplit(f"//{host}").hostname or ""
         except ValueError:  # brackets that do not match
             return False
+        return is_plain_host(name) or name == self.name.lower()
 
-    def send(self, found: Answer, *, body: bool) -> None:
-        """Send an answer; one who has gone away is not told."""
-        with contextlib.suppress(ConnectionError, TimeoutError):
-            self.send_response(found.status)
-            for name, value in {**self.shared_headers, **found.headers}.items():
-                self.send_header(name, value)
-            self.send_header("Content-Length", str(len(found.body) if found.length is None else found.length))
-            self.end_headers()
-            if body:
-                self.wfile.write(found.body)
-            self.wfile.flush()
 
-    def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002  # the name of the base class
-        """Say nothing: URLs may hold the token."""
+def _most_files() -> int:
+    """Return how many files the process may have open."""
+    try:
+        import resource
+    except ImportError:  # where there is no such limit
+        return 2 * CONNECTIONS
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return 2 * CONNECTIONS if soft == resource.RLIM_INFINITY else soft
 
 
 def is_plain_host(host: str) -> bool:

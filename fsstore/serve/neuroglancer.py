@@ -17,9 +17,10 @@ from fsstore.driver.hierarchy import Node, hierarchy
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 
-__all__ = ["neuroglancer_pages"]
+__all__ = ["NEUROGLANCER", "neuroglancer_pages"]
 
-_PAGE = "https://neuroglancer-demo.appspot.com/"
+NEUROGLANCER = "https://neuroglancer-demo.appspot.com"
+"""The origin of its page."""
 _TYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"))
 _TYPES_OF_VERSION_2 = frozenset(("u1", "i1", "u2", "i2", "u4", "i4", "u8", "f4"))
 _CODECS = frozenset(("bytes", "transpose", "gzip", "blosc", "zstd", "crc32c", "sharding_indexed"))
@@ -91,4 +92,4 @@ def _page(path: str, url: str, nodes: Mapping[str, Node]) -> str:
     state: dict[str, Any] = {"layers": [layer], "selectedLayer": {"layer": layer["name"], "visible": True}}
     if len(first.document["shape"]) == _FEWEST:
         state["layout"] = "xy"
-    return f"{_PAGE}#!{quote(json.dumps(state, separators=(',', ':')))}"
+    return f"{NEUROGLANCER}/#!{quote(json.dumps(state, separators=(',', ':')))}"

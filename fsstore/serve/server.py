@@ -1,122 +1,197 @@
-"""The server of stores: places by name, tokens and origins.  `answer` decides what is answered.
+"""The server of stores: places by name, tokens, origins and links.  `answer` decides what is answered.
 
-It listens on this machine only, unless a host is given; then it wants a token or the word that everybody may read.
-There is nothing to be written.
+It listens on this machine only, unless a host is given.  The address that it prints holds a token as its first part, so
+that nobody reads who was not given it; pages of any site may read with it.  With a list of origins only their pages may
+read, and no token is wanted on this machine.  A public server wants none, and lets no page of another site read.
+
+Nothing outside of what is served is read: paths do not climb, names that begin with a dot are not shown, and symbolic
+links below a directory are not followed unless that is allowed.  There is nothing to be written.
 """
 
 from __future__ import annotations
 
 import hmac
 import ipaddress
+import json
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import parse_qs, urlsplit
 
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.source import store_spec
-from fsstore.errors import NotFoundError, StoreError
+from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
 from fsstore.filesystem.view import open_view
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
+from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.runtime import execution
-from fsstore.serve.answer import Answer, answer, path_of
-from fsstore.serve.listener import HttpAnswers, Listener
-from fsstore.serve.neuroglancer import neuroglancer_pages
+from fsstore.serve.answer import Answer, answer, path_of, said
+from fsstore.serve.listener import Listener, Request, is_plain_host
+from fsstore.serve.neuroglancer import NEUROGLANCER, neuroglancer_pages
+from fsstore.values.json_value import quote
 
 __all__ = ["Server", "serve"]
+
+_ORIGIN = re.compile(r"https?://[^/?#\s@]+\Z")
+_FOR_PAGES = {
+    "Access-Control-Expose-Headers": "Content-Range, ETag, Content-Length, Accept-Ranges",
+    "Access-Control-Allow-Headers": "Range, If-Match, If-None-Match, If-Range",
+    "Access-Control-Allow-Private-Network": "true",
+}
 
 
 class Server(Listener):
     """A server of stores by name; `url` is where it is, with the token if it has one."""
 
-    def __init__(self, stores: Mapping[str, KvPrefix], host: str, port: int, token: str) -> None:
-        self.stores, self.token = dict(stores), token
-        super().__init__(host, port, _Handler)
+    shared_headers: ClassVar[Mapping[str, str]] = {**Listener.shared_headers, "Cache-Control": "no-cache"}
+
+    def __init__(
+        self,
+        stores: Mapping[str, KvPrefix],
+        host: str,
+        port: int,
+        *,
+        token: str = "",
+        origins: Sequence[str] = (),
+    ) -> None:
+        self.stores, self.token, self.origins = dict(stores), token, frozenset(origins)
+        super().__init__(host, port)
 
     @property
     def url(self) -> str:
-        """Where the server is: a URL that can be opened."""
-        return f"{self.origin}/" + (f"?token={self.token}" if self.token else "")
+        """Where the server is: a URL that can be opened, and be gone on from."""
+        return f"{self.origin}/" + (f"{self.token}/" if self.token else "")
 
     def neuroglancer_pages(self) -> dict[str, str]:
         """Return addresses by path that open Neuroglancer with what is served and it can show.
 
-        There are none for a server that wants a token, which its pages have no way to send.
+        There are none where its page may not read: without a token, if it is none of the origins.
         """
-        if self.token:
+        if self._origin_for(NEUROGLANCER) is None:
             return {}
         found: dict[str, str] = {}
         for name, store in self.stores.items():
             prefix = f"{name}/" if name else ""
-            pages = execution.call(neuroglancer_pages(store, f"{self.origin}/{prefix}"))
+            pages = execution.call(neuroglancer_pages(store, f"{self.url}{prefix}"))
             found |= {f"{prefix}{path}".rstrip("/"): page for path, page in pages.items()}
         return found
 
+    def _origin_for(self, origin: str) -> str | None:
+        """Return the origin whose pages may read an answer that a page of some origin asks for, or None."""
+        if self.origins:
+            return origin if origin in self.origins else None
+        return "*" if self.token else None
 
-class _Handler(HttpAnswers):
-    server: Server
-    shared_headers: ClassVar[dict[str, str]] = {
-        **HttpAnswers.shared_headers,
-        "Access-Control-Allow-Origin": "*",
-        "Access-Control-Expose-Headers": "Content-Range, ETag, Content-Length, Accept-Ranges",
-        "Cache-Control": "no-cache",
-    }
+    async def answered(self, request: Request) -> Answer:
+        """Return what is answered to a request."""
+        if not self.is_named(request.headers.get("Host", "")):
+            return said(421, "This server is not reached by that name")
+        target = self._without_token(request)
+        if target is None:
+            return said(
+                401,
+                "This server wants its token; the address that it printed holds it",
+                {"WWW-Authenticate": "Bearer"},
+            )
+        found = Answer(204) if request.method == "OPTIONS" else await self._found(target, request)
+        allowed = self._origin_for(request.headers.get("Origin", ""))
+        pages = {"Vary": "Origin"} if self.origins else {}
+        if allowed is not None:
+            pages |= {"Access-Control-Allow-Origin": allowed, **_FOR_PAGES}
+        if "Vary" in found.headers and pages.get("Vary"):
+            pages["Vary"] = f"{found.headers['Vary']}, Origin"
+        return Answer(found.status, {**found.headers, **pages}, found.body, found.length)
 
-    preflight: ClassVar[Answer] = Answer(
-        204,
-        {
-            "Access-Control-Allow-Headers": "Range, If-Match, If-None-Match, If-Range",
-            "Access-Control-Allow-Private-Network": "true",  # pages of other sites may read, as from any public server
-        },
-    )
+    def _without_token(self, request: Request) -> str | None:
+        """Return what is asked for behind the token, or None if the request has none, or another."""
+        if not self.token:
+            return request.target
+        first, slash, rest = request.target[1:].partition("/")
+        if _is_same(first, self.token):
+            return f"/{rest}" if slash else None
+        given = request.headers.get("Authorization", "").removeprefix("Bearer ")
+        return request.target if _is_same(given, self.token) else None
 
-    def answered(self) -> Answer:
-        refused = self._refused()
-        if refused is not None:
-            return refused
-        path = path_of(self.path)
+    async def _found(self, target: str, request: Request) -> Answer:
+        path = path_of(target)
         if path is None:
-            return Answer(400, {"Content-Type": "text/plain"}, b"A path names a key and does not climb.\n")
+            return said(400, "A path names a key in UTF-8, and does not climb")
         name, slash, key = path.partition("/")
-        if "" in self.server.stores:
-            store, key = self.server.stores[""], path
+        if "" in self.stores:
+            store, key = self.stores[""], path
         elif not name:
-            return self._index()
-        elif name not in self.server.stores:
-            return Answer(404, {"Content-Type": "text/plain"}, b"Nothing is served under this name.\n")
+            return Answer(200, {"Content-Type": "application/json"}, json.dumps(sorted(self.stores)).encode())
+        elif name not in self.stores:
+            return said(404, "Nothing is served under this name")
         elif not slash:
             return Answer(301, {"Location": f"{name}/"})
         else:
-            store = self.server.stores[name]
+            store = self.stores[name]
         try:
-            named = {name.title(): value for name, value in self.headers.items()}  # browsers write them small
-            return execution.call(answer(store, key, named, head=self.command == "HEAD"))
-        except NotFoundError:
-            return Answer(404)
+            return await answer(store, key, request.headers, head=request.method == "HEAD")
         except StoreError as error:
-            return Answer(502, {"Content-Type": "text/plain"}, f"{error}\n".encode("utf-8", "replace"))
+            return said(_status_of(error), str(error))
 
-    def _index(self) -> Answer:
-        import json
 
-        return Answer(
-            200, {"Content-Type": "application/json"}, json.dumps(sorted(self.server.stores)).encode()
-        )
+def _status_of(error: StoreError) -> int:
+    """Return the status that an error has: of the request, or of the store behind the server."""
+    if isinstance(error, NotFoundError):
+        return 404
+    if isinstance(error, PermissionDeniedError):
+        return 403
+    return 400 if type(error) is StoreError else 502
 
-    def _refused(self) -> Answer | None:
-        """Return the answer to a request that may not be answered: for another host, or without the token."""
-        if not self.names_this_host:
-            return Answer(421, {"Content-Type": "text/plain"}, b"This server is not reached by that name.\n")
-        if not self.server.token:
-            return None
-        given = parse_qs(urlsplit(self.path).query).get("token", [""])[0]
-        authorization = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if any(
-            hmac.compare_digest(each.encode(), self.server.token.encode()) for each in (given, authorization)
-        ):
-            return None
-        return Answer(401, {"WWW-Authenticate": "Bearer"}, b"This server wants its token.\n")
+
+def _is_same(given: str, token: str) -> bool:
+    return hmac.compare_digest(given.encode("utf-8", "replace"), token.encode())
+
+
+def _is_link(path: str) -> bool:
+    return Path(path).is_symlink()
+
+
+class _Inside(LocalDriver):
+    """Local files below a directory, none of them by a symbolic link below it."""
+
+    def __init__(self, files: LocalDriver, root: str) -> None:
+        super().__init__(files.protocol, mapped=files.mapped, io_limit=files.io_limit, members=files.spec())
+        self.meter, self._root = files.meter, root
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`; a link that comes while they are read is noticed, too."""
+        keys = {read.key for read in reads}
+        self._check(keys)
+        found = await super().read_many(reads)
+        self._check(keys)
+        return found
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys in the range that are no links."""
+        self._check([keys.common_prefix.decode("utf-8", "surrogateescape").rstrip("/")])
+        async for batch in super().scan(keys):
+            yield [entry for entry in batch if not _is_link(entry.key)]
+
+    async def names(self, directory: str) -> list[str]:
+        """Return the names in a directory, those of links left out."""
+        self._check([directory.rstrip("/")])
+        found = await super().names(directory)
+        return [name for name in found if not _is_link(f"{directory}/{name}")]
+
+    def _check(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._root.rstrip("/")
+            for part in key.removeprefix(self._root).strip("/").split("/"):
+                path = f"{path}/{part}"
+                if part and _is_link(path):
+                    raise PermissionDeniedError(
+                        f"{quote(path)} is a symbolic link, and none is followed: serve with `links=True` (`--links`)"
+                    )
+
+    def _identity(self) -> tuple[Any, ...]:
+        return (*super()._identity(), self._root)
 
 
 def serve(
@@ -126,25 +201,46 @@ def serve(
     port: int = 0,
     zarr_format: int = 3,
     token: str | None = None,
+    origins: Sequence[str] = (),
     public: bool = False,
+    links: bool = False,
     context: Context | None = None,
 ) -> Server:
     """Return a server that shows places as plain zarr stores over HTTP; `serve_forever` runs it, `shutdown` ends it.
 
     `places` is one place, or a dictionary of places by name, each below its name.  Whatever the format is, it is shown
-    as zarr of `zarr_format`.  Port 0 takes any that is free.  A `host` that other machines can reach wants a `token`,
-    one is made up if there is none, or `public=True`.
+    as zarr of `zarr_format`.  Port 0 takes any that is free.  A `token` is made up if there is none, unless the server
+    is `public`, or listens on this machine only and has `origins`: those whose pages may read, such as
+    `https://example.org`.  With `links` symbolic links are followed, wherever they lead.
     """
     named = places if isinstance(places, dict) and "driver" not in places else {"": places}
     if any(not name.isidentifier() and name for name in named):
         raise ValueError(f"Names of what is served are plain words, not {sorted(named)}")
+    wrong = [each for each in origins if not _ORIGIN.match(each)]
+    if wrong:
+        raise ValueError(
+            f"An origin is a scheme and a host, such as https://example.org, and not {wrong[0]!r}"
+        )
+    if token is not None and not re.fullmatch(r"[\w.~-]+", token, re.ASCII):
+        raise ValueError("A token is a part of an address: letters, digits, and the characters - . _ ~")
     chosen = context_of(context)
-    stores = {name: execution.call(_open(place, chosen, zarr_format)) for name, place in named.items()}
-    near = ipaddress.ip_address(host).is_loopback if host != "localhost" else True
-    secret = token or ("" if near or public else secrets.token_urlsafe(16))
-    return Server(stores, "127.0.0.1" if host == "localhost" else host, port, secret)
+    stores = {
+        name: execution.call(_open(place, chosen, zarr_format, links=links)) for name, place in named.items()
+    }
+    near = host == "localhost" or (is_plain_host(host) and ipaddress.ip_address(host).is_loopback)
+    secret = token or ("" if public or (near and origins) else secrets.token_urlsafe(16))
+    bound = "127.0.0.1" if host == "localhost" else host
+    return Server(stores, bound, port, token=secret, origins=origins)
 
 
-async def _open(place: Any, context: Context, zarr_format: int) -> KvPrefix:
-    opened = await open_view(await open_kv(store_spec(place), context), context, zarr_format=zarr_format)
-    return opened.as_directory().prefix
+async def _open(place: Any, context: Context, zarr_format: int, *, links: bool) -> KvPrefix:
+    opened = await open_kv(store_spec(place), context)
+    if not links and isinstance(opened.driver, LocalDriver):
+        opened = _inside(opened, opened.driver)
+    shown = await open_view(opened, context, zarr_format=zarr_format)
+    return shown.as_directory().prefix
+
+
+def _inside(opened: OpenKv, files: LocalDriver) -> OpenKv:
+    """Return a place in local files without the links below it."""
+    return opened._replace(driver=_Inside(files, opened.path))

@@ -1,5 +1,8 @@
 """The numbers that tune the server, each with what it trades."""
 
 COMPRESSED_FROM_BYTES = 1400  # of an answer; less fits into one packet anyway
-SILENT_S = 30  # between two packets: slow clients against threads that wait for dead ones
-CONNECTIONS = 512  # at once: each is a thread; others wait to be accepted
+CONNECTIONS = 1024  # at once: files and 64 KiB each, against clients that keep theirs open
+HEAD_BYTES = 16 * 1024  # of a request: long names and tokens against memory
+PATIENCE_S = 10  # with one client: slow lines against those who wait for a place
+ANSWERS_AT_ONCE = 16  # that are made: far stores are asked for several against a value each in memory
+ANSWERS_BYTES = 64 << 20  # of answers that are sent: throughput of slow readers against memory

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hmac
 import secrets
+from collections.abc import Mapping
 from typing import ClassVar
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from fsstore.runtime import execution
-from fsstore.serve.answer import Answer
-from fsstore.serve.listener import HttpAnswers, Listener
+from fsstore.serve.answer import Answer, said
+from fsstore.serve.listener import Listener, Request
 from fsstore.viewer.picture import PictureLimits
 from fsstore.viewer.routes import page_file, routed
 from fsstore.viewer.subject import Subject
@@ -35,7 +36,13 @@ _POLICY = (
 class PageServer(Listener):
     """The server of a page about one subject.  `framed` lets notebooks show the page inside of theirs."""
 
-    most_connections = 64
+    shared_headers: ClassVar[Mapping[str, str]] = {
+        **Listener.shared_headers,
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+    }
 
     def __init__(
         self,
@@ -49,69 +56,48 @@ class PageServer(Listener):
         self.subject, self.title, self.limits = subject, title, limits or PictureLimits()
         self.token = secrets.token_urlsafe(24)
         self.policy = _POLICY.format(frames="*" if framed else "'none'")
-        super().__init__("127.0.0.1", port, _PageConnection)
+        super().__init__("127.0.0.1", port)
 
     @property
     def url(self) -> str:
         """Where the page is."""
         return f"{self.origin}/{self.token}/"
 
-
-class _PageConnection(HttpAnswers):
-    server: PageServer
-    shared_headers: ClassVar[dict[str, str]] = {
-        **HttpAnswers.shared_headers,
-        "Cache-Control": "no-store",
-        "Referrer-Policy": "no-referrer",
-        "Cross-Origin-Resource-Policy": "same-origin",
-        "Cross-Origin-Opener-Policy": "same-origin",
-    }
-
-    def answered(self) -> Answer:
+    async def answered(self, request: Request) -> Answer:
         """Return what the page or its question is answered."""
-        parts = urlsplit(self.path)
-        _, _, rest = parts.path.partition("/")
-        token, slash, name = unquote(rest).partition("/")
-        if not self.names_this_host:
-            return _plain(421, b"This server is not reached by that name.\n")
-        if not hmac.compare_digest(token.encode("utf-8", "replace"), self.server.token.encode()):
-            return _plain(
-                403, b"This page has an address of its own; the command that serves it prints it.\n"
-            )
+        path, _, query = request.target.partition("?")
+        token, slash, name = path[1:].partition("/")
+        if not self.is_named(request.headers.get("Host", "")):
+            return said(421, "This server is not reached by that name")
+        if not hmac.compare_digest(unquote(token).encode("utf-8", "replace"), self.token.encode()):
+            return said(403, "This page has an address of its own; the command that serves it prints it")
+        if request.method == "OPTIONS":  # pages of other sites may send nothing
+            return said(405, "Only the page itself may ask", {"Allow": "GET, HEAD"})
         if not slash:
-            return Answer(301, {"Location": f"/{self.server.token}/"})
-        if self._is_from_elsewhere():
-            return _plain(403, b"Only the page itself may ask.\n")
+            return Answer(301, {"Location": f"/{self.token}/"})
+        if _is_from_elsewhere(request.headers):
+            return said(403, "Only the page itself may ask")
         if name.startswith("api/"):
-            return self._question(name.removeprefix("api/"), parts.query)
-        found = page_file(name or "index.html")
+            return await self._question(name.removeprefix("api/"), query, request.headers)
+        found = page_file(unquote(name) or "index.html")
         if found is None:
-            return _plain(404, b"There is no such file.\n")
-        return Answer(200, {**found.headers, "Content-Security-Policy": self.server.policy}, found.body)
+            return said(404, "There is no such file")
+        return Answer(200, {**found.headers, "Content-Security-Policy": self.policy}, found.body)
 
-    def _is_from_elsewhere(self) -> bool:
-        """Return whether the request says that another site makes it."""
-        origin = self.headers.get("Origin")
-        if origin is not None and origin != f"http://{self.headers.get('Host')}":
-            return True
-        site, mode = (
-            self.headers.get("Sec-Fetch-Site", "none"),
-            self.headers.get("Sec-Fetch-Mode", "navigate"),
-        )
-        return site not in ("none", "same-origin") and mode != "navigate"
-
-    def _question(self, route: str, query: str) -> Answer:
-        if self.headers.get(MARK) is None:
-            return _plain(403, b"Only the page itself may ask.\n")
+    async def _question(self, route: str, query: str, headers: Mapping[str, str]) -> Answer:
+        if MARK not in headers:
+            return said(403, "Only the page itself may ask")
         if route == "title":
-            return Answer(
-                200,
-                {"Content-Type": "text/plain; charset=utf-8"},
-                self.server.title.encode("utf-8", "replace"),
-            )
-        asked = (self.server.subject, route, query, self.server.limits)
-        return execution.submit(routed, *asked, kind="request", limit=READS_AT_ONCE).result()
+            kind = {"Content-Type": "text/plain; charset=utf-8"}
+            return Answer(200, kind, self.title.encode("utf-8", "replace"))
+        asked = (self.subject, route, query, self.limits)
+        return await execution.offload(routed, *asked, kind="request", limit=READS_AT_ONCE)
 
 
-def _plain(status: int, text: bytes) -> Answer:
-    return Answer(status, {"Content-Type": "text/plain; charset=utf-8"}, text)
+def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Return whether a request says that another site makes it."""
+    origin = headers.get("Origin")
+    if origin is not None and origin != f"http://{headers.get('Host')}":
+        return True
+    site, mode = headers.get("Sec-Fetch-Site", "none"), headers.get("Sec-Fetch-Mode", "navigate")
+    return site not in ("none", "same-origin") and mode != "navigate"

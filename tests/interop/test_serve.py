@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import http.client
 import json
@@ -20,7 +19,7 @@ import zarr
 
 import fsstore as ts
 from fsstore.serve.answer import path_of
-from fsstore.serve.listener import HttpAnswers
+from fsstore.serve.neuroglancer import NEUROGLANCER
 from fsstore.serve.server import serve
 
 VALUES = np.arange(6000, dtype="i4").reshape(10, 20, 30)
@@ -45,8 +44,8 @@ def running():
     """A function that serves places until the test ends."""
     servers = []
 
-    def start(places, **options):
-        server = serve(places, **options)
+    def start(places, *, public=True, **options):
+        server = serve(places, public=public, **options)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         servers.append((server, thread))
@@ -138,7 +137,7 @@ def test_pages_of_neuroglancer(place, running, tmp_path, version):
     image.attrs["multiscales"] = [
         {"version": "0.4", "axes": axes, "datasets": [{"path": "0"}, {"path": "1"}]}
     ]
-    server = running(str(tmp_path / "n.zarr"), zarr_format=version)
+    server = running(str(tmp_path / "n.zarr"), zarr_format=version, origins=[NEUROGLANCER])
     pages = server.neuroglancer_pages()
     recoded = ["odd"] if version == 3 else []  # served with a codec that everybody knows
     assert sorted(pages) == ["i m", "l", *recoded, "v"]
@@ -148,8 +147,10 @@ def test_pages_of_neuroglancer(place, running, tmp_path, version):
     assert layers["l"]["type"] == "segmentation"
     assert layers["i m"]["source"].endswith("/i%20m")
     assert ask(server, "/i%20m/" + {2: ".zattrs", 3: "zarr.json"}[version])[0] == 200
-    assert running(str(tmp_path / "n.zarr"), token="t0ken").neuroglancer_pages() == {}
-    both = running({"a": str(tmp_path / "n.zarr" / "v"), "b": str(tmp_path / "n.zarr")})
+    assert running(str(tmp_path / "n.zarr")).neuroglancer_pages() == {}
+    with_token = running(str(tmp_path / "n.zarr"), token="t0ken").neuroglancer_pages()
+    assert "/t0ken/v" in unquote(with_token["v"])
+    both = running({"a": str(tmp_path / "n.zarr" / "v"), "b": str(tmp_path / "n.zarr")}, token="t0ken")
     assert sorted(both.neuroglancer_pages()) == ["a", "b/i m", "b/l", "b/odd", "b/v"]
 
 
@@ -161,7 +162,7 @@ def test_precomputed_volumes_have_a_page(running, tmp_path):
         "scale_metadata": {"size": [8, 8, 4], "encoding": "raw", "chunk_size": [4, 4, 4], "resolution": [1, 1, 1]},
     }  # fmt: skip
     ts.open(spec, create=True).result()[:] = 3
-    server = running(f"{tmp_path}/p/")
+    server = running(f"{tmp_path}/p/", origins=[NEUROGLANCER])
     (page,) = server.neuroglancer_pages().values()
     assert f"zarr3://{server.origin}" in unquote(page)
     assert (zarr.open_array(server.url, mode="r")[:] == 3).all()
@@ -222,16 +223,15 @@ def test_what_a_request_costs(place, running):
     assert costs == {"GET": [True], "HEAD": [False], "known": [False]}
 
 
-def test_documents_are_compressed_and_open_to_pages(place, running):
-    """JSON is sent compressed where the client takes that; pages of other sites may read, and nothing else."""
+def test_documents_are_compressed(place, running):
+    """JSON is sent compressed where the client takes that, and nothing is written."""
     server = running(str(place), zarr_format=2)
     status, headers, body = ask(server, "/.zattrs", Accept_Encoding="gzip")
     assert (status, headers["Content-Encoding"]) == (200, "gzip")
     assert json.loads(gzip.decompress(body))["text"] == "x" * 3000
-    assert headers["Access-Control-Allow-Origin"] == "*"
     assert ask(server, "/.zattrs", "OPTIONS")[0] == 204
     for method in ("PUT", "POST", "DELETE"):
-        assert ask(server, "/.zattrs", method)[0] == 501
+        assert ask(server, "/.zattrs", method)[0] == 405
 
 
 def test_listings(place, running):
@@ -280,19 +280,19 @@ def test_names_with_markup(tmp_path, running):
 
 def test_other_names_and_tokens(place, running):
     """A request under another host name, or without the token, is refused: a page of another site gets nothing."""
-    server = running(str(place), zarr_format=2, token="s3cret-token")
-    assert "token=s3cret-token" in server.url
+    server = running(str(place), zarr_format=2, token="s3cret-token", public=False)
+    assert server.url.endswith("/s3cret-token/")
     assert ask(server, "/.zgroup")[0] == 401
-    assert ask(server, "/.zgroup?token=wrong")[0] == 401
-    assert ask(server, "/.zgroup?token=s3cret-token")[0] == 200
+    assert ask(server, "/wrong/.zgroup")[0] == 401
+    assert ask(server, "/s3cret-token/.zgroup")[0] == 200
     assert ask(server, "/.zgroup", Authorization="Bearer s3cret-token")[0] == 200
-    assert ask(server, "/.zgroup?token=s3cret-token", Host="evil.example")[0] == 421
-    assert ask(server, "/.zgroup?token=s3cret-token", Host="localhost.evil.example:80")[0] == 421
+    assert ask(server, "/s3cret-token/.zgroup", Host="evil.example")[0] == 421
+    assert ask(server, "/s3cret-token/.zgroup", Host="localhost.evil.example:80")[0] == 421
 
 
 def test_a_host_that_others_reach_wants_a_token(place):
     """A server beyond this machine has a token unless it is said to be public."""
-    with serve(str(place), host="0.0.0.0") as server:
+    with serve(str(place), host="0.0.0.0", origins=["https://a.example"]) as server:
         assert len(server.token) > 16
     with serve(str(place), host="0.0.0.0", public=True) as server:
         assert server.token == ""
@@ -323,9 +323,9 @@ def test_two_hundred_clients_at_once(place, running):
     assert len({answer.partition(b"\r\n\r\n")[2] for answer in answers}) == 1
 
 
-def test_readers_that_do_not_read(place, running, monkeypatch):
+def test_readers_that_do_not_read(place, running, tune):
     """A reader that asks for much and reads nothing keeps nobody waiting, and is cut off after a while."""
-    monkeypatch.setattr(HttpAnswers, "timeout", 1)
+    tune("serve", PATIENCE_S=1)
     server = running(str(place), zarr_format=2)
     slow = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(2)]
     for each in slow:
@@ -341,7 +341,7 @@ def test_readers_that_do_not_read(place, running, monkeypatch):
 
 
 def test_thousands_of_requests(place, running):
-    """Thousands of requests on one connection are answered, and one connection too many is told so."""
+    """Thousands of requests on one connection are answered."""
     server = running(str(place), zarr_format=2)
     with socket.create_connection(("127.0.0.1", server.server_port), timeout=30) as client:
         request = b"HEAD /sea/t/.zarray HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -352,43 +352,15 @@ def test_thousands_of_requests(place, running):
                     assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
                     while stream.readline() != b"\r\n":
                         pass
-    server.most_connections = 10
-    idle = [socket.create_connection(("127.0.0.1", server.server_port), timeout=20) for _ in range(12)]
-    assert idle[-1].recv(100).startswith(b"HTTP/1.1 503")
-    [each.close() for each in idle]
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"GET / HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", b"GET / HTTP/1.0\r\n\r\n",
-        b"\x00\xff\xfe\r\n\r\n", b"GET " + b"/x" * 40000 + b" HTTP/1.1\r\nHost: localhost\r\n\r\n",
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n" + b"X: y\r\n" * 2000 + b"\r\n",
-        b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc",
-        b"GET http://evil.example/ HTTP/1.1\r\nHost: evil.example\r\n\r\n",
-    ],
-    ids=["no host", "other host", "HTTP/1.0", "noise", "long path", "many headers", "a form", "a proxy"],
-)  # fmt: skip
-def test_requests_of_nobody_we_serve(place, running, raw):
-    """Requests under another name or none, of forms, and of those who speak no HTTP get an error, and the server goes on."""
-    server = running(str(place), zarr_format=2)
-    with socket.create_connection(("127.0.0.1", server.server_port), timeout=20) as client:
-        client.sendall(raw)
-        with contextlib.suppress(OSError):  # the server may have answered and ended already
-            client.shutdown(socket.SHUT_WR)
-        with client.makefile("rb") as stream:
-            answer = stream.read()
-    assert b" 200 " not in answer.partition(b"\r\n")[0]
-    assert b"zarr" not in answer
-    assert ask(server, "/.zgroup")[0] == 200
 
 
 def test_pages_of_other_sites(place, running):
-    """A page of another site may read without credentials, and may not send a token it does not know, nor write."""
-    server = running(str(place), zarr_format=2, token="s3cret-token")
+    """A page of another site that was not given the token reads nothing, and one that was may send no credentials."""
+    server = running(str(place), zarr_format=2, token="s3cret-token", public=False)
     origin = {"Origin": "https://evil.example"}
     assert ask(server, "/.zgroup", **origin)[0] == 401
-    status, headers, _ = ask(server, "/.zgroup", "OPTIONS", **origin)
+    assert "Access-Control-Allow-Origin" not in ask(server, "/.zgroup", "OPTIONS", **origin)[1]
+    status, headers, _ = ask(server, "/s3cret-token/.zgroup", "OPTIONS", **origin)
     assert (status, headers["Access-Control-Allow-Origin"]) == (204, "*")
     assert "Access-Control-Allow-Credentials" not in headers
     assert "Authorization" not in headers["Access-Control-Allow-Headers"]

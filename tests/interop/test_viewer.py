@@ -363,7 +363,7 @@ def test_only_the_page_may_ask(place, running):
     assert status == 405
     assert not [name for name in headers if name.lower().startswith("access-control")]
     for method in ("POST", "PUT", "DELETE"):
-        assert ask(server, "api/tree", method)[0] == 501
+        assert ask(server, "api/tree", method)[0] == 405
 
 
 def test_the_page_runs_nothing_but_its_own(place, running):
@@ -422,7 +422,7 @@ def test_bounds_are_cut(place, running):
 
 
 def test_slow_readers_and_idle_ones(place, running):
-    """Connections that say nothing, or do not read, keep nobody else waiting; too many are told so."""
+    """Connections that say nothing, or do not read, keep nobody else waiting; the oldest make room."""
     server = running(str(place))
     idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(30)]
     slow = socket.create_connection(("127.0.0.1", server.server_port))
@@ -434,11 +434,10 @@ def test_slow_readers_and_idle_ones(place, running):
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: ask(server, "api/tree")[0], range(1000)))
     assert answers == [200] * 1000
+    server.most_connections = 40
     more = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(40)]
-    last = more[-1]
-    last.settimeout(20)
-    assert last.recv(100).startswith(b"HTTP/1.1 503")
-    for each in (*idle, *more, slow):
+    assert ask(server, "api/tree")[0] == 200
+    for each in [*idle, *more, slow]:
         each.close()
 
 
