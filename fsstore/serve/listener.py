@@ -1,8 +1,8 @@
 """HTTP on one address: what servers of this library share, whatever they answer.
 
 Every connection is a task of the event loop.  A request is small: a head of at most 16 KiB, complete ten seconds after
-the connection was made or the answer before it was sent, and no body.  What is no request is told so with a 4xx before
-the connection ends.  A request must name the host it was sent to by an address, as `localhost` or by the name that the
+the connection was made or the answer before it was sent, and no body.  Anything else is answered with a 4xx before the
+connection ends.  A request must name the host it was sent to by an address, as `localhost` or by the name that the
 server was given, so that a page of another site cannot reach the server under a name of its own.
 
 Nobody keeps others out for more than ten seconds.  Where there are as many connections as there may be, the one that
@@ -29,12 +29,18 @@ from fsstore.runtime import execution
 from fsstore.runtime.fan_out import WorkEnd
 from fsstore.runtime.wake import Flag
 from fsstore.serve.answer import Answer, said
-from fsstore.serve.tuning import ANSWERS_AT_ONCE, ANSWERS_BYTES, CONNECTIONS, HEAD_BYTES, PATIENCE_S
+from fsstore.serve.tuning import (
+    ANSWERS_AT_ONCE,
+    ANSWERS_BYTES,
+    BACKLOG,
+    CONNECTIONS,
+    HEAD_BYTES,
+    PATIENCE_S,
+    PIECE_BYTES,
+)
 
-__all__ = ["Listener", "Request", "is_plain_host", "parse_request"]
+__all__ = ["HttpRequest", "Listener", "is_plain_host", "parse_request"]
 
-_BACKLOG = 128
-_PIECE = 64 * 1024
 _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FIRST = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/1\.([01])" % _TOKEN)
 _HEADER = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
@@ -44,7 +50,7 @@ _METHODS = ("GET", "HEAD", "OPTIONS")
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request: what is asked for, and the headers by name, as in `If-None-Match`."""
 
     method: str
@@ -54,7 +60,7 @@ class Request:
     """Whether the connection may bring another."""
 
 
-def parse_request(head: bytes) -> Request | Answer:
+def parse_request(head: bytes) -> HttpRequest | Answer:
     """Return the request that a head is, without the empty line behind it, or what to answer to what is none."""
     first, *lines = head.split(b"\r\n")
     found = _FIRST.fullmatch(first)
@@ -79,7 +85,23 @@ def parse_request(head: bytes) -> Request | Answer:
     if not target.startswith("/"):
         return said(400, "A request asks for a path")
     keeps = found[3] == b"1" and "close" not in headers.get("Connection", "").lower()
-    return Request(method, target, headers, keeps)
+    return HttpRequest(method, target, headers, keeps)
+
+
+def _head_in(arrived: bytearray) -> bytes | Answer | None:
+    """Take the head out of what has arrived; return it, what to answer if it can be none, or None while more is due."""
+    while arrived[:2] == b"\r\n":  # which some clients send behind a body
+        del arrived[:2]
+    end = arrived.find(_END)
+    if _BARE_LINE_END.search(arrived, 0, len(arrived) if end < 0 else end):
+        return said(400, "Lines end with a carriage return and a line feed")
+    if end > HEAD_BYTES or (end < 0 and len(arrived) > HEAD_BYTES):
+        return said(431 if b"\r\n" in arrived else 414, f"A head has at most {HEAD_BYTES} bytes")
+    if end < 0:
+        return None
+    head = bytes(arrived[:end])
+    del arrived[: end + len(_END)]
+    return head
 
 
 @dataclass(eq=False, slots=True)
@@ -94,29 +116,19 @@ class _Connection:
 
     async def head(self) -> bytes | Answer | None:
         """Return the next head, what to answer to what is none, or None where the client has gone."""
-        arrived = self.arrived
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while True:
-                    while arrived[:2] == b"\r\n":  # which some clients send behind a body
-                        del arrived[:2]
-                    end = arrived.find(_END)
-                    if _BARE_LINE_END.search(arrived, 0, len(arrived) if end < 0 else end):
-                        return said(400, "Lines end with a carriage return and a line feed")
-                    if end > HEAD_BYTES or (end < 0 and len(arrived) > HEAD_BYTES):
-                        return said(
-                            431 if b"\r\n" in arrived else 414, f"A head has at most {HEAD_BYTES} bytes"
-                        )
-                    if end >= 0:
-                        head = bytes(arrived[:end])
-                        del arrived[: end + len(_END)]
-                        return head
-                    part = await self.reader.read(HEAD_BYTES)
-                    if not part:
-                        return said(400, "The request ends before its head does") if arrived else None
-                    arrived += part
+                return await self._whole_head()
         except TimeoutError:
-            return said(408, f"A request has {PATIENCE_S} seconds to arrive") if arrived else None
+            return said(408, f"A request has {PATIENCE_S} seconds to arrive") if self.arrived else None
+
+    async def _whole_head(self) -> bytes | Answer | None:
+        while (found := _head_in(self.arrived)) is None:
+            part = await self.reader.read(HEAD_BYTES)
+            if not part:
+                return said(400, "The request ends before its head does") if self.arrived else None
+            self.arrived += part
+        return found
 
     async def send(self, found: Answer, *, body: bool, keeps: bool) -> None:
         """Send an answer; raises `TimeoutError` if the client takes too little of it in time."""
@@ -127,8 +139,8 @@ class _Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.writer.write("\r\n".join(lines).encode("latin-1", "replace") + _END)
         view = memoryview(found.body if body else b"")
-        for start in range(0, max(1, len(view)), _PIECE):
-            self.writer.write(view[start : start + _PIECE])
+        for start in range(0, max(1, len(view)), PIECE_BYTES):
+            self.writer.write(view[start : start + PIECE_BYTES])
             async with asyncio.timeout(PATIENCE_S):
                 await self.writer.drain()
 
@@ -159,7 +171,7 @@ class Listener:
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HEAD_BYTES)  # of connections, too
         try:
             self._socket.bind((host, port))
-            self._socket.listen(_BACKLOG)
+            self._socket.listen(BACKLOG)
         except OSError:
             self._socket.close()
             raise
@@ -186,7 +198,7 @@ class Listener:
         host = str(self.server_address[0])
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}"
 
-    async def answered(self, request: Request) -> Answer:
+    async def answered(self, request: HttpRequest) -> Answer:
         """Return what is answered to a request."""
         raise NotImplementedError  # every server has its own
 
@@ -222,7 +234,7 @@ class Listener:
     async def _serve(self) -> None:
         if self._end.is_set():  # it was ended before it began
             return
-        server = await asyncio.start_server(self._begin, sock=self._socket, backlog=_BACKLOG)
+        server = await asyncio.start_server(self._begin, sock=self._socket, backlog=BACKLOG)
         try:
             await self._end.wait()
         finally:
@@ -261,19 +273,19 @@ class Listener:
             if head is None:
                 return
             request = parse_request(head) if isinstance(head, bytes) else head
-            connection.awaits, keeps = False, isinstance(request, Request) and request.keeps
+            connection.awaits, keeps = False, isinstance(request, HttpRequest) and request.keeps
             await self._reply(connection, request, keeps=keeps)
         connection.awaits = True
         await connection.part()
 
-    async def _reply(self, connection: _Connection, request: Request | Answer, *, keeps: bool) -> None:
+    async def _reply(self, connection: _Connection, request: HttpRequest | Answer, *, keeps: bool) -> None:
         async with self._making:
-            found = await self.answered(request) if isinstance(request, Request) else request
+            found = await self.answered(request) if isinstance(request, HttpRequest) else request
             nbytes = len(found.body)
             await self._take(nbytes)
         connection.sends_since = asyncio.get_running_loop().time()
         try:
-            body = not isinstance(request, Request) or request.method != "HEAD"
+            body = not isinstance(request, HttpRequest) or request.method != "HEAD"
             headers = {**self.shared_headers, **found.headers}
             await connection.send(
                 Answer(found.status, headers, found.body, found.length), body=body, keeps=keeps

@@ -29,7 +29,7 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.spec.opening import OpenKv, open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of, said
-from fsstore.serve.listener import Listener, Request, is_plain_host
+from fsstore.serve.listener import HttpRequest, Listener, is_plain_host
 from fsstore.serve.neuroglancer import NEUROGLANCER, neuroglancer_pages
 from fsstore.values.json_value import quote
 
@@ -85,7 +85,7 @@ class Server(Listener):
             return origin if origin in self.origins else None
         return "*" if self.token else None
 
-    async def answered(self, request: Request) -> Answer:
+    async def answered(self, request: HttpRequest) -> Answer:
         """Return what is answered to a request."""
         if not self.is_named(request.headers.get("Host", "")):
             return said(421, "This server is not reached by that name")
@@ -105,7 +105,7 @@ class Server(Listener):
             pages["Vary"] = f"{found.headers['Vary']}, Origin"
         return Answer(found.status, {**found.headers, **pages}, found.body, found.length)
 
-    def _without_token(self, request: Request) -> str | None:
+    def _without_token(self, request: HttpRequest) -> str | None:
         """Return what is asked for behind the token, or None if the request has none, or another."""
         if not self.token:
             return request.target
@@ -115,7 +115,7 @@ class Server(Listener):
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         return request.target if _is_same(given, self.token) else None
 
-    async def _found(self, target: str, request: Request) -> Answer:
+    async def _found(self, target: str, request: HttpRequest) -> Answer:
         path = path_of(target)
         if path is None:
             return said(400, "A path names a key in UTF-8, and does not climb")

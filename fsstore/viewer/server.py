@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, said
-from fsstore.serve.listener import Listener, Request
+from fsstore.serve.listener import HttpRequest, Listener
 from fsstore.viewer.picture import PictureLimits
 from fsstore.viewer.routes import page_file, routed
 from fsstore.viewer.subject import Subject
@@ -63,7 +63,7 @@ class PageServer(Listener):
         """Where the page is."""
         return f"{self.origin}/{self.token}/"
 
-    async def answered(self, request: Request) -> Answer:
+    async def answered(self, request: HttpRequest) -> Answer:
         """Return what the page or its question is answered."""
         path, _, query = request.target.partition("?")
         token, slash, name = path[1:].partition("/")
