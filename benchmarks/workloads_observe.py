@@ -62,7 +62,7 @@ def _bare(store: Any) -> Contender:
     """Return the same reading where neither files nor decoding know of meters."""
     from fsstore.chunk.read import reader, window
     from fsstore.kvstore.local.driver import LocalDriver
-    from fsstore.kvstore.local.read import read_batch
+    from fsstore.kvstore.local.file import read_batch
 
     class Bare(LocalDriver):
         async def read_many(self, reads: Sequence[Any]) -> list[Any]:

@@ -80,8 +80,7 @@ def index(folder: Path) -> Mapping[str, Contender]:
     import h5py
 
     from fsstore.context.context import Context
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec.parse import kv_spec, open_kv
     from fsstore.runtime import execution
     from fsstore.scan.linked_hdf5.scanner import SCANNER
     from fsstore.scan.source import ScanSource

@@ -54,8 +54,8 @@ if TYPE_CHECKING:
     from fsstore.job.grow import append
     from fsstore.job.pyramid import build_pyramid
     from fsstore.job.verify import verify
-    from fsstore.kvstore.store.batch import Batch
     from fsstore.kvstore.store.kv_store import KvStore
+    from fsstore.kvstore.store.operation import Batch
     from fsstore.kvstore.transaction.transaction import Transaction
     from fsstore.observe.metrics import (
         experimental_collect_matching_metrics,
@@ -65,8 +65,7 @@ if TYPE_CHECKING:
         parse_tensorstore_flags,
     )
     from fsstore.observe.trace import Trace, trace
-    from fsstore.runtime.future import Future, FutureLike, T, WriteFutures
-    from fsstore.runtime.promise import Promise
+    from fsstore.runtime.future import Future, FutureLike, Promise, T, WriteFutures
     from fsstore.schema.chunk_layout import ChunkLayout
     from fsstore.schema.codec_spec import CodecSpec
     from fsstore.schema.open_mode import OpenMode, RecheckCacheOption
@@ -85,7 +84,7 @@ _HOMES = {
     "values.dtypes": "DTypeLike dtype",
     "driver.virtual_chunked": "VirtualChunkedReadParameters VirtualChunkedWriteParameters",
     "errors": "errors",
-    "runtime.future": "Future FutureLike T WriteFutures",
+    "runtime.future": "Future FutureLike T WriteFutures Promise",
     "index": "Dim DimExpression DimSelection DimSelectionLike IndexDomain IndexTransform Indexable"
     " NumpyIndexTerm NumpyIndexingSpec OutputIndexMap OutputIndexMaps OutputIndexMethod d inf newaxis",
     "job.copy": "copy plan_copy",
@@ -93,7 +92,7 @@ _HOMES = {
     "job.grow": "append",
     "job.pyramid": "build_pyramid",
     "job.verify": "verify",
-    "kvstore.store.batch": "Batch",
+    "kvstore.store.operation": "Batch",
     "kvstore.store.kv_store": "KvStore",
     "kvstore.transaction.transaction": "Transaction",
     "arrays.layers": "DownsampleMethod array cast concat downsample overlay stack virtual_chunked",
@@ -108,7 +107,6 @@ _HOMES = {
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode RecheckCacheOption",
     "arrays.opening": "open",
-    "runtime.promise": "Promise",
     "references": "references",
     "schema.schema": "Schema",
     "arrays.spec": "Spec",

@@ -30,18 +30,16 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.root.live import is_live_set
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.collection.live_set import live_state, live_targets
-from fsstore.reference.collection.references import References, Saving
-from fsstore.reference.document.json_refs import from_mapping
+from fsstore.reference.document.json_document import from_mapping
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.kind import targets_of
-from fsstore.reference.load import Reading, Way, document_at, load
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.state.set_state import State
-from fsstore.reference.table.value import Located
-from fsstore.reference.target.location import beside
-from fsstore.reference.tools.report import Report, Touched
-from fsstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification
+from fsstore.reference.load import Reading, Way, document_at, live_state, live_targets, load
+from fsstore.reference.mapping import References, Saving
+from fsstore.reference.report import MAX_PROBLEMS, Problem, Report, SetVerification, Touched
+from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.set_state import State
+from fsstore.reference.table.table import Located
+from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
 from fsstore.scan.as_references import format_of, references_of, scan_at
 from fsstore.scan.driver import ScanDriver
@@ -170,7 +168,7 @@ def store(
     Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
     store only.  That of a mapping is pickled with the references it has by then, without credentials in `targets`.
     """
-    from fsstore.kvstore.spec.opening import OpenKv
+    from fsstore.kvstore.spec.parse import OpenKv
     from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 
     refs = execution.call(_open(source, Reading(target)))

@@ -9,10 +9,9 @@ from fsstore.arrays.spec_parse import OPEN_OPTIONS, apply_options, array_spec
 from fsstore.arrays.spec_value import OpenOptions, SpecLike
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
-from fsstore.kvstore.store.batch import Batch, checked
+from fsstore.kvstore.store.operation import Batch, checked
 from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
-from fsstore.runtime.close_word import meant
-from fsstore.runtime.future import Future
+from fsstore.runtime.future import Future, meant
 from fsstore.values.argument import as_flag
 
 

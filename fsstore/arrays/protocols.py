@@ -22,8 +22,7 @@ from fsstore.index import Indexable, IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.close_word import meant
-from fsstore.runtime.future import Future
+from fsstore.runtime.future import Future, meant
 from fsstore.values.dtypes import dtype, dtype_of
 
 

@@ -31,10 +31,15 @@ from fsstore.kvstore.spec.parse import (
     unsupported,
     with_root,
 )
-from fsstore.kvstore.spec.spec_value import KvSpecValue, join_path, kv_kind
-from fsstore.kvstore.spec.storage_option import given_options, with_storage_options
+from fsstore.kvstore.spec.spec_value import (
+    KvSpecValue,
+    given_options,
+    join_path,
+    kv_kind,
+    with_storage_options,
+)
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.runtime.close_word import close_names, meant
+from fsstore.runtime.future import close_names, meant
 from fsstore.schema.open_mode import MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
 from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words
 from fsstore.values import registry

@@ -14,16 +14,15 @@ from fsstore.context.context import (
     Context,
     ContextResource,
     ContextSpec,
+    ResourceNames,
     ResourceRef,
     bind_resource,
 )
-from fsstore.context.resource_names import ResourceNames
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.spec.place import PlaceLike
-from fsstore.kvstore.spec.spec_value import KvSpecValue
+from fsstore.kvstore.spec.spec_value import KvSpecValue, PlaceLike
 from fsstore.schema.open_mode import ModeOptions, OpenMode
 from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values import registry

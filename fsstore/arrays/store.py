@@ -23,8 +23,8 @@ from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
-from fsstore.kvstore.store.batch import Batch, checked, refused
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.store.operation import Batch, checked, refused
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures

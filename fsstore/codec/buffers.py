@@ -25,7 +25,7 @@ from fsstore.codec.tuning import (
     STEP_BYTES,
     STRIP_ELEMENTS,
 )
-from fsstore.runtime.state import OfProcess, OfThread
+from fsstore.runtime.fork import OfProcess, OfThread
 
 CACHE_STRIDE = 512  # rows a multiple of this apart share lines of a cache, of which there are a power of two
 

@@ -36,7 +36,7 @@ from fsstore.codec.contract import (
 )
 from fsstore.codec.tuning import CACHE_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError
-from fsstore.runtime.state import OfThread
+from fsstore.runtime.fork import OfThread
 from fsstore.values.detection import frame_end
 from fsstore.values.json_value import boolean, integer
 

@@ -22,19 +22,16 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.collection.references import References
 from fsstore.reference.load import PARQUET_NAMES
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.state.set_state import State
-from fsstore.reference.table.grid import Grid
-from fsstore.reference.table.value import Located, is_url
-from fsstore.reference.target.grant import policy_of
-from fsstore.reference.target.location import already_there, beside, name_of
-from fsstore.reference.target.target_url import replaced
-from fsstore.reference.target.targets import Targets, check_prefixes, open_with_spec
-from fsstore.reference.tools.relocation import Moving, moving, written_as
-from fsstore.reference.tools.report import Report
-from fsstore.reference.tools.verify import MAX_PROBLEMS, Problem, SetVerification, verify_state
+from fsstore.reference.mapping import References
+from fsstore.reference.report import MAX_PROBLEMS, Problem, Report, SetVerification, verify_state
+from fsstore.reference.rewrite import Moving, moving, written_as
+from fsstore.reference.table.keys import Grid
+from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.set_state import State
+from fsstore.reference.table.table import Located, is_url
+from fsstore.reference.target.policy import already_there, beside, name_of, replaced
+from fsstore.reference.target.targets import Targets, check_prefixes, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
@@ -322,7 +319,7 @@ class Combined:
 
 
 def _shown(driver: MosaicDriver) -> KvStore:
-    from fsstore.kvstore.spec.opening import OpenKv
+    from fsstore.kvstore.spec.parse import OpenKv
     from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 
     kind = kv_kind("memory")

@@ -18,9 +18,8 @@ from fsstore.combine.report import CombineError
 from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, mark_of, plain_mark
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.table.grid import grid_of
-from fsstore.reference.table.keys import Family
+from fsstore.reference.table.keys import Family, grid_of
+from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.values.json_value import Json
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from fsstore.errors import JsonError, StoreError
 from fsstore.format.zarr3_document import stored_type
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.table.grid import Grid, grid_of
+from fsstore.reference.table.keys import Grid, grid_of
+from fsstore.reference.table.refset import TableSet
 from fsstore.values.dtypes import PACKING_NUMBERS, dtype_of, single_numbers
 from fsstore.values.json_value import Fields, Json, array_of, boolean, number, optional, string
 

@@ -35,16 +35,14 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.reference.driver import ReferenceDriver, reference_driver
+from fsstore.reference.driver import ReferenceDriver, check_unchanged, reference_driver
 from fsstore.reference.kind import reach_members
-from fsstore.reference.state.set_state import Overlay, State, inline_generation
-from fsstore.reference.table.grid import Grid
-from fsstore.reference.taking import check_unchanged
-from fsstore.reference.target.fetch import Scanned
-from fsstore.reference.target.location import beside
-from fsstore.reference.target.targets import OpenTarget, open_in
+from fsstore.reference.table.keys import Grid
+from fsstore.reference.table.set_state import Overlay, State, inline_generation
+from fsstore.reference.target.policy import beside
+from fsstore.reference.target.targets import OpenTarget, Scanned, open_in
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import encode_path

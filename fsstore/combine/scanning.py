@@ -45,8 +45,7 @@ _PLAIN = frozenset("%?#|*\\")
 async def place_of(url: Any) -> KvPrefix:
     """Return the store and path of a place."""
     from fsstore.context.context import Context
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import place_spec
+    from fsstore.kvstore.spec.parse import open_kv, place_spec
 
     return (await open_kv(place_spec(url), Context())).prefix
 

@@ -28,11 +28,11 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.load import Reading, load
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.state.set_state import State
-from fsstore.reference.table.grid import Grid, grid_of, is_document
+from fsstore.reference.table.keys import Grid, grid_of, is_document
+from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
-from fsstore.reference.target.location import beside
+from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileScanner

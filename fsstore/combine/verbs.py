@@ -31,9 +31,9 @@ from fsstore.combine.scanning import Wanted, place_of
 from fsstore.combine.tuning import SAVE_ATTEMPTS
 from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
+from fsstore.reference.rewrite import moving
 from fsstore.reference.table.keys import check_key
-from fsstore.reference.target.location import beside
-from fsstore.reference.tools.relocation import moving
+from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote

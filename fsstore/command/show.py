@@ -65,7 +65,7 @@ def view(arguments: Namespace) -> int:
 
 def bench(arguments: Namespace) -> int:
     """Time the reading of a selection: the first time alone, then the best of the others."""
-    from fsstore.context.statistics import bytes_text
+    from fsstore.context.context import bytes_text
     from fsstore.observe.trace import trace
 
     if arguments.repeat < 1:
@@ -186,7 +186,7 @@ def _of_group(group: Any) -> dict[str, Any]:
 def _pointed(found: Any) -> dict[str, str]:
     """Return the places that a reference set points to, with what is read there; none of what is no set."""
     from fsstore import references
-    from fsstore.context.statistics import bytes_text
+    from fsstore.context.context import bytes_text
 
     places = {}
     for each in found.kvstore.spec().walk() if found.kvstore is not None else ():
@@ -408,7 +408,7 @@ def spec(arguments: Namespace) -> int:
 
 def detect(arguments: Namespace) -> int:
     """Say which formats stand at a place, one inside the other, and what was asked to find out."""
-    from fsstore.context.statistics import bytes_text
+    from fsstore.context.context import bytes_text
     from fsstore.driver.probe import looked_for
     from fsstore.errors import FailedPreconditionError
     from fsstore.observe.trace import trace
@@ -438,7 +438,7 @@ async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
     from fsstore.dataset.source import store_spec
     from fsstore.driver.auto import enter
     from fsstore.driver.probe import no_array
-    from fsstore.kvstore.spec.opening import OpenKv, open_kv
+    from fsstore.kvstore.spec.parse import OpenKv, open_kv
 
     opened = await open_kv(store_spec(place), context)
     inside, found = await enter(opened, context)

@@ -7,29 +7,142 @@ gives the same resource; equal JSON in two contexts gives two.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
-from fsstore.context.statistics import ContextStatistics, statistics_of
 from fsstore.errors import JsonError, StoreError
-from fsstore.runtime import fork, origin
+from fsstore.runtime import fork
+from fsstore.runtime import fork as origin
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
 from fsstore.values.argument import as_flag, as_text, json_like, pretty
 from fsstore.values.json_value import MISSING, Json, combined, expected, quote, show
 
-__all__ = [
-    "Context",
-    "ContextResource",
-    "ContextSpec",
-    "ResourceRef",
-    "bind_resource",
-    "context_of",
-    "is_default",
-    "parse_resource",
-]
+# The work of the stores of a context, as numbers and as a table.
+
+
+@dataclass(frozen=True, slots=True)
+class StoreCounts:
+    """The work of one kind of store.  Times are in seconds; those of requests that ran at once are added."""
+
+    reads: int = 0
+    bytes_read: int = 0
+    writes: int = 0
+    bytes_written: int = 0
+    deletes: int = 0
+    listings: int = 0
+    batches: int = 0
+    """Reads and writes that were asked for together are one batch."""
+    retries: int = 0
+    failures: int = 0
+    """Batches, and pages of listings, that ended with an error."""
+    waiting_s: float = 0.0
+    decodes: int = 0
+    """Chunks that were decoded."""
+    decoding_s: float = 0.0
+
+    @property
+    def requests(self) -> int:
+        """Reads, writes, deletions and pages of listings, what was tried again, and what failed."""
+        return self.reads + self.writes + self.deletes + self.listings + self.retries + self.failures
+
+
+@dataclass(frozen=True, slots=True)
+class ContextStatistics:
+    """The work of the stores of a context, by kind of store, and what its cache had."""
+
+    stores: Mapping[str, StoreCounts] = field(default_factory=dict)
+    hits: int = 0
+    misses: int = 0
+
+    def __getitem__(self, store: str) -> StoreCounts:
+        """Return the counts of a kind of store; zeros if there was none."""
+        return self.stores.get(store, StoreCounts())
+
+    def __contains__(self, store: object) -> bool:
+        """Return whether a kind of store did anything."""
+        return store in self.stores
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the kinds of stores that did anything."""
+        return iter(self.stores)
+
+    def __len__(self) -> int:
+        """Return how many kinds of stores did anything."""
+        return len(self.stores)
+
+    @property
+    def requests(self) -> int:
+        """The requests of all stores."""
+        return sum(counts.requests for counts in self.stores.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """The bytes read from all stores."""
+        return sum(counts.bytes_read for counts in self.stores.values())
+
+    def __repr__(self) -> str:
+        """Return a table."""
+        if not self.stores:
+            return "nothing yet"
+        rows = [
+            (
+                store, f"{counts.requests:,}", bytes_text(counts.bytes_read), bytes_text(counts.bytes_written),
+                str(counts.retries), str(counts.failures), f"{counts.waiting_s:.3f}", f"{counts.decoding_s:.3f}",
+            )
+            for store, counts in sorted(self.stores.items())
+        ]  # fmt: skip
+        text = table(
+            ("store", "requests", "read", "written", "retries", "failures", "waiting s", "decoding s"), rows
+        )
+        cache = f"\ncache: {self.hits:,} hits, {self.misses:,} misses" if self.hits + self.misses else ""
+        return text + cache
+
+
+def table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """Return rows below their heads; the first column is text, the others numbers."""
+    lines = [head, *rows]
+    widths = [max(len(line[number]) for line in lines) for number in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if not number else cell.rjust(width)
+            for number, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes as people read it.
+
+    >>> bytes_text(12), bytes_text(4096), bytes_text(2_500_000)
+    ('12 bytes', '4.1 kB', '2.5 MB')
+    """
+    if count < 1000:
+        return f"{count:.0f} bytes"
+    size, unit = next(
+        (count / size, unit)
+        for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
+        if count >= size
+    )
+    return f"{size:.1f} {unit}"
+
+
+def statistics_of(meters: Iterable[Meter]) -> ContextStatistics:
+    """Return what meters have counted; of caches, hits and misses."""
+    stores: dict[str, StoreCounts] = {}
+    hits = misses = 0
+    for meter in meters:
+        counts = meter.counts()
+        hits += counts.pop("hits")
+        misses += counts.pop("misses")
+        waiting, decoding = counts.pop("waiting_ns") / 1e9, counts.pop("decoding_ns") / 1e9
+        if any(counts.values()):
+            stores[meter.store] = StoreCounts(**counts, waiting_s=waiting, decoding_s=decoding)
+    return ContextStatistics(stores, hits, misses)
 
 
 class ContextResource:
@@ -376,3 +489,48 @@ def _unpickle_context(
     context._made.update(made)
     context._shares = shares
     return context
+
+
+# How the resources of a store are written down, so that opening the JSON again shares what was shared.
+
+
+class ResourceNames:
+    """Names for the resources of one printed spec, and the `context` member that defines them.
+
+    A resource keeps its key; several with one key are numbered in the order given.  `listed` writes every reference
+    as a list of one, which tells a bound resource from a name still to be looked up.
+    """
+
+    def __init__(self, resources: Iterable[ContextResource], *, listed: bool = False) -> None:
+        self._listed = listed
+        by_key: dict[str, list[ContextResource]] = {}
+        for resource in resources:
+            same = by_key.setdefault(resource.key, [])
+            if resource.key and not any(other is resource for other in same):
+                same.append(resource)
+        self._names: dict[int, str] = {}
+        self.context: dict[str, Json] = {}
+        taken = set(by_key)
+        for key, same in by_key.items():
+            for resource in same:
+                name = key if len(same) == 1 else _numbered(resource.kind.name, taken)
+                self._names[id(resource)] = name
+                self.context[name] = resource.to_json()
+
+    def member(self, resource: ContextResource) -> ResourceRef | None:
+        """Return the spec member that refers to `resource`, or None if the default reference does."""
+        name = self._names.get(id(resource))
+        if name is None:
+            plain: Any = resource.to_json()
+            return [plain] if self._listed else plain
+        if self._listed:
+            return [name]
+        return None if name == resource.kind.name else name
+
+
+def _numbered(kind: str, taken: set[str]) -> str:
+    number = 0
+    while f"{kind}#{number}" in taken:
+        number += 1
+    taken.add(f"{kind}#{number}")
+    return f"{kind}#{number}"

@@ -38,7 +38,7 @@ from fsstore.driver.attributes import Attributes
 from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import WORDS
-from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future

@@ -11,7 +11,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.driver.auto import enter_group
 from fsstore.driver.hierarchy import Hierarchy, Node, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
-from fsstore.kvstore.spec.storage_option import given_options
+from fsstore.kvstore.spec.spec_value import given_options
 from fsstore.runtime import execution
 from fsstore.values.argument import one_line
 from fsstore.values.json_value import dumps, quote

@@ -18,8 +18,7 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.index import d
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
-from fsstore.runtime.close_word import meant
-from fsstore.runtime.future import Future
+from fsstore.runtime.future import Future, meant
 from fsstore.values.json_value import loads, quote, show
 
 __all__ = [

@@ -26,7 +26,7 @@ from fsstore.format.attributes import (
     parsed,
 )
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, begin_creating
-from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.kvstore.spec.parse import OpenKv, as_directory
 
 __all__ = ["Found", "Place", "look", "open_place"]
 

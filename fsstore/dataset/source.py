@@ -6,9 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fsstore.kvstore.spec.parse import holds_values, kv_spec, place_spec, with_root
-from fsstore.kvstore.spec.spec_value import KvSpecValue
-from fsstore.kvstore.spec.storage_option import with_storage_options
-from fsstore.reference.collection.references import References
+from fsstore.kvstore.spec.spec_value import KvSpecValue, with_storage_options
+from fsstore.reference.mapping import References
 from fsstore.values.url import decode_path, split_pipeline
 
 __all__ = ["allowing", "store_spec"]

@@ -20,8 +20,8 @@ from fsstore.driver.hierarchy import arrays_below
 from fsstore.driver.probe import FoundFormat, find, no_array
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import now
-from fsstore.kvstore.spec.opening import OpenKv, as_directory, keeps_to_base, open_adapter
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.spec.parse import OpenKv, as_directory, keeps_to_base, open_adapter
+from fsstore.kvstore.transaction.transaction import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.schema.open_mode import MEMBERS as RECHECK
 from fsstore.schema.open_mode import OpenMode, recheck

@@ -27,7 +27,7 @@ from fsstore.index.interval import INF
 from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import run_bounded
+from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.schema.constraint import merge_domains
 from fsstore.schema.schema import Schema

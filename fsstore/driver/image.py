@@ -27,7 +27,7 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.index import IndexDomain, IndexTransform
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.schema.open_mode import recheck
 from fsstore.schema.schema import Schema

@@ -12,7 +12,7 @@ from fsstore.errors import StoreError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.kvstore.contract.driver import Read
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
@@ -95,7 +95,7 @@ def get_mapper(url: Any, *, storage_options: Mapping[str, Any] | None = None, co
     ['a']
     """
     from fsstore.filesystem.place import Target, open_target
-    from fsstore.kvstore.spec.storage_option import given_options
+    from fsstore.kvstore.spec.spec_value import given_options
 
     if isinstance(url, KvStore) and not storage_options:
         return Mapper(url)

@@ -19,13 +19,11 @@ from fsstore.context.context import Context
 from fsstore.errors import StoreError
 from fsstore.filesystem.tuning import THREAD_HOP_S
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.local.path import absolute
-from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import path_spec, place_spec
-from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
-from fsstore.kvstore.spec.storage_option import with_storage_options
+from fsstore.kvstore.local.file import absolute
+from fsstore.kvstore.spec.parse import OpenKv, open_kv, path_spec, place_spec
+from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind, with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.runtime import execution, origin
+from fsstore.runtime import execution, fork
 from fsstore.values.url import decode_path, encode_path
 
 __all__ = [
@@ -54,7 +52,7 @@ class Live:
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self.name = origin.keep(self)
+        self.name = fork.keep(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the object, if it can be; elsewhere it has another name."""
@@ -76,7 +74,7 @@ def live_named(text: str) -> Live | None:
     """Return the live object that a text of `Live.text` means, or None for any other text."""
     if not text.startswith(_LIVE):
         return None
-    found = origin.found(text.removeprefix(_LIVE))
+    found = fork.found(text.removeprefix(_LIVE))
     if isinstance(found, Live):
         return found
     raise StoreError(

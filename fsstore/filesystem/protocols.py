@@ -12,8 +12,7 @@ from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import SplitPath, open_target, pinned_url
 from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec.opening import OpenKv, open_adapter, open_kv
-from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.parse import OpenKv, kv_spec, open_adapter, open_kv
 from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.values.url import decode_path, split_pipeline
 

@@ -32,7 +32,7 @@ from fsstore.index import IndexDomain
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.shard.uint64_driver import Uint64ShardedDriver
 from fsstore.kvstore.shard.uint64_layout import Sharding
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.transaction import TransactionalDriver
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
 from fsstore.schema.codec_spec import CodecSpec

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
-__all__ = ["DETECT", "DETECT_FIRST"]
-
 DETECT = Detection("icechunk", "store", files=("repo",), title="an Icechunk repository")
 """Format version 2: the root document."""
 

@@ -9,20 +9,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fsstore.errors import DataLossError, StoreError
-from fsstore.icechunk.chunk_reader import SnapshotChunks, stamp_of
-from fsstore.icechunk.format.manifest import ArrayManifest, Reference
-from fsstore.icechunk.format.snapshot import ArrayChunks, ManifestRef, SnapshotNode
-from fsstore.icechunk.keys import DOCUMENT, array_of
-from fsstore.icechunk.listing import pages_of
-from fsstore.icechunk.location import NAMED
-from fsstore.icechunk.repository import PinnedSnapshot, Repository
+from fsstore.errors import DataLossError, OutOfRangeError, StoreError
+from fsstore.icechunk.document import ArrayChunks, ArrayManifest, ManifestRef, Reference, SnapshotNode
+from fsstore.icechunk.repository import DOCUMENT, PinnedSnapshot, Repository, array_of
 from fsstore.icechunk.tuning import TREE_PAGE
-from fsstore.icechunk.virtual import Part, urls_of
+from fsstore.icechunk.virtual import NAMED, Part, VirtualReader, urls_of
 from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -32,12 +28,111 @@ from fsstore.kvstore.contract.driver import (
     Read,
     ReadOnly,
     ReadResult,
+    now,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.reference.state.set_state import inline_generation
+from fsstore.reference.table.set_state import inline_generation
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["IcechunkDriver", "references_of"]
+# The chunks of an array that exist, by its manifests: keys and sizes, and where their references are.
+
+
+class Page(NamedTuple):
+    """Chunks of an array: keys, sizes (-1 where the reference is damaged), and the tables of their references."""
+
+    names: list[str]
+    lengths: list[int]
+    tables: list[int]
+    array: ArrayManifest
+
+
+async def pages_of(
+    repository: Repository, session: PinnedSnapshot, node: SnapshotNode
+) -> AsyncIterator[Page]:
+    """Yield the chunks of an array inside its grid, manifest by manifest."""
+    chunks, form = repository.chunks(session, node), repository.form(session, node)
+    head, rank = f"{node.path}/" if node.path else "", len(chunks.counts)
+    counts = np.maximum(np.array(chunks.counts, np.int64), 1)
+    for manifest in chunks.manifests:
+        if len(manifest.start) != rank:
+            continue
+        array = (await repository.manifests([manifest.id]))[manifest.id].arrays.get(node.id)
+        if array is None:
+            raise DataLossError(
+                f"The manifest of {quote(node.path)} in {repository.described} has none of its chunks"
+            )
+        try:
+            columns = array.columns(rank)
+        except StoreError as error:
+            raise error.within(
+                f"Error in the manifest of {quote(node.path)} in {repository.described}"
+            ) from error
+        rows = np.flatnonzero((columns.index < counts).all(axis=1))
+        for begin in range(0, len(rows), TREE_PAGE):
+            at = rows[begin : begin + TREE_PAGE]
+            names = [head + form.name(index) for index in columns.index[at].tolist()]
+            yield Page(names, columns.lengths[at].tolist(), columns.tables[at].tolist(), array)
+
+
+# Reading chunks that lie outside the documents: objects of the repository, and ranges of objects elsewhere.
+
+
+def stamp_of(reference: Reference) -> bytes:
+    """Return the generation of a chunk by its reference; those of virtual chunks come with their bytes."""
+    if reference.kind != "native":
+        return UNKNOWN
+    return f"{reference.place}@{reference.offset}:{reference.length}".encode()
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotChunks:
+    """Reads parts of chunks: those in the repository with one call of its store, the others with one round."""
+
+    repository: Repository
+    virtual: VirtualReader
+
+    async def read(self, parts: Sequence[Part]) -> list[ReadResult]:
+        """Return the answers to parts, in order; a part of no bytes is not asked for."""
+        results = [
+            ReadResult("value", b"", stamp_of(part.reference), now(), part.reference.length) for part in parts
+        ]
+        wanted = [number for number, part in enumerate(parts) if part.start < part.stop]
+        native = [number for number in wanted if parts[number].reference.kind == "native"]
+        virtual = [number for number in wanted if parts[number].reference.kind == "virtual"]
+        for numbers, read in ((native, self._native), (virtual, self._virtual)):
+            found = await read([parts[number] for number in numbers]) if numbers else []
+            for number, answer in zip(numbers, found, strict=True):
+                size = parts[number].reference.length
+                results[number] = answer._replace(size=size)
+        return results
+
+    async def _virtual(self, parts: Sequence[Part]) -> Sequence[ReadResult]:
+        named = any(part.reference.place.startswith(NAMED) for part in parts)
+        return await self.virtual.read(parts, await self.repository.containers() if named else {})
+
+    async def _native(self, parts: Sequence[Part]) -> Sequence[ReadResult]:
+        base = self.repository.base
+        reads = [_read(part) for part in parts]
+        try:
+            answers = await base.read_many(reads)
+        except OutOfRangeError as error:
+            raise DataLossError(
+                f"A chunk in {self.repository.described} is cut off: {error.message}"
+            ) from error
+        out = []
+        for part, read, found in zip(parts, reads, answers, strict=True):
+            if found.state != "value" or len(found.value) != part.stop - part.start:
+                short = f"has {len(found.value)} bytes for {part.stop - part.start} at offset {read.start}"
+                why = "does not exist" if found.state != "value" else short
+                where = f"Error reading {quote(part.key)} in {self.repository.described}"
+                raise DataLossError(f"{where}: its object {base.describe(read.key)} {why}")
+            out.append(ReadResult("value", found.value, stamp_of(part.reference), found.time))
+        return out
+
+
+def _read(part: Part) -> Read:
+    place, offset = part.reference.place, part.reference.offset
+    return Read(f"chunks/{place}", offset + part.start, offset + part.stop)
 
 
 Wanted = dict[str, list[tuple[int, tuple[int, ...]]]]

@@ -17,18 +17,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.icechunk.selector import MAIN, parse_selector
+from fsstore.icechunk.repository import MAIN, parse_selector
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
-from fsstore.kvstore.spec.opening import as_directory
+from fsstore.kvstore.spec.parse import as_directory
 from fsstore.reference.kind import reach_members
-from fsstore.reference.target.fetch import Fetcher
-from fsstore.reference.target.grant import policy_of
-from fsstore.reference.target.targets import Targets, check_prefixes, open_in
+from fsstore.reference.target.targets import Fetcher, Targets, check_prefixes, open_in, policy_of
 from fsstore.values.json_value import Fields, Json, boolean, string
 from fsstore.values.url import decode_path, encode_path, reject_query
-
-__all__ = ["KIND", "IcechunkKind"]
 
 
 def _version(value: Any) -> str:
@@ -81,8 +77,7 @@ class IcechunkKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver over the base; nothing is read before a key is asked for."""
-        from fsstore.icechunk.chunk_reader import SnapshotChunks
-        from fsstore.icechunk.driver import IcechunkDriver
+        from fsstore.icechunk.driver import IcechunkDriver, SnapshotChunks
         from fsstore.icechunk.repository import Repository
         from fsstore.icechunk.virtual import VirtualReader
 

@@ -8,27 +8,131 @@ An object that something refers to and that is not there is an error, never "mis
 from __future__ import annotations
 
 import json
+import re
 import string
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import quote as percent_encode
 
 from fsstore.errors import DataLossError, NotFoundError, StoreError
-from fsstore.icechunk.format.config import containers_of_yaml
-from fsstore.icechunk.format.identifier import decode_identifier, encode_identifier
-from fsstore.icechunk.format.manifest import ChunkManifest, decode_manifest
-from fsstore.icechunk.format.repo import Repo, decode_repo
-from fsstore.icechunk.format.snapshot import ArrayChunks, HierarchySnapshot, SnapshotNode, decode_snapshot
-from fsstore.icechunk.keys import KeyForm, form_of
-from fsstore.icechunk.selector import Selector
+from fsstore.icechunk.document import (
+    ArrayChunks,
+    ChunkManifest,
+    HierarchySnapshot,
+    Repo,
+    SnapshotNode,
+    decode_manifest,
+    decode_repo,
+    decode_snapshot,
+)
+from fsstore.icechunk.encoding import containers_of_yaml, decode_identifier, encode_identifier
 from fsstore.icechunk.tuning import SNAPSHOTS_KEPT_BYTES, TRUSTED_S
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import loads, quote
 
-__all__ = ["PinnedSnapshot", "Repository"]
+# The name of what is read: `branch.NAME`, `tag.NAME`, or the 20 characters of a snapshot.
+
+
+MAIN = "branch.main"
+
+
+class Selector(NamedTuple):
+    """A branch or tag by its name, or a snapshot by its identifier."""
+
+    by: Literal["branch", "tag", "snapshot"]
+    name: str
+
+    def __str__(self) -> str:
+        """Return the text it is parsed from."""
+        return self.name if self.by == "snapshot" else f"{self.by}.{self.name}"
+
+
+def parse_selector(text: str) -> Selector:
+    """Return what a text names.
+
+    >>> parse_selector("tag.v5")
+    Selector(by='tag', name='v5')
+    >>> str(parse_selector("1cechnkrep0f1rstcmt0"))
+    '1CECHNKREP0F1RSTCMT0'
+    """
+    kind, dot, name = text.partition(".")
+    if dot and name and kind == "branch":
+        return Selector("branch", name)
+    if dot and name and kind == "tag":
+        return Selector("tag", name)
+    if dot or len(text) != 20:
+        raise StoreError(
+            f'Expected "branch.NAME", "tag.NAME" or the 20 characters of a snapshot, but received: {quote(text)}'
+        )
+    return Selector("snapshot", encode_identifier(decode_identifier(text)))
+
+
+# Which array and which chunk a key names.
+
+
+DOCUMENT = "zarr.json"
+_COORDINATE = re.compile(r"0|[1-9][0-9]{0,9}")
+
+
+@dataclass(frozen=True, slots=True)
+class KeyForm:
+    """How the chunks of an array are called below its path: `c/0/1`, `c.0.1`, `0.1` or `0/1`."""
+
+    prefixed: bool = True
+    separator: str = "/"
+
+    def parse(self, name: str) -> tuple[int, ...] | None:
+        """Return the index of a chunk by its name, or None if it is the name of none.
+
+        >>> KeyForm().parse("c/0/12"), KeyForm().parse("c"), KeyForm().parse("c/01")
+        ((0, 12), (), None)
+        """
+        parts = name.split(self.separator)
+        if self.prefixed:
+            if parts[0] != "c":
+                return None
+            parts = parts[1:]
+        if not all(map(_COORDINATE.fullmatch, parts)):
+            return None
+        index = tuple(map(int, parts))
+        return index if max(index, default=0) < 2**32 else None
+
+    def name(self, index: Sequence[int]) -> str:
+        """Return the name of a chunk; a scalar is `c` or `0`."""
+        parts = [*("c" for _ in range(self.prefixed)), *map(str, index)]
+        return self.separator.join(parts) or "0"
+
+
+def form_of(document: memoryview) -> KeyForm:
+    """Return how an array calls its chunks, by its document; the usual way if that does not say."""
+    try:
+        encoding = loads(bytes(document)).get("chunk_key_encoding")
+    except (StoreError, AttributeError):
+        return KeyForm()  # what is wrong with it is said when the array is opened
+    if isinstance(encoding, str):
+        encoding = {"name": encoding}
+    if not isinstance(encoding, Mapping):
+        return KeyForm()
+    inner = encoding.get("configuration")
+    separator = inner.get("separator") if isinstance(inner, Mapping) else None
+    plain = encoding.get("name") == "v2"
+    return KeyForm(not plain, separator if separator in (".", "/") else "." if plain else "/")
+
+
+def array_of(key: str, nodes: Mapping[str, SnapshotNode]) -> tuple[SnapshotNode, str] | None:
+    """Return the array with the longest path that a key begins with, and the rest of the key."""
+    at = len(key)
+    while True:
+        at = key.rfind("/", 0, at)
+        node = nodes.get(key[: max(at, 0)])
+        if node is not None:
+            return (node, key[at + 1 :]) if node.is_array else None
+        if at <= 0:
+            return None
+
 
 _ROOT = "repo"
 _MOST_FORMS = 100_000

@@ -22,7 +22,7 @@ from fsstore.errors import StoreError
 from fsstore.interop.tuning import ICECHUNK_TOGETHER
 from fsstore.interop.virtual_chunks import VirtualArray, group_attributes, virtual_arrays
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.collection.references import References
+from fsstore.reference.mapping import References
 from fsstore.reference.table.table import INLINE
 from fsstore.values.json_value import quote
 

@@ -41,10 +41,10 @@ from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
-from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
+from fsstore.kvstore.spec.parse import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.spec_value import KvSpecValue
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.collection.references import References
+from fsstore.reference.mapping import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers

@@ -44,7 +44,7 @@ from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
-from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_bound
+from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_bound
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.task.journal import Journal, job_name

@@ -44,7 +44,7 @@ from fsstore.job.scratch import MARK, Scratch
 from fsstore.job.staging import Stage, check_is_taking, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import OpenKv, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.redaction import without_secrets
 from fsstore.runtime import execution

@@ -28,7 +28,7 @@ from fsstore.job.passes import finished_keys
 from fsstore.job.scratch import MARK, is_of_job
 from fsstore.job.tuning import KEYS_ASKED
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.spec.opening import as_directory
+from fsstore.kvstore.spec.parse import as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 

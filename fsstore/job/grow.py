@@ -51,7 +51,7 @@ from fsstore.job.report import CopyReport
 from fsstore.job.scratch import APPEND, Scratch
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future

@@ -13,10 +13,10 @@ from typing import Any
 from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.driver.cast import Casting
 from fsstore.kvstore.contract.ability import SyncsTogether, able
-from fsstore.kvstore.spec.opening import OpenKv, as_directory, open_adapter, open_bound
+from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.runtime.kept import keep, kept
+from fsstore.runtime.pool import keep, kept
 
 __all__ = ["Order", "OwnDatabase", "keys_of", "opened_database", "packed_keys", "root_of", "unsynced"]
 

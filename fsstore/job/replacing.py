@@ -36,7 +36,7 @@ from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import WritesAtOnce, able
 from fsstore.kvstore.contract.driver import Read, Write
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv
+from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.task.claim import Claim

@@ -17,7 +17,7 @@ from fsstore.errors import DataLossError
 from fsstore.format.attributes import BESIDE, DOCUMENTS, is_document
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.opening import OpenKv, as_directory
+from fsstore.kvstore.spec.parse import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.task.claim import Claim, claimed
 

@@ -34,10 +34,9 @@ from fsstore.job.tuning import MAPPED_FROM_BYTES, UNPACKED_BYTES
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.request import KeyRange, key_bytes
-from fsstore.kvstore.spec.opening import OpenKv, open_kv
-from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.parse import OpenKv, kv_spec, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.ocdbt.sink import DATA_NAME, NodeLayout
+from fsstore.ocdbt.commit import DATA_NAME, NodeLayout
 from fsstore.runtime import execution
 
 __all__ = ["Stage", "check_is_taking", "check_takes", "made_apart", "only_takes", "packs"]

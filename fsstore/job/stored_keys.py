@@ -17,7 +17,7 @@ from fsstore.job.passes import chunks_at
 from fsstore.job.report import Finding
 from fsstore.job.tuning import KEYS_ASKED
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.spec.opening import as_directory
+from fsstore.kvstore.spec.parse import as_directory
 
 __all__ = ["StoredChunks", "stored_chunks"]
 

@@ -26,7 +26,7 @@ from fsstore.job.stored_keys import StoredChunks, stored_chunks
 from fsstore.job.tuning import REPAIR_ROUNDS, VERIFIED_COPIES
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.driver import Write
-from fsstore.kvstore.spec.opening import as_directory
+from fsstore.kvstore.spec.parse import as_directory
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.task.progress import reporter_of

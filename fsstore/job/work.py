@@ -30,7 +30,7 @@ from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.runtime.kept import keep, kept, shares_memory
+from fsstore.runtime.pool import keep, kept, shares_memory
 from fsstore.task.pace import Pace
 from fsstore.task.progress import Reporter
 from fsstore.task.runner import Ask, Finished, Partly, Task, answered, run_tasks, workers_of

@@ -4,7 +4,7 @@
 stores, each with what it trades.
 
 * for users: `store` is `KvStore`, `spec` reads what names one, `transaction` changes several keys at once;
-* roots: `memory` (`elsewhere` stands for that of another process), `local` files, and `root` for everything that a
+* roots: `memory`, `local` files, and `root` for everything that a
   client library reaches: one driver (`engine`) over the clients in `client`, of which `web` speaks HTTP by itself;
 * adapters: `archive` (zip, and values compressed as a whole), `shard` (many values to a file, and several stores
   under one root).

@@ -8,14 +8,14 @@ generation of another.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
 from time import perf_counter_ns
 from typing import Any, ClassVar
 
 import numpy as np
 
-from fsstore.context.memory_storage import MemoryStorage
-from fsstore.context.resource_kinds import ELSEWHERE
-from fsstore.errors import AbortedError, StoreError
+from fsstore.context.resource_kinds import ELSEWHERE, MemoryStorage
+from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.kvstore.contract.ability import Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -40,12 +40,63 @@ from fsstore.kvstore.contract.request import (
     resolve_range,
     value_sizes,
 )
-from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, MEMORY_PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
-__all__ = ["KIND", "MemoryDriver", "MemoryKind"]
+# A store in the memory of another process, which refuses everything.
+
+
+@dataclass(frozen=True, slots=True)
+class ElsewhereDriver(WritesAtOnce):
+    """The store that a pickle was made of, named by its kind; `home` is the process that has it."""
+
+    what: str
+    home: str = ""
+    members: Mapping[str, Json] | None = None
+    id: ClassVar[str] = "memory"
+
+    def _refusal(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{self.what} was pickled in another process, or is gone since, and its contents did not come along; keep"
+            " what several processes share in a store that all of them reach, such as file:// or s3://"
+        )
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Refuse."""
+        raise self._refusal()
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Refuse."""
+        raise self._refusal()
+
+    async def write_atomic(self, writes: Sequence[Write], **_: Any) -> list[str]:
+        """Refuse."""
+        raise self._refusal()
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Refuse."""
+        raise self._refusal()
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Refuse."""
+        raise self._refusal()
+        yield []
+
+    def describe_key(self, key: str) -> str:
+        """Return the key in quotes."""
+        return quote(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members of the store."""
+        return self.members or {}
+
+    @property
+    def features(self) -> Features:
+        """The abilities of the store in its own process."""
+        return Features(
+            waits=False, create_only=True, conditional_write=True, atomic_transactions=True, sorted_scan=True
+        )
 
 
 _WHOLE = (0, None, UNKNOWN)

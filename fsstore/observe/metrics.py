@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
+import sys
+import time
 import urllib.error
 import urllib.request
 from base64 import urlsafe_b64encode
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,13 +22,8 @@ from fsstore.errors import StoreError, UnavailableError
 from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.runtime.observer import totals
+from fsstore.runtime.observer import Observation, totals
 from fsstore.values.argument import as_flag, as_text
-
-__all__ = [
-    "experimental_collect_matching_metrics", "experimental_collect_prometheus_format_metrics",
-    "experimental_push_metrics_to_prometheus", "experimental_update_verbose_logging", "parse_tensorstore_flags",
-]  # fmt: skip
 
 _log = logging.getLogger("fsstore")
 _TIMEOUT_S = 60
@@ -159,3 +157,32 @@ def experimental_update_verbose_logging(flags: str = "", overwrite: bool = False
     wanted = any(value not in ("0", "-1") for _, _, value in on)
     if as_flag("overwrite", overwrite) or wanted:
         logging.getLogger("fsstore.requests").setLevel(logging.DEBUG if wanted else logging.NOTSET)
+
+
+# Operations as spans of OpenTelemetry, for programs that have it at work.
+
+
+def spans() -> Callable[[Observation], None] | None:
+    """Return what makes a span of each operation; None if the program has no OpenTelemetry at work."""
+    api = sys.modules.get("opentelemetry.trace")
+    if api is None or os.environ.get("FSSTORE_SPANS") == "0":
+        return None
+    provider = api.get_tracer_provider()
+    if type(provider).__name__ == "ProxyTracerProvider":  # nobody has set one, so nobody takes spans
+        return None
+    tracer: Any = provider.get_tracer("fsstore")
+
+    def tell(observation: Observation) -> None:
+        shift = time.time_ns() - time.perf_counter_ns()  # spans are told in the time of day
+        span = tracer.start_span(
+            f"fsstore.{observation.what}",
+            start_time=observation.begin_ns + shift,
+            attributes={
+                "fsstore.store": observation.store,
+                "fsstore.place": observation.place,
+                "fsstore.bytes": observation.nbytes,
+            },
+        )
+        span.end(end_time=observation.end_ns + shift)
+
+    return tell

@@ -15,27 +15,16 @@ directory it lives in (`file:///data/db/`).  Everything returns a `Future`.
 >>> verify(store).result().ok
 True
 
-* `answer`: from entries of leaves to answers: of reads, and of listings
-* `cache`: the cache of decoded nodes
-* `commit`: making a version: read the newest, apply the requests, store the data, replace the manifest if nobody
-  was faster
-* `detect`: how an OCDBT database is recognised, for automatic detection
-* `driver`: the key-value store over an OCDBT database
-* `format`: the stored structures of an OCDBT database: bytes to values and back, without input or output
-* `history`: finding one of many versions: by generation number or by commit time
-* `kind`: the static side of the ocdbt store: its members, its URLs, how it is opened
-* `leaf_merge`: merging of changes into a leaf, by column: 10,000 writes into 100,000 entries are a few array
-  operations
-* `mutation`: what a commit changes: requests of callers, and the changes that result from those whose conditions
-  hold
-* `options`: the JSON members of the ocdbt store: their parsing, canonical form, and what they mean for opening
-* `rebuild`: applying changes to a tree: copy on write, from the leaves up
-* `sink`: the data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
-  back
-* `source`: where a database is read: its manifests, and the nodes that references lead to
-* `split`: building of nodes: how entries are divided into nodes, encoded, and told to the level above
-* `tool`: tools for whole databases: list their versions, verify them, dump their nodes, compact them
-* `tree`: looking keys up in a version, and listing them
+* `kind`: the JSON members of the store, its URLs, how it is opened
+* `driver`: the key-value store over a database
+* `source`: where a database is read: manifests, nodes, versions, keys
+* `commit`: making a version: read the newest, apply the requests, store the data, replace the manifest
+* `change`: the changes of a commit, and their application to a tree
+* `manifest`: configuration, versions, and the tree of older versions, as they are stored
+* `node`: nodes of the B+tree, as they are stored and divided
+* `encoding`: integers, places in data files, frames, keys and generations
+* `tool`: list versions, verify, dump nodes, compact
+* `detect`: how a database is recognised
 """
 
 from __future__ import annotations
@@ -49,10 +38,9 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.ocdbt import tool
 from fsstore.ocdbt.driver import OcdbtDriver
-from fsstore.ocdbt.format.version import Version
-from fsstore.ocdbt.history import find_version
-from fsstore.ocdbt.kind import open_database
-from fsstore.ocdbt.options import choice_of, take_members
+from fsstore.ocdbt.kind import open_database, take_members
+from fsstore.ocdbt.manifest import Version
+from fsstore.ocdbt.source import choice_of, find_version
 from fsstore.ocdbt.tool import (
     VerifyReport,
     VersionInfo,

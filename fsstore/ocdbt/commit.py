@@ -13,6 +13,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple, TypeAlias
 
 from fsstore.errors import (
     AbortedError,
@@ -22,24 +23,100 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Stamp, Write
 from fsstore.kvstore.contract.request import key_text
-from fsstore.ocdbt.format.config import Config, Constraints, ManifestKind
-from fsstore.ocdbt.format.generation import value_generation
-from fsstore.ocdbt.format.manifest import MANIFEST_KEY, Manifest, encode_manifest, numbered_key
-from fsstore.ocdbt.format.version import EMPTY, Version, VersionNodeRef
-from fsstore.ocdbt.format.version_tree import VersionNode, advance, encode_version_node, needed
-from fsstore.ocdbt.history import Choice, find_version
-from fsstore.ocdbt.mutation import NetChanges, Request
-from fsstore.ocdbt.rebuild import rebuild
-from fsstore.ocdbt.sink import DATA_NAME, NodeLayout, Sink
-from fsstore.ocdbt.source import DatabaseSource, Snapshot
-from fsstore.ocdbt.split import Builder, Root
-from fsstore.ocdbt.tree import find
-from fsstore.ocdbt.tuning import MANIFESTS_KEPT, REWRITE_ATTEMPTS
+from fsstore.ocdbt.change import NetChanges, Request, rebuild
+from fsstore.ocdbt.encoding import DataFile, Location, value_generation
+from fsstore.ocdbt.manifest import (
+    EMPTY,
+    MANIFEST_KEY,
+    Config,
+    Constraints,
+    Manifest,
+    ManifestKind,
+    Version,
+    VersionNode,
+    VersionNodeRef,
+    advance,
+    encode_manifest,
+    encode_version_node,
+    needed,
+    numbered_key,
+)
+from fsstore.ocdbt.node import Builder, Root
+from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_version
+from fsstore.ocdbt.tuning import MANIFESTS_KEPT, PADDED_FROM_BYTES, REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 
-__all__ = ["Committer", "Options", "current_generations"]
+# The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
+# back.
+
+
+Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
+
+DATA_NAME = "[0-9a-f]{32}"
+"""The pattern of names of data files behind their prefix, those of TensorStore too."""
+_PAGE = 4096
+
+
+class NodeLayout(NamedTuple):
+    """Where the three sorts of data go, and the size at which a file is closed (0: never)."""
+
+    value: bytes = b"d/"
+    btree_node: bytes = b"d/"
+    version_tree_node: bytes = b"d/"
+    target_size: int = 2**31
+
+    def prefixes(self) -> set[bytes]:
+        """Return all prefixes of names of files."""
+        return {self.value, self.btree_node, self.version_tree_node}
+
+    def prefix(self, sort: Sort) -> bytes:
+        """Return the prefix of the names of files with such data."""
+        if sort == "value":
+            return self.value
+        return self.btree_node if sort == "btree_node" else self.version_tree_node
+
+
+class _Buffer:
+    def __init__(self, prefix: bytes) -> None:
+        self.file = DataFile(b"", prefix + os.urandom(16).hex().encode())
+        self.parts: list[Buffer] = []
+        self.size = 0
+
+    def content(self) -> bytes:
+        """Return the file, padded to whole pages if it is large."""
+        padding = -self.size % _PAGE if self.size > PADDED_FROM_BYTES else 0
+        return b"".join([*self.parts, b"\0" * padding])
+
+
+class Sink:
+    """Collects data and writes the files."""
+
+    def __init__(self, layout: NodeLayout) -> None:
+        self._layout = layout
+        self._open: dict[bytes, _Buffer] = {}
+        self._full: list[_Buffer] = []
+
+    def place(self, sort: Sort, data: Buffer) -> Location:
+        """Add data and return where they will lie."""
+        prefix = self._layout.prefix(sort)
+        buffer = self._open.get(prefix)
+        if buffer is None:
+            buffer = self._open[prefix] = _Buffer(prefix)
+        location = Location(buffer.file, buffer.size, len(data))
+        buffer.parts.append(data)
+        buffer.size += len(data)
+        if 0 < self._layout.target_size <= buffer.size:
+            self._full.append(self._open.pop(prefix))
+        return location
+
+    async def flush(self, base: KvPrefix) -> None:
+        """Write all files; when this returns they are durable."""
+        buffers = [*self._full, *self._open.values()]
+        self._full, self._open = [], {}
+        if buffers:
+            await base.write_many([Write(key_text(one.file.name), one.content()) for one in buffers])
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,5 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
-__all__ = ["DETECT"]
-
 DETECT = Detection("ocdbt", "store", files=("manifest.ocdbt",))
 """The manifest is in every database."""

@@ -10,16 +10,107 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from fsstore.context.context import Context
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.context.resource_kinds import duration_text
+from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
-from fsstore.kvstore.spec.opening import as_directory
-from fsstore.ocdbt.cache import NodeCache, NodePool
-from fsstore.ocdbt.options import choice_of, format_version, options_from, parse_version, take_members
-from fsstore.ocdbt.source import DatabaseSource
-from fsstore.values.json_value import Fields, Json
+from fsstore.kvstore.contract.request import key_bytes
+from fsstore.kvstore.spec.parse import as_directory
+from fsstore.ocdbt.commit import NodeLayout, Options
+from fsstore.ocdbt.encoding import U64
+from fsstore.ocdbt.manifest import Constraints, parse_constraints
+from fsstore.ocdbt.source import (
+    DatabaseSource,
+    NodeCache,
+    NodePool,
+    choice_of,
+    format_time,
+    format_version,
+    parse_time,
+    parse_version,
+)
+from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, string
 from fsstore.values.url import decode_path, encode_path, reject_query
 
-__all__ = ["KIND", "OcdbtKind", "open_database"]
+_PREFIXES = ("value_data_prefix", "btree_node_data_prefix", "version_tree_node_data_prefix")
+_TARGET = 2**31  # bytes of a data file: TensorStore's default
+
+
+def _version(value: Any) -> Json:
+    if not isinstance(value, str):
+        return integer(1, U64)(value)
+    try:
+        return format_time(parse_time(value))
+    except StoreError as error:
+        raise JsonError(error.message) from None
+
+
+def _unsigned(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= U64:
+        raise expected("64-bit unsigned integer", value)
+    return value
+
+
+def take_members(fields: Fields) -> dict[str, Json]:
+    """Take the members from `fields`; return them in canonical form without those equal to their defaults."""
+    out: dict[str, Json] = {}
+    if "config" in fields:
+        constraints = fields.take("config", parse_constraints, default=Constraints({}))
+        if constraints.given:
+            out["config"] = constraints.to_json()
+    if "manifest" in fields:
+        out["manifest"] = fields.take("manifest", _store)
+    if "version" in fields:
+        out["version"] = fields.take("version", _version)
+    for name in ("assume_config", "single_writer"):
+        if fields.take(name, boolean, default=False):
+            out[name] = True
+    for name in _PREFIXES:
+        prefix = fields.take(name, string, default="d/")
+        if prefix != "d/":
+            out[name] = prefix
+    target = fields.take("target_data_file_size", _unsigned, default=_TARGET)
+    if target != _TARGET:
+        out["target_data_file_size"] = target
+    for name in ("threshold_bytes", "merged_bytes"):
+        whole = f"experimental_read_coalescing_{name}"
+        if whole in fields:
+            out[whole] = fields.take(whole, _unsigned)
+    if "experimental_read_coalescing_interval" in fields:
+        out["experimental_read_coalescing_interval"] = fields.take(
+            "experimental_read_coalescing_interval", duration_text
+        )
+    return out
+
+
+def _store(value: Any) -> Json:
+    """Return the spec of the store of the manifests: a directory, like the base."""
+    from fsstore.kvstore.spec.parse import kv_spec
+
+    try:
+        spec = kv_spec(value if isinstance(value, str) else obj(value))
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(str(error)) from None
+    spec.path = as_directory(spec.path)
+    json: Json = spec.to_json()
+    return json
+
+
+def options_from(members: Mapping[str, Any]) -> Options:
+    """Return how a store opened with canonical `members` writes."""
+    prefixes = [key_bytes(str(members.get(name, "d/"))) for name in _PREFIXES]
+    layout = NodeLayout(
+        prefixes[0], prefixes[1], prefixes[2], int(number(members.get("target_data_file_size", _TARGET)))
+    )
+    return Options(
+        parse_constraints(members.get("config", {})),
+        members.get("assume_config") is True,
+        members.get("single_writer") is True,
+        layout,
+    )
 
 
 def open_database(
@@ -94,8 +185,7 @@ class OcdbtKind(AdapterKind):
 
 async def _open_manifests(spec: Json, context: Context | None) -> KvPrefix:
     """Open the store of the manifests, where the base was opened."""
-    from fsstore.kvstore.spec.opening import open_kv
-    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec.parse import kv_spec, open_kv
 
     return (await open_kv(kv_spec(spec), context or Context())).prefix
 

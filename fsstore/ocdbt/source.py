@@ -7,27 +7,70 @@ short there is damage and raises `DataLossError`, never "missing".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeVar
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.request import KeyRange, key_text
-from fsstore.ocdbt.cache import NodeCache
-from fsstore.ocdbt.format.data_file import Location
-from fsstore.ocdbt.format.manifest import (
+from fsstore.ocdbt.encoding import U64, Location
+from fsstore.ocdbt.manifest import (
     MANIFEST_KEY,
     Manifest,
+    Version,
+    VersionNode,
+    VersionNodeRef,
     decode_manifest,
+    decode_version_node,
     manifest_number,
+    node_start,
     numbered_key,
 )
-from fsstore.ocdbt.format.node import Node, decode_node
-from fsstore.ocdbt.format.version import VersionNodeRef
-from fsstore.ocdbt.format.version_tree import VersionNode, decode_version_node
-from fsstore.ocdbt.tuning import MANIFEST_ATTEMPTS
+from fsstore.ocdbt.node import Interior, Leaf, Node, decode_node
+from fsstore.ocdbt.tuning import MANIFEST_ATTEMPTS, NODES_KEPT_BYTES, TREE_WINDOW_BYTES, TREE_WINDOW_NODES
+from fsstore.runtime.cache_pool import CachePool
+from fsstore.values.json_value import Json, quote
 
-__all__ = ["ABSENT", "DatabaseSource", "Snapshot", "read_spans"]
+# The cache of decoded nodes.
+
+
+class NodePool(Protocol):
+    """A cache with a budget: the value of the context resource `cache_pool`."""
+
+    def get(self, key: Hashable) -> Any:
+        """Return the value kept under `key`, or None."""
+        ...
+
+    def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
+        """Keep `value`, which takes `size_bytes`, as long as the budget allows."""
+        ...
+
+
+class NodeCache:
+    """The cache of one database: its own few megabytes first, the pool behind them."""
+
+    def __init__(self, pool: NodePool | None, owner: Hashable) -> None:
+        self._own = CachePool(NODES_KEPT_BYTES)
+        self._pool = pool
+        self._owner = owner
+
+    def get(self, key: tuple[Hashable, ...]) -> Any:
+        """Return a decoded node, or None."""
+        found = self._own.get(key)
+        if found is None and self._pool is not None:
+            found = self._pool.get(("ocdbt", self._owner, *key))
+        return found
+
+    def put(self, key: tuple[Hashable, ...], node: Any, size_bytes: int) -> None:
+        """Keep a decoded node."""
+        self._own.put(key, node, size_bytes)
+        if self._pool is not None:
+            self._pool.put(("ocdbt", self._owner, *key), node, size_bytes)
+
 
 T = TypeVar("T")
 
@@ -213,3 +256,308 @@ async def read_spans(base: KvPrefix, places: Sequence[Location]) -> list[Buffer]
                 f" at {place.offset}"
             )
     return values
+
+
+# Looking keys up in a version, and listing them.
+
+
+class Hits(NamedTuple):
+    """Which entries of a leaf answer which requests: request `indexes[i]` is answered by row `rows[i]`."""
+
+    leaf: Leaf
+    indexes: list[int]
+    rows: list[int]
+
+
+class Step(NamedTuple):
+    """A node yet to be visited: what its parent says about it.
+
+    `low` is the whole key the parent holds, `prefix` what keys below leave out.
+    """
+
+    location: Location
+    height: int
+    prefix: bytes = b""
+    low: bytes = b""
+
+
+class Slice(NamedTuple):
+    """The entries `[start, stop)` of a leaf, whose whole keys are `prefix + key`."""
+
+    leaf: Leaf
+    prefix: bytes
+    start: int
+    stop: int
+
+
+def check_child(source: DatabaseSource, step: Step, node: Node) -> None:
+    """Raise unless `node` is what its parent announced."""
+    if node.height != step.height:
+        raise DataLossError(
+            f"Error decoding {source.describe(step.location)}: Expected height of {step.height}"
+            f" but received: {node.height}"
+        )
+    if step.prefix + node.keys[0] < step.low:
+        raise DataLossError(
+            f"Error decoding {source.describe(step.location)}: its first key comes before the key its parent has"
+        )
+
+
+async def _visit(source: DatabaseSource, steps: Sequence[Step]) -> list[Node]:
+    nodes = await source.nodes([step.location for step in steps])
+    for step, node in zip(steps, nodes, strict=True):
+        check_child(source, step, node)
+    return nodes
+
+
+async def find(source: DatabaseSource, version: Version, keys: Sequence[bytes]) -> list[Hits]:
+    """Return the entries with these keys, by leaf; absent keys appear nowhere."""
+    if version.root is None:
+        return []
+    rest = list(keys)
+    level: list[tuple[Step, list[int]]] = [(Step(version.root, version.height), list(range(len(keys))))]
+    for _ in range(version.height):
+        nodes = await _visit(source, [step for step, _ in level])
+        below: list[tuple[Step, list[int]]] = []
+        for (step, indexes), node in zip(level, nodes, strict=True):
+            if isinstance(node, Interior):
+                below += _descend(node, step, indexes, rest)
+        level = below
+    leaves = await _visit(source, [step for step, _ in level])
+    pairs = zip(leaves, level, strict=True)
+    return [_match(leaf, indexes, rest) for leaf, (_, indexes) in pairs if isinstance(leaf, Leaf)]
+
+
+def _descend(
+    node: Interior, step: Step, indexes: list[int], rest: list[bytes]
+) -> Iterator[tuple[Step, list[int]]]:
+    """Divide requests over the children; `rest` loses what the children leave out."""
+    groups: dict[int, list[int]] = {}
+    keys = node.keys
+    cuts = node.omitted.tolist()
+    for index in indexes:
+        key = rest[index]
+        row = bisect_right(keys, key) - 1
+        if row >= 0 and key.startswith(keys[row][: cuts[row]]):
+            groups.setdefault(row, []).append(index)
+            rest[index] = key[cuts[row] :]
+    for row, members in groups.items():
+        low = step.prefix + keys[row]
+        prefix = low[: len(step.prefix) + cuts[row]]
+        yield Step(node.location(row), node.height - 1, prefix, low), members
+
+
+def _match(leaf: Leaf, indexes: list[int], rest: list[bytes]) -> Hits:
+    keys = leaf.keys
+    count = len(keys)
+    found: list[int] = []
+    rows: list[int] = []
+    for index in indexes:
+        key = rest[index]
+        row = bisect_left(keys, key)
+        if row < count and keys[row] == key:
+            found.append(index)
+            rows.append(row)
+    return Hits(leaf, found, rows)
+
+
+async def walk(source: DatabaseSource, version: Version, keys: KeyRange) -> AsyncIterator[list[Slice]]:
+    """Yield the entries in a range in the order of their keys, some leaves at a time."""
+    if version.root is None or keys.empty:
+        return
+    last: bytes | None = None
+    pending: list[Iterator[Step]] = [iter([Step(version.root, version.height)])]
+    while pending:
+        window = _take_window(pending[-1])
+        if not window:
+            pending.pop()
+            continue
+        nodes = await _visit(source, window)
+        if window[0].height:
+            below = [_children(node, step, keys) for step, node in zip(window, nodes, strict=True)]
+            pending.append(chain.from_iterable(below))
+            continue
+        slices = [_slice(leaf, step, keys) for leaf, step in zip(nodes, window, strict=True)]
+        found = [part for part in slices if part.start < part.stop]
+        for part in found:
+            if last is not None and part.prefix + part.leaf.keys[part.start] <= last:
+                raise DataLossError("The leaves of an OCDBT database are not in the order of their keys")
+            last = part.prefix + part.leaf.keys[part.stop - 1]
+        if found:
+            yield found
+
+
+def _take_window(steps: Iterator[Step]) -> list[Step]:
+    """Return the next nodes of one level, not too many."""
+    window: list[Step] = []
+    total = 0
+    for step in steps:
+        window.append(step)
+        total += step.location.length
+        if len(window) == TREE_WINDOW_NODES or total >= TREE_WINDOW_BYTES:
+            break
+    return window
+
+
+def _children(node: Node, step: Step, keys: KeyRange) -> Iterator[Step]:
+    """Yield the children whose interval meets the range, in order."""
+    if not isinstance(node, Interior):
+        return
+    full = [step.prefix + key for key in node.keys]
+    start = max(0, bisect_right(full, keys.inclusive_min) - 1)
+    stop = bisect_left(full, keys.exclusive_max) if keys.exclusive_max else len(full)
+    omitted = node.omitted.tolist()
+    cut = len(step.prefix)
+    for row in range(start, stop):
+        yield Step(node.location(row), node.height - 1, full[row][: cut + omitted[row]], full[row])
+
+
+def _slice(node: Node, step: Step, keys: KeyRange) -> Slice:
+    if not isinstance(node, Leaf):
+        raise DataLossError("expected a leaf")
+    count = len(node.keys)
+    if keys.unbounded:
+        return Slice(node, step.prefix, 0, count)
+    full = [step.prefix + key for key in node.keys] if step.prefix else node.keys
+    start = bisect_left(full, keys.inclusive_min)
+    stop = bisect_left(full, keys.exclusive_max) if keys.exclusive_max else count
+    return Slice(node, step.prefix, start, stop)
+
+
+# Finding one of many versions: by generation number or by commit time.
+
+
+Record = TypeVar("Record", Version, VersionNodeRef)
+
+
+class Choice(NamedTuple):
+    """Which version is meant: the one of a generation, or the newest committed at a time or before."""
+
+    by: Literal["generation", "time"]
+    value: int
+
+
+def _generation(record: Version | VersionNodeRef) -> int:
+    return record.generation
+
+
+def _time(record: Version | VersionNodeRef) -> int:
+    return record.commit_time
+
+
+async def find_version(source: DatabaseSource, manifest: Manifest, choice: Choice) -> Version | None:
+    """Return the chosen version, or None if there is no such version."""
+    log2 = manifest.config.version_tree_arity_log2
+    versions: Sequence[Version] = manifest.versions
+    refs: Sequence[VersionNodeRef] = manifest.refs
+    while True:
+        version = _pick(versions, choice)
+        if version is not None or not refs:
+            return version
+        ref = _pick_ref(refs, choice, log2)
+        if ref is None:
+            return None
+        node = (await source.version_nodes([ref], log2))[0]
+        versions, refs = node.versions, node.children
+
+
+def _pick(versions: Sequence[Version], choice: Choice) -> Version | None:
+    """Return the version if it is one of these."""
+    measure: Callable[[Version], int] = _time if choice.by == "time" else _generation
+    row = bisect_right(versions, choice.value, key=measure) - 1
+    if row < 0 or (choice.by == "generation" and versions[row].generation != choice.value):
+        return None
+    return versions[row]
+
+
+def _pick_ref(refs: Sequence[VersionNodeRef], choice: Choice, log2: int) -> VersionNodeRef | None:
+    """Return the reference below which the version must be, if it exists."""
+    if choice.by == "time":
+        row = bisect_right(refs, choice.value, key=_time) - 1
+        return refs[row] if row >= 0 else None
+    for ref in refs:
+        if ref.generation >= choice.value:
+            return ref if choice.value >= node_start(ref.generation, ref.height, log2) else None
+    return None
+
+
+async def all_versions(source: DatabaseSource, manifest: Manifest) -> AsyncIterator[Sequence[Version]]:
+    """Yield all versions, oldest first, a node at a time; sibling nodes are fetched together."""
+    log2 = manifest.config.version_tree_arity_log2
+    pending: list[list[VersionNodeRef]] = [[ref] for ref in reversed(manifest.refs)]
+    while pending:
+        refs = pending[-1][:64]
+        del pending[-1][:64]
+        if not pending[-1]:
+            pending.pop()
+        nodes = await source.version_nodes(refs, log2)
+        below: list[VersionNodeRef] = []
+        for node in nodes:
+            if node.versions:
+                yield node.versions
+            below += node.children
+        if below:
+            pending.append(below)
+    yield manifest.versions
+
+
+# Versions as text: a generation (`v5`) or a time.
+
+
+_TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z", re.ASCII)
+
+
+def parse_time(text: str) -> int:
+    """Return the nanoseconds since the epoch that a time such as `2025-01-01T00:00:00.5Z` means."""
+    match = _TIME.fullmatch(text)
+    error = StoreError(f"Invalid OCDBT commit time {quote(text)}: Failed to parse input")
+    if match is None:
+        raise error
+    try:
+        moment = datetime.fromisoformat(match[1]).replace(tzinfo=UTC)
+    except ValueError:
+        raise error from None
+    seconds = round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds())
+    value = seconds * 10**9 + int(((match[2] or "") + "0" * 9)[:9])
+    if not 0 <= value <= U64:
+        raise StoreError(f"Invalid OCDBT commit time {quote(text)}: out of range")
+    return value
+
+
+def format_time(nanoseconds: int) -> str:
+    """Return the inverse of `parse_time`, with as many digits as needed."""
+    seconds, rest = divmod(nanoseconds, 10**9)
+    try:
+        text = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{nanoseconds} ns"
+    fraction = f".{rest:09}".rstrip("0") if rest else ""
+    return f"{text.rjust(19, '0')}{fraction}Z"
+
+
+def parse_version(text: str) -> Json:
+    """Return the `version` member that `v5` or a time in a URL means."""
+    try:
+        if re.fullmatch(r"v[0-9]+", text):
+            if len(text) > 30 or not 1 <= int(text[1:]) <= U64:
+                raise StoreError("Invalid generation number")
+            return int(text[1:])
+        return format_time(parse_time(text))
+    except StoreError as error:
+        raise StoreError(f"Invalid OCDBT version: {quote(text)}: {error.message}") from None
+
+
+def format_version(version: Json) -> str:
+    """Return the text of a `version` member, as in URLs and messages."""
+    return f"v{version}" if isinstance(version, int) else str(version)
+
+
+def choice_of(version: Json) -> Choice | None:
+    """Return what a canonical `version` member chooses; None is the newest."""
+    if version is None:
+        return None
+    return (
+        Choice("time", parse_time(version))
+        if isinstance(version, str)
+        else Choice("generation", int(str(version)))
+    )

@@ -16,43 +16,38 @@ import numpy as np
 from fsstore.errors import AlreadyExistsError, DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.ocdbt.answer import entries_of
-from fsstore.ocdbt.commit import Committer
-from fsstore.ocdbt.format.config import Config, complete_config
-from fsstore.ocdbt.format.data_file import DataFile, Location
-from fsstore.ocdbt.format.interior import Interior
-from fsstore.ocdbt.format.leaf import INLINE, Leaf
-from fsstore.ocdbt.format.manifest import Manifest, decode_manifest, encode_manifest
-from fsstore.ocdbt.format.node import Node
-from fsstore.ocdbt.format.varint import U64
-from fsstore.ocdbt.format.version import EMPTY, TreeStatistics, Version, VersionNodeRef
-from fsstore.ocdbt.format.version_tree import VersionNode, decode_version_node, encode_version_node
-from fsstore.ocdbt.history import all_versions
-from fsstore.ocdbt.leaf_merge import leaf_of
-from fsstore.ocdbt.mutation import Stored
-from fsstore.ocdbt.options import format_time
-from fsstore.ocdbt.sink import Sink
-from fsstore.ocdbt.source import DatabaseSource, read_spans
-from fsstore.ocdbt.split import Builder
-from fsstore.ocdbt.tree import Slice, Step, check_child, walk
+from fsstore.ocdbt.change import Stored, leaf_of
+from fsstore.ocdbt.commit import Committer, Sink
+from fsstore.ocdbt.driver import entries_of
+from fsstore.ocdbt.encoding import U64, DataFile, Location
+from fsstore.ocdbt.manifest import (
+    EMPTY,
+    Config,
+    Manifest,
+    TreeStatistics,
+    Version,
+    VersionNode,
+    VersionNodeRef,
+    complete_config,
+    decode_manifest,
+    decode_version_node,
+    encode_manifest,
+    encode_version_node,
+)
+from fsstore.ocdbt.node import INLINE, Builder, Interior, Leaf, Node
+from fsstore.ocdbt.source import (
+    DatabaseSource,
+    Slice,
+    Step,
+    all_versions,
+    check_child,
+    format_time,
+    read_spans,
+    walk,
+)
 from fsstore.ocdbt.tuning import COMPACTED_BYTES, VERIFIED_AT_ONCE
 from fsstore.runtime.together import outcomes
 from fsstore.values.json_value import Fields, array_of, integer, quote, string
-
-__all__ = [
-    "VerifyReport",
-    "VersionInfo",
-    "compact",
-    "describe_version",
-    "dump",
-    "format_reference",
-    "parse_reference",
-    "undump_manifest",
-    "undump_version_tree_node",
-    "verify",
-    "versions",
-]
-
 
 # Copying one version into a new database, so that nothing but that version is left.
 

@@ -10,8 +10,6 @@ import re
 
 from fsstore.values.detection import MAGIC, Detection, beginning, is_text_of_json, method_of
 
-__all__ = ["DETECT", "looks_like_references"]
-
 HEAD = 2**17 + 64
 """How many first bytes are enough: a whole block of zstd, without which nothing can be decompressed."""
 

@@ -11,21 +11,23 @@ import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import (
     KnowsSizes,
     ListsDocuments,
     MayBeMissing,
     ReadsWhole,
+    TakesAllAtOnce,
 )
 from fsstore.kvstore.contract.batch import AnswerColumns, Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    Buffer,
     Entry,
     Features,
     KvDriver,
@@ -39,19 +41,98 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.reference.state.refset import Resolved, TableSet
-from fsstore.reference.state.set_state import Overlay, State, inline_generation
-from fsstore.reference.state.size_limit import FREE, check_length, limits_of, refuse_larger
-from fsstore.reference.table.table import INLINE, WHOLE
-from fsstore.reference.taking import TakesFiles
-from fsstore.reference.target.fetch import REST, Asks, Fetcher, Scanned
-from fsstore.reference.target.grant import policy_of
-from fsstore.reference.target.targets import OpenTarget, Targets, check_prefixes, open_with_spec
+from fsstore.reference.document.parquet_set import ParquetSet
+from fsstore.reference.table.refset import Resolved, TableSet
+from fsstore.reference.table.set_state import (
+    FREE,
+    Overlay,
+    State,
+    Taking,
+    check_length,
+    inline_generation,
+    limits_of,
+    refuse_larger,
+)
+from fsstore.reference.table.table import INLINE, WHOLE, Row
+from fsstore.reference.target.targets import (
+    REST,
+    Asks,
+    Fetcher,
+    OpenTarget,
+    Scanned,
+    Targets,
+    check_prefixes,
+    open_with_spec,
+    policy_of,
+)
 from fsstore.reference.tuning import FEW_KEYS
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["ReferenceDriver", "driver_in_memory", "reference_driver"]
+# Taking copies into a reference set in one step: references to files beside it, with their documents.
+
+
+class TakesFiles(TakesAllAtOnce):
+    """A driver over a set, with what `TakesAllAtOnce` promises."""
+
+    overlay: Overlay
+    fetcher: Fetcher
+
+    @property
+    def takes_stores(self) -> Literal["own", "files"] | None:
+        """Files: references to values that lie below the directory of the set."""
+        return "files" if self.overlay.is_stored and self.overlay.writable else None
+
+    @property
+    def only_takes(self) -> bool:
+        """Whether it is a parquet set: that has a place only for chunks of arrays that it knows."""
+        return isinstance(self.overlay.state.base, ParquetSet)
+
+    async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
+        """Raise if the set is stored in files that cannot be replaced together."""
+        await self.overlay.check_taking(Taking({}, (), _inline_values(writes), deleted))
+
+    async def take_all(
+        self,
+        others: Sequence[KvPrefix],
+        writes: Mapping[str, Buffer],
+        *,
+        unchanged: Mapping[str, bytes],
+        deleted: Sequence[KeyRange],
+    ) -> None:
+        """Delete the ranges, refer to all values below other prefixes, and write, in one step."""
+        taking = await self.taking(others, writes, deleted)
+        driver: Any = self  # which names this ability among its bases
+        await self.overlay.take(taking, lambda: check_unchanged(driver, unchanged), driver)
+
+    async def taking(
+        self, others: Sequence[KvPrefix], writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]
+    ) -> Taking:
+        """Return what a set takes that is to refer to all values below other prefixes."""
+        home = self.fetcher.targets.base
+        found: dict[str, Row] = {}
+        urls: list[str] = []
+        for other in others:
+            if home is None or other.driver != home.driver or not other.path.startswith(home.path):
+                raise StoreError(f"{other.describe()} does not lie beside {self.fetcher.described}")
+            async for batch in other.scan():
+                for entry in batch:
+                    size = WHOLE if entry.size is None else entry.size
+                    found[entry.key] = Row(len(urls), 0, size)
+                    urls.append(other.path[len(home.path) :] + entry.key)
+        return Taking(found, urls, _inline_values(writes), deleted)
+
+
+async def check_unchanged(driver: KvDriver, generations: Mapping[str, bytes]) -> None:
+    """Raise `AbortedError` if a key has another generation than it had."""
+    answers = await driver.read_many([Read(key, 0, 0) for key in generations])
+    for (key, generation), answer in zip(generations.items(), answers, strict=True):
+        if answer.generation != generation:
+            raise AbortedError(f"Error reading {driver.describe_key(key)}: Generation mismatch")
+
+
+def _inline_values(writes: Mapping[str, Buffer]) -> dict[str, bytes]:
+    return {key: bytes(value) for key, value in writes.items()}
 
 
 class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesFiles):

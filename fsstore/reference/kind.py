@@ -17,25 +17,16 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.contract.batch import Limits, limits_from
 from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, guard_urls, reveal
-from fsstore.reference.document.writer import JsonDocument
+from fsstore.reference.document.json_document import JsonDocument
+from fsstore.reference.document.parquet_change import ParquetDocument
+from fsstore.reference.document.parquet_set import ParquetSet
 from fsstore.reference.driver import reference_driver
 from fsstore.reference.load import Reading, load
-from fsstore.reference.parquet.document import ParquetDocument
-from fsstore.reference.parquet.refs import ParquetSet
-from fsstore.reference.state.set_state import Overlay, State
-from fsstore.reference.target.location import beside
-from fsstore.reference.target.policy import normalize_prefix
+from fsstore.reference.table.set_state import Overlay, State
+from fsstore.reference.target.policy import beside, normalize_prefix
 from fsstore.reference.target.targets import OpenTarget, check_prefixes, open_in
 from fsstore.values.json_value import Fields, Json, array_of, expected, obj, optional, string
 from fsstore.values.url import encode_path
-
-__all__ = [
-    "KIND",
-    "ReferenceKind",
-    "open_reference",
-    "reach_members",
-    "targets_of",
-]
 
 
 def _strings(value: Any) -> dict[str, str]:

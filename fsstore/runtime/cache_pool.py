@@ -20,8 +20,6 @@ from fsstore.runtime import fork
 from fsstore.runtime.observer import Meter
 from fsstore.runtime.tuning import REMEMBERED_GROUPS
 
-__all__ = ["CachePool"]
-
 T = TypeVar("T")
 Group: TypeAlias = tuple[Hashable, Hashable]
 

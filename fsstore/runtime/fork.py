@@ -19,20 +19,17 @@ finalizer may use the same store; with a plain lock it would wait for its own th
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Generic, Protocol, TypeAlias, TypeVar
-from weakref import ref
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from weakref import WeakValueDictionary, ref
 
 from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
-
-__all__ = [
-    "ForkRegistry", "ForkedState", "Lock", "WeakGroup", "before_fork", "brief_lock", "in_child", "lock", "process",
-    "tell_child",
-]  # fmt: skip
 
 T = TypeVar("T")
 Lock: TypeAlias = threading.RLock
@@ -158,3 +155,91 @@ def in_child(call: Callable[[], object]) -> None:
 def tell_child(state: ForkedState) -> None:
     """Have `state.after_fork()` called in each forked child, as long as the object is alive."""
     _registry.objects.add(state)
+
+
+# Values that modules keep between calls: for the process, or for each of its threads.
+
+
+def _nothing(_: Any) -> None:
+    pass
+
+
+class OfProcess(Generic[T]):
+    """A value of this process, in `now`.
+
+    `finish` is called with it in a process that is about to fork, and `leave` with the parent's in the child, which
+    then lets it go; `outlives` says that it must not, because finalizers of it would disturb the parent.
+    """
+
+    __slots__ = ("__weakref__", "_leave", "_make", "_outlives", "_parents", "now")
+
+    def __init__(
+        self,
+        make: Callable[[], T],
+        *,
+        finish: Callable[[T], object] | None = None,
+        leave: Callable[[T], object] = _nothing,
+        outlives: bool = False,
+    ) -> None:
+        self._make, self._leave, self._outlives = make, leave, outlives
+        self._parents: list[T] = []
+        self.now = make()
+        tell_child(self)
+        if finish is not None:
+            before_fork(lambda: finish(self.now))
+
+    def after_fork(self) -> None:
+        """Begin anew, in a forked child."""
+        self._leave(self.now)
+        if self._outlives:
+            self._parents.append(self.now)
+        self.now = self._make()
+
+
+class OfThread(threading.local, Generic[T]):
+    """A value of each thread, in `now`, made when the thread first asks for it."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self.now = make()
+
+
+# In which process something lives: what a pickle of it says, and what the other end makes of that.
+
+
+class _Origin:
+    """The name of this process, and what was named in it."""
+
+    __slots__ = ("__weakref__", "counter", "lock", "name", "things")
+
+    def __init__(self) -> None:
+        self.after_fork()
+
+    def after_fork(self) -> None:
+        """Begin anew: a forked child is another process, with memory of its own."""
+        self.name = uuid.uuid4().hex
+        self.counter = itertools.count()
+        self.things: WeakValueDictionary[str, Any] = WeakValueDictionary()
+        self.lock = lock()
+
+
+_origin = _Origin()
+tell_child(_origin)
+
+
+def process_name() -> str:
+    """Return a name that no other process has."""
+    return _origin.name
+
+
+def keep(thing: Any) -> str:
+    """Return a new name for a thing of this process; it is found by that as long as anything else holds it."""
+    origin = _origin
+    with origin.lock:
+        name = f"{origin.name}-{next(origin.counter)}"
+        origin.things[name] = thing
+    return name
+
+
+def found(name: str) -> Any:
+    """Return the thing of a name; None in any other process, and of what is gone."""
+    return _origin.things.get(name)

@@ -12,15 +12,146 @@ import asyncio
 import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
-from typing import Any, Generic, TypeAlias, TypeVar, cast
+from contextlib import suppress
+from difflib import get_close_matches
+from itertools import repeat
+from queue import Empty, SimpleQueue
+from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
-from fsstore.errors import FailedPreconditionError, StoreError, refuse_pickling
+from fsstore.errors import FailedPreconditionError, OutcomeUnknownError, StoreError, refuse_pickling
 from fsstore.runtime import fork
-from fsstore.runtime.close_word import Awaited
-from fsstore.runtime.wake import Bell, Hooks
+from fsstore.runtime.tuning import LOOK_AGAIN_S
 from fsstore.values.argument import as_callable, as_seconds
 
-__all__ = ["PENDING", "RESULT", "Copied", "Future", "FutureLike", "T", "WriteFutures", "make", "ready"]
+# Waiting that Ctrl-C may interrupt at any moment; the conditions and events of `threading` are not used in
+# fsstore.
+
+
+_NEWS = repeat(None)
+
+
+class Bell:
+    """Threads that wait for something to become true, and look whenever the bell rings."""
+
+    __slots__ = ("waiting",)
+
+    def __init__(self) -> None:
+        self.waiting: list[SimpleQueue[None]] = []
+
+    def ring(self) -> None:
+        """Have those who wait look again."""
+        any(self.ringing())
+
+    def ringing(self) -> Iterator[None]:
+        """Return what rings when it is drawn with `any`: in one step, before or after which Ctrl-C comes."""
+        return map(SimpleQueue.put, self.waiting, _NEWS)
+
+    def wait_until(self, over: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Return whether `over()` is true, as soon as it is or after `timeout` seconds."""
+        if over():
+            return True
+        mine: SimpleQueue[None] = SimpleQueue()
+        deadline = None if timeout is None else time.monotonic() + timeout
+        try:
+            self.waiting.append(mine)
+            while not over():
+                left = LOOK_AGAIN_S if deadline is None else min(deadline - time.monotonic(), LOOK_AGAIN_S)
+                if left <= 0:
+                    return False
+                with suppress(Empty):
+                    mine.get(timeout=left)
+        finally:
+            with suppress(ValueError):
+                self.waiting.remove(mine)
+        return True
+
+
+class Flag:
+    """Something that happens once."""
+
+    __slots__ = ("_bell", "_is_set")
+
+    def __init__(self) -> None:
+        self._bell = Bell()
+        self._is_set = False
+
+    def is_set(self) -> bool:
+        """Return whether it has happened."""
+        return self._is_set
+
+    def set(self) -> None:
+        """Say that it has happened."""
+        ringing = self._bell.ringing()
+        self._is_set = True  # and nothing, also no Ctrl-C, before those who wait hear of it
+        any(ringing)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return whether it has happened, as soon as it has or after `timeout` seconds."""
+        return self._bell.wait_until(self.is_set, timeout)
+
+
+class Hooks:
+    """The state of a future while it is pending: the bell is made when a thread waits.
+
+    `start` begins the operation; `here` may make it on a thread that waits for its end without a time limit.
+    """
+
+    __slots__ = ("bell", "callbacks", "cancel", "here", "start")
+
+    def __init__(
+        self,
+        start: Callable[[], Any] | None = None,
+        cancel: Callable[[], Any] | None = None,
+        here: Callable[[], Any] | None = None,
+    ) -> None:
+        self.callbacks: list[Callable[[Any], Any]] = []
+        self.bell: Bell | None = None
+        self.start, self.cancel, self.here = start, cancel, here
+
+
+# Words that people mean: what an error says of a name that is none, such as an attribute or a keyword.
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` for a word that is close to a known one, else nothing.
+
+    >>> meant("chunk", ["chunks", "codec"])
+    "; did you mean 'chunks'?"
+    """
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def close_names(word: str, *known: Iterable[str]) -> list[str]:
+    """Return the name that is closest to a word, if any is close; of short names, one letter may differ.
+
+    >>> close_names("s4", ["s3", "gcs"]), close_names("frob", ["file"])
+    (['s3'], [])
+    """
+    names = sorted({name for each in known for name in each})
+    return get_close_matches(word, names, n=1, cutoff=0.6 if len(word) > 2 else 0.5)
+
+
+class Awaited:
+    """An object with a result to come: names that only the result has are refused in words that say so."""
+
+    __slots__ = ()
+
+    def __getattr__(self, name: str) -> NoReturn:
+        """Refuse a name that a future lacks."""
+        kind = type(self).__name__
+        if name.startswith("_"):
+            raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
+        raise AttributeError(
+            f"{kind!r} has no attribute {name!r}; await it or call .result() first, and ask what comes",
+            name=name,
+            obj=self,
+        )
+
+    def __getitem__(self, key: object) -> NoReturn:
+        """Refuse: the result may be indexed."""
+        raise TypeError(f"{type(self).__name__!r} cannot be indexed; await it or call .result() first")
+
 
 T = TypeVar("T")
 F = TypeVar("F", bound="Future[Any]")
@@ -397,3 +528,54 @@ class WriteFutures:
     def remove_done_callback(self, callback: Callable[[Future[None]], Any]) -> int:
         """Remove every registration of `callback`; return how many there were."""
         return self.commit.remove_done_callback(callback)
+
+
+# `Promise`: the producing end of a future, for users; fsstore itself calls the functions of `future`.
+
+
+T_contra = TypeVar("T_contra", contravariant=True)
+
+
+class Promise(Generic[T_contra]):
+    """The producing end of a future, which fails when its promise is dropped unfulfilled.
+
+    >>> promise, future = Promise.new()
+    >>> promise.set_result(5)
+    >>> future.result()
+    5
+    """
+
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_future")
+    __reduce__ = refuse_pickling
+
+    _future: Future[Any]
+
+    def __new__(cls) -> Promise[Any]:
+        """Refuse: a promise comes with its future."""
+        raise TypeError("Promise has no constructor; Promise.new() returns a promise and its future")
+
+    @staticmethod
+    def new() -> tuple[Promise[Any], Future[Any]]:
+        """Return a promise and the future it resolves."""
+        promise: Promise[Any] = object.__new__(Promise)
+        promise._future = pending()
+        promise._future._process = ANYWHERE
+        return promise, promise._future
+
+    def __del__(self, fail: Any = fail, error: Any = OutcomeUnknownError) -> None:
+        """Fail the future: nobody is left who could resolve it; at the end the names of this module are gone."""
+        fail(self._future, error("The promise of this future was dropped without a result"))
+
+    def set_result(self, result: T_contra) -> None:
+        """Resolve the future with `result`; without effect if it is done."""
+        resolve(self._future, result)
+
+    def set_exception(self, exception: Any) -> None:
+        """Resolve the future with an error; without effect if it is done."""
+        error = (
+            exception
+            if isinstance(exception, BaseException)
+            else TypeError(f"not an exception: {exception!r}")
+        )
+        fail(self._future, error)

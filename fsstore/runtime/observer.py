@@ -25,10 +25,6 @@ from fsstore.redaction import plain, redact
 from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
-__all__ = [
-    "COUNTS", "Meter", "Observation", "PlainFormatter", "Watcher", "acting", "counts", "is_acting", "is_watched",
-    "retried", "timed", "totals", "unwatch", "watch",
-]  # fmt: skip
 
 T = TypeVar("T")
 _log = logging.getLogger("fsstore.requests")

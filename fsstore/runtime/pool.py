@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import _thread
 import threading
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Generic, Self, TypeAlias, TypeVar
 
+from fsstore.runtime import fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.future import Future
-
-__all__ = ["Job", "Pool", "begin_thread"]
+from fsstore.runtime.fork import OfProcess
+from fsstore.runtime.future import Bell, Future
+from fsstore.runtime.tuning import KEPT_JOBS
 
 T = TypeVar("T")
 _Told: TypeAlias = "list[Callable[[], object]]"
@@ -238,3 +241,116 @@ def _start(thread: threading.Thread, work: Callable[[], object]) -> None:
         thread.start()
     except RuntimeError:  # only one more could be had, and that is this one
         work()
+
+
+# Results in the order of their items, while several threads work at them and none gets far ahead of the
+# consumer.
+
+
+S = TypeVar("S")
+
+_NOTHING = object()
+
+
+class InOrder(Generic[S, T]):
+    """The results of `function` for `items`.  The thread that makes this draws them, any number of others `work`.
+
+    No more than `ahead` are begun beyond what is drawn, and one a thread, so that they do not pile up where drawing
+    takes long.  The bell rings for those who wait and not at every item, which would cost microseconds.
+    """
+
+    def __init__(self, function: Callable[[S], T], items: Sequence[S], ahead: int) -> None:
+        self._function, self._items, self._ahead = function, items, ahead
+        self._results: list[Any] = [_NOTHING] * len(items)
+        self._numbers = iter(range(len(items)))  # of those that are not begun
+        self._begun = self._drawn = 0
+        self._stopped = False
+        self._failure: BaseException | None = None
+        self._drawer = threading.get_ident()
+        self._bell = Bell()
+        self._wanted = -1  # what the drawer waits for
+
+    def work(self) -> None:
+        """Do what is left to begin, in turns with others; a failure is raised in the consumer."""
+        try:
+            if threading.get_ident() == self._drawer:  # no thread could be had
+                return
+            for number in self._numbers:
+                if number >= self._drawn + self._ahead:
+                    self._wait_for_draws(number)
+                if self._stopped:
+                    return
+                self._do(number)
+        except BaseException as error:  # noqa: BLE001  # raised where the results are drawn
+            self._failure = self._failure or error
+            self.stop()
+
+    def stop(self) -> None:
+        """Have nothing more begun."""
+        self._stopped = True
+        self._bell.ring()
+
+    def results(self) -> Iterator[T]:
+        """Yield the results; the consumer computes those that no thread has begun.  The first error is raised."""
+        for number in range(len(self._items)):
+            while (
+                self._results[number] is _NOTHING and self._begun < number + self._ahead and not self._stopped
+            ):
+                following = next(self._numbers, None)
+                if following is None:
+                    break
+                self._do(following)
+            if self._results[number] is _NOTHING:
+                self._wait_for(number)
+            yield self._results[number]
+            self._results[number] = None  # the consumer may not keep them
+            self._drawn = number + 1
+            if self._bell.waiting:
+                self._bell.ring()
+
+    def _do(self, number: int) -> None:
+        self._begun = max(self._begun, number + 1)
+        self._results[number] = self._function(self._items[number])
+        if number == self._wanted:
+            self._bell.ring()
+
+    def _wait_for_draws(self, number: int) -> None:
+        """Wait until an item may be begun."""
+        self._bell.wait_until(lambda: number < self._drawn + self._ahead or self._stopped)
+
+    def _wait_for(self, number: int) -> None:
+        """Wait for a result that somebody else has begun, or taken to be begun next."""
+        self._wanted = number
+        self._bell.wait_until(lambda: self._results[number] is not _NOTHING or self._stopped)
+        if self._results[number] is _NOTHING:
+            assert self._failure is not None, "only a failure stops a thread that is waited for"
+            raise self._failure
+
+
+# Values that a process keeps by name for work that is sent to it in many small pieces; the names used last
+# stay.
+
+
+_values: OfProcess[OrderedDict[str, Any]] = OfProcess(OrderedDict)
+_lock = fork.lock()
+
+
+def keep(name: str, value: Any) -> Any:
+    """Keep a value under a name unless there is one; return the one that is kept."""
+    with _lock:
+        found = _values.now.setdefault(name, value)
+        _values.now.move_to_end(name)
+        while len(_values.now) > KEPT_JOBS:
+            _values.now.popitem(last=False)
+        return found
+
+
+def kept(name: str) -> Any:
+    """Return the value of a name, or None."""
+    with _lock:
+        return _values.now.get(name)
+
+
+def shares_memory(executor: Executor) -> bool:
+    """Return whether an executor works in this process, where nothing has to be sent."""
+    return isinstance(executor, ThreadPoolExecutor)

@@ -14,9 +14,9 @@ from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, ResourceExhaustedError
 from fsstore.kvstore.contract.batch import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.reference.state.refset import TableSet
 from fsstore.reference.table.builder import TableBuilder
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
+from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.target.targets import open_in
 from fsstore.runtime.cache_pool import CachePool

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.scan.source import ScanSource
 from fsstore.values.json_value import Fields, Json

@@ -37,16 +37,14 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.spec.opening import leads_elsewhere
+from fsstore.kvstore.spec.parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
-from fsstore.reference.state.scan_record import ScanRecord
-from fsstore.reference.state.set_state import Overlay, State
-from fsstore.reference.target.fetch import Fetcher
-from fsstore.reference.target.grant import policy_of
-from fsstore.reference.target.location import beside
-from fsstore.reference.target.targets import OpenTarget, check_prefixes
+from fsstore.reference.table.refset import ScanRecord
+from fsstore.reference.table.set_state import Overlay, State
+from fsstore.reference.target.policy import beside
+from fsstore.reference.target.targets import Fetcher, OpenTarget, check_prefixes, policy_of
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.runtime.first_touch import FirstTouch
+from fsstore.runtime.together import FirstTouch
 from fsstore.scan.contract import SELF, FileScanner, ScanHierarchy
 from fsstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_of
 from fsstore.scan.scanned_set import Kept, ScannedSet

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.reference.table.grid import Grid, grid_of
+from fsstore.reference.table.keys import Grid, grid_of
 from fsstore.scan.contract import ScanHierarchy
 from fsstore.values.dtypes import Single, with_types
 from fsstore.values.json_value import Json, quote

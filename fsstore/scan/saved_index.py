@@ -14,9 +14,9 @@ from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.reference.load import Reading, load
-from fsstore.reference.state.scan_record import ScanRecord
-from fsstore.reference.state.set_state import State
-from fsstore.reference.target.location import beside
+from fsstore.reference.table.refset import ScanRecord
+from fsstore.reference.table.set_state import State
+from fsstore.reference.target.policy import beside
 from fsstore.reference.target.targets import OpenTarget
 from fsstore.scan.source import ScanSource
 from fsstore.values.json_value import quote

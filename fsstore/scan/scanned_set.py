@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.state.refset import Page, Resolved
-from fsstore.reference.table.grid import Grid
-from fsstore.reference.table.keys import Family, split, split_one
+from fsstore.reference.table.keys import Family, Grid, split_keys, split_one
+from fsstore.reference.table.refset import Page, Resolved
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.runtime.first_touch import FirstTouch
+from fsstore.runtime.together import FirstTouch
 from fsstore.scan.contract import MADE, ChunkTable, Numbers, ScanHierarchy, ScannedFile
 from fsstore.scan.tuning import FEW_KEYS, ROWS_AT_ONCE
 
@@ -149,7 +148,7 @@ class ScannedSet:
         self, keys: Sequence[str], chunks: list[int]
     ) -> Iterator[tuple[str, Numbers, Numbers]]:
         encoded = [keys[position].encode("utf-8", "surrogateescape") for position in chunks]
-        for group in split(encoded)[0]:
+        for group in split_keys(encoded)[0]:
             positions, coords = np.array(chunks, np.int64)[group.positions], group.coords
             for rank, by_lead in self._arrays.get(group.family, {}).items():
                 for path, some in _by_lead(by_lead, coords[:, :rank]):

@@ -26,8 +26,8 @@ from typing import ClassVar, Self
 from urllib.parse import urlsplit
 
 from fsstore.runtime import execution
-from fsstore.runtime.fan_out import WorkEnd
-from fsstore.runtime.wake import Flag
+from fsstore.runtime.execution import WorkEnd
+from fsstore.runtime.future import Flag
 from fsstore.serve.answer import Answer, said
 from fsstore.serve.tuning import (
     ANSWERS_AT_ONCE,

@@ -26,7 +26,7 @@ from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.spec.opening import OpenKv, open_kv
+from fsstore.kvstore.spec.parse import OpenKv, open_kv
 from fsstore.runtime import execution
 from fsstore.serve.answer import Answer, answer, path_of, said
 from fsstore.serve.listener import HttpRequest, Listener, is_plain_host

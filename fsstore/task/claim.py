@@ -39,7 +39,7 @@ from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
-from fsstore.runtime.state import OfProcess
+from fsstore.runtime.fork import OfProcess
 from fsstore.task.tuning import BEAT_S, LEASE_S
 
 __all__ = ["Claim", "claimed"]

@@ -112,7 +112,7 @@ kvstores: Registry[Any] = Registry(
         "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
         "mosaic": "fsstore.combine.mosaic_driver:KIND",
         "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
-        "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid_driver:KIND",
+        "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid:KIND",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
@@ -243,7 +243,7 @@ codecs_v2: Registry[Any] = Registry(
 
 live_filesystems: Registry[Any] = Registry(
     "fsstore.live_filesystems",
-    {"ReferenceFileSystem": "fsstore.reference.collection.live_set:live_driver"},
+    {"ReferenceFileSystem": "fsstore.reference.load:live_driver"},
 )
 """Functions that make a store of a live filesystem, by the name of its class; None if only its own code can read."""
 
@@ -281,7 +281,7 @@ scanners: Registry[Any] = Registry(
 )
 """Scanners, which find the arrays of other files (`FileScanner`), by the name of the adapter that shows them."""
 
-_DOORS = {"spans": "fsstore.observe.spans:spans", "view": "fsstore.viewer.door:view"}
+_DOORS = {"spans": "fsstore.observe.metrics:spans", "view": "fsstore.viewer.door:view"}
 
 
 def door(name: str) -> Any:

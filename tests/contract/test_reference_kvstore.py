@@ -13,8 +13,8 @@ from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.driver import reference_driver
 from fsstore.reference.kind import open_reference
-from fsstore.reference.state.refset import TableSet
-from fsstore.reference.state.set_state import Overlay, State
+from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import Table
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import READING

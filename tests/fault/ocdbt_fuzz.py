@@ -26,17 +26,28 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.ocdbt.format.config import Config
-from fsstore.ocdbt.format.data_file import DataFile, Location
-from fsstore.ocdbt.format.envelope import BTREE_NODE, MANIFEST, VERSION_NODE, seal, unseal
-from fsstore.ocdbt.format.leaf import Leaf
-from fsstore.ocdbt.format.manifest import decode_manifest, encode_manifest, manifest_number
-from fsstore.ocdbt.format.node import decode_node
-from fsstore.ocdbt.format.varint import Cursor, encode
-from fsstore.ocdbt.format.version_tree import decode_version_node, encode_version_node
+from fsstore.ocdbt.change import merge
+from fsstore.ocdbt.encoding import (
+    BTREE_NODE,
+    MANIFEST,
+    VERSION_NODE,
+    Cursor,
+    DataFile,
+    Location,
+    encode,
+    seal,
+    unseal,
+)
 from fsstore.ocdbt.kind import open_database
-from fsstore.ocdbt.leaf_merge import merge
-from fsstore.ocdbt.split import Builder
+from fsstore.ocdbt.manifest import (
+    Config,
+    decode_manifest,
+    decode_version_node,
+    encode_manifest,
+    encode_version_node,
+    manifest_number,
+)
+from fsstore.ocdbt.node import Builder, Leaf, decode_node
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 

@@ -16,7 +16,7 @@ from fsstore.chunk.write import small_writes as joint_write
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
-from fsstore.runtime import fan_out as _spread
+from fsstore.runtime import execution as _spread
 from fsstore.runtime import future as futures
 from fsstore.runtime import pool as _pool
 from tests.fault import test_interrupts

@@ -9,10 +9,10 @@ import pytest
 import fsstore as ts
 from fsstore.chunk.write import small_writes
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.pool import Jobs
 
 PROGRAM = """

@@ -14,8 +14,7 @@ import pytest
 import fsstore as ts
 from fsstore.context.context import Context
 from fsstore.errors import DataLossError, StoreError
-from fsstore.kvstore.spec.opening import open_kv
-from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.parse import kv_spec, open_kv
 from fsstore.runtime import execution
 from fsstore.scan.hdf5 import walk
 from fsstore.scan.hdf5.format.reader import Reader, UnknownError

@@ -29,8 +29,7 @@ from fsstore.kvstore.root.web import HttpDriver, own_engine
 from fsstore.kvstore.web import route as http_route
 from fsstore.kvstore.web.client import HttpClient, check_able
 from fsstore.kvstore.web.exchange import ANYTHING
-from fsstore.kvstore.web.route import basic, proxy_of, route_to
-from fsstore.kvstore.web.wire import Connection
+from fsstore.kvstore.web.route import Connection, basic, proxy_of, route_to
 from fsstore.runtime import execution
 from tests.fault.script_server import PLAIN, Script
 

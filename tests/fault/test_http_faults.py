@@ -17,12 +17,12 @@ from fsstore.errors import (
     StoreError,
     UnavailableError,
 )
-from fsstore.kvstore.client.bucket import bucket_engine
+from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.retry import Retry
-from fsstore.kvstore.root.aws import s3_reach
 from fsstore.kvstore.root.cloud import HTTP, S3
+from fsstore.kvstore.root.option import s3_reach
 from fsstore.kvstore.root.web import HttpDriver, fsspec_engine, obstore_engine, own_engine
 from fsstore.runtime import execution
 

@@ -9,10 +9,9 @@ import zlib
 import pytest
 
 from fsstore.errors import ResourceExhaustedError, StoreError, UnavailableError
+from fsstore.kvstore.web.client import KeptConnections, SocketConnection
 from fsstore.kvstore.web.exchange import ANYTHING, Want
-from fsstore.kvstore.web.kept import KeptConnections
-from fsstore.kvstore.web.socket_wire import SocketConnection
-from fsstore.kvstore.web.wire import Connection
+from fsstore.kvstore.web.route import Connection
 from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 2

@@ -14,7 +14,7 @@ from fsstore.combine.mosaic import CellAxis, Decoding, FileFact, Layered, Mosaic
 from fsstore.combine.mosaic_document import mosaic_of, stored_of
 from fsstore.combine.mosaic_stored import from_bytes, to_json, to_parquet
 from fsstore.errors import StoreError
-from fsstore.reference.state.refset import TableSet
+from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.table import Row, Rows, Table
 
 

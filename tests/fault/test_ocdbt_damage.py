@@ -13,10 +13,9 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, KvPrefi
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.ocdbt.format.data_file import Location
-from fsstore.ocdbt.format.envelope import BTREE_NODE, MANIFEST, VERSION_NODE, seal
-from fsstore.ocdbt.format.manifest import decode_manifest, encode_manifest
+from fsstore.ocdbt.encoding import BTREE_NODE, MANIFEST, VERSION_NODE, Location, seal
 from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 
@@ -118,9 +117,9 @@ def test_verify_finds_wrong_sums():
 def test_endless_trees_are_walked_lazily():
     """A tiny database whose nodes are shared so often that it holds 2**60 keys is listed lazily and verified at once."""
     base, driver = database(config={"max_decoded_node_bytes": 0})
-    from fsstore.ocdbt.format.interior import Child, encode_interior
-    from fsstore.ocdbt.format.key_column import key_lengths, shared_prefixes
-    from fsstore.ocdbt.format.version import TreeStatistics
+    from fsstore.ocdbt.encoding import key_lengths, shared_prefixes
+    from fsstore.ocdbt.manifest import TreeStatistics
+    from fsstore.ocdbt.node import Child, encode_interior
 
     manifest = decode_manifest(base.driver.storage.values["manifest.ocdbt"][0])
     place, count, size = manifest.newest.root, 54, manifest.newest.root.length

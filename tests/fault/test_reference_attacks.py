@@ -16,7 +16,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import PermissionDeniedError, StoreError
-from fsstore.kvstore.web.host import is_internal, is_internal_address, is_plain, prepared
+from fsstore.kvstore.web.route import is_internal, is_internal_address, is_plain, prepared
 from fsstore.reference.target.policy import Policy
 from fsstore.runtime import execution
 

@@ -13,7 +13,7 @@ import fsstore
 from fsstore.codec.precomputed import BoundSegmentation
 from fsstore.errors import StoreError
 from fsstore.format.precomputed_info import parse_info
-from fsstore.kvstore.shard.grid_layout import GridShard
+from fsstore.kvstore.shard.grid import GridShard
 from fsstore.kvstore.shard.uint64_layout import Sharding, build_shard, entries_of
 
 

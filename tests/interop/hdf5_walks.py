@@ -7,8 +7,7 @@ import dataclasses
 import numpy as np
 
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.opening import open_kv
-from fsstore.kvstore.spec.parse import kv_spec
+from fsstore.kvstore.spec.parse import kv_spec, open_kv
 from fsstore.runtime import execution
 from fsstore.scan.hdf5 import walk
 from fsstore.scan.hdf5.open_file import OpenHdf5

@@ -18,8 +18,8 @@ from fsstore.kvstore.local.driver import KIND, LocalDriver
 from fsstore.kvstore.local.lock import hold
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.store.operation import Batch
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.runtime.execution import drive
 

@@ -20,10 +20,10 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.ocdbt.format.data_file import DataFile
-from fsstore.ocdbt.format.manifest import decode_manifest, encode_manifest
+from fsstore.ocdbt.encoding import DataFile
 from fsstore.ocdbt.kind import open_database
-from fsstore.ocdbt.options import choice_of
+from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
+from fsstore.ocdbt.source import choice_of
 from fsstore.runtime.execution import drive, map_blocking
 
 SMALL = {"max_decoded_node_bytes": 300, "max_inline_value_bytes": 4}

@@ -15,7 +15,7 @@ import pytest
 import fsstore as ts
 from fsstore import references
 from fsstore.errors import DataLossError
-from fsstore.kvstore.client import bucket
+from fsstore.kvstore.client import object_store
 
 ACCOUNT = "devstoreaccount1"  # azurite's, with the key that its documentation prints
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
@@ -68,12 +68,12 @@ def google(object_server, tmp_path, monkeypatch):
     }
     (tmp_path / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
-    make = bucket.bucket_engine
+    make = object_store.bucket_engine
 
     def plainly(*arguments, **options):
         return make(*arguments, **{**options, "plain": True})
 
-    monkeypatch.setattr(bucket, "bucket_engine", plainly)  # HTTP, for this cloud has no such member
+    monkeypatch.setattr(object_store, "bucket_engine", plainly)  # HTTP, for this cloud has no such member
     return object_server
 
 

@@ -15,7 +15,7 @@ import fsstore as ts
 from fsstore.dataset.same_place import relation
 from fsstore.dataset.source import store_spec
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.spec.opening import open_kv
+from fsstore.kvstore.spec.parse import open_kv
 from fsstore.runtime import execution
 
 

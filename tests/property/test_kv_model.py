@@ -13,11 +13,10 @@ from fsstore.errors import OutOfRangeError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.local.path import check_prefix, file_path, normalize
+from fsstore.kvstore.local.file import check_prefix, file_path, normalize
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.transaction.transaction import Transaction
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.transaction import Transaction, TransactionalDriver
 from fsstore.testing.kvstore_reading import keys_of, read, run, value, write
 
 KEYS = ["a", "b/c", "b/d", "b/e/f", "é"]

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document import json_batch, json_scan
-from fsstore.reference.document.json_refs import from_json, from_mapping
-from fsstore.reference.document.writer import encode
+from fsstore.reference.document import json_scan
+from fsstore.reference.document import json_scan as json_batch
+from fsstore.reference.document.json_document import encode, from_json, from_mapping
 from fsstore.reference.load import decompress
-from fsstore.reference.state.set_state import State
 from fsstore.reference.table.keys import check_key, split
-from fsstore.reference.table.value import Located, decode_text, decode_value, encode_text
+from fsstore.reference.table.set_state import State
+from fsstore.reference.table.table import Located, decode_text, decode_value, encode_text
 from fsstore.runtime import execution
 from fsstore.values.detection import method_of
 

@@ -45,7 +45,7 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
-from fsstore.kvstore.shard.grid_driver import KIND as GRID_SHARD
+from fsstore.kvstore.shard.grid import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
 from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
 from fsstore.ocdbt.driver import OcdbtDriver

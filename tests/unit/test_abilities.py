@@ -10,12 +10,11 @@ from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract import ability
 from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, PassesOn, ReadsNow, able
 from fsstore.kvstore.contract.driver import begin_creating
-from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.engine.single_writer import SingleWriterDriver
+from fsstore.kvstore.engine.driver import EngineDriver, SingleWriterDriver
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.transaction import TransactionalDriver
 from fsstore.ocdbt.driver import OcdbtDriver
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording

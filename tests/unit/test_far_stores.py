@@ -12,7 +12,7 @@ from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.engine.turns import Turns, each
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution
-from fsstore.runtime.fan_out import run_bounded
+from fsstore.runtime.execution import run_bounded
 
 
 class Crowd(MemoryDriver):

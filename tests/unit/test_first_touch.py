@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from fsstore.runtime import execution
-from fsstore.runtime.first_touch import FirstTouch
+from fsstore.runtime.together import FirstTouch
 
 
 class Reads:
@@ -88,7 +88,7 @@ def test_after_a_cancelled_read_the_next_one_reads():
 def test_threads_wait_for_the_one_that_reads(monkeypatch):
     """Without an event loop a second thread waits for the read of the first, instead of making its own."""
     touch, loaded, waiting, begun = FirstTouch(), [], threading.Event(), threading.Event()
-    from fsstore.runtime.wake import Flag
+    from fsstore.runtime.future import Flag
 
     wait = Flag.wait
 

@@ -15,7 +15,7 @@ from fsstore.kvstore.contract.driver import Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.promise import Promise
+from fsstore.runtime.future import Promise
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork"),

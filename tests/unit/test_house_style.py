@@ -91,8 +91,7 @@ RUNTIME_ONLY = {
 }
 RUNTIME_EXCEPTIONS: dict[str, str] = {
     "fsstore.command.terminal": "a command makes the executor that its user names, and shuts it down",
-    "fsstore.runtime.kept": "says whether an executor that a user gave shares memory with its caller",
-    "fsstore.runtime.pool": "what the threads of the runtime are",
+    "fsstore.runtime.pool": "the threads of the runtime, and executors that users give",
     "fsstore.testing.codec_suite": "the battery calls a codec from many threads to prove that it may be",
 }
 
@@ -445,7 +444,7 @@ def test_only_the_runtime_owns_threads_and_loops():
 
 
 # Python over a lock: Ctrl-C between two steps leaves the lock taken.  Plain locks wait for their own thread when the
-# collector calls a finalizer that uses the same store.  So locks come from `runtime.fork`, waiting from `runtime.wake`.
+# collector calls a finalizer that uses the same store.  So locks come from `runtime.fork`, waiting from `runtime.future`.
 BREAKABLE = {
     *(
         f"threading.{name}"
@@ -562,12 +561,11 @@ GIVEN: dict[str, str] = {
     "kvstore.archive.zip_member": "how far a member may decompress",
     "kvstore.client.object_store": "a page of a listing of S3",
     "kvstore.client.web": "what servers that think in blocks send",
-    "icechunk.format.envelope": "what a block of zstd may hold",
-    "icechunk.format.identifier": "the format of Icechunk",
-    "icechunk.format.snapshot": "the format of Icechunk",
-    "ocdbt.format.envelope": "bytes that may hide no more than a limit",
-    "ocdbt.format.leaf": "the format of OCDBT",
-    "ocdbt.sink": "a page of a disk",
+    "icechunk.encoding": "the format of Icechunk, and what a block of zstd may hold",
+    "icechunk.document": "the format of Icechunk",
+    "ocdbt.encoding": "bytes that may hide no more than a limit",
+    "ocdbt.node": "the format of OCDBT",
+    "ocdbt.commit": "a page of a disk",
     "reference.detect": "how much of a document tells that it is one",
     "reference.table.table": "a number that stands for inline values",
     "scan.fits.header": "the format of FITS",
@@ -688,7 +686,7 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
 
 REFUSING = {
     "fsstore.arrays.protocols:ArrayProtocols.__getattr__": "raises, and names the word that is close",
-    "fsstore.runtime.close_word:Awaited.__getattr__": "raises, and says that the result has the word",
+    "fsstore.runtime.future:Awaited.__getattr__": "raises, and says that the result has the word",
 }
 """Lookups of attributes that find nothing, and why they are there."""
 

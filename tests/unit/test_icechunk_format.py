@@ -8,16 +8,19 @@ import pytest
 import zstandard
 
 from fsstore.errors import DataLossError, PermissionDeniedError, ResourceExhaustedError, StoreError
-from fsstore.icechunk.format import envelope
-from fsstore.icechunk.format.config import containers_of_flexbuffer, containers_of_yaml
-from fsstore.icechunk.format.envelope import MAGIC, open_envelope
-from fsstore.icechunk.format.identifier import decode_identifier, encode_identifier
-from fsstore.icechunk.format.manifest import decode_manifest
-from fsstore.icechunk.format.repo import decode_repo
-from fsstore.icechunk.format.snapshot import decode_snapshot
-from fsstore.icechunk.keys import KeyForm
+from fsstore.icechunk import encoding
+from fsstore.icechunk.document import decode_manifest, decode_repo, decode_snapshot
+from fsstore.icechunk.encoding import (
+    MAGIC,
+    containers_of_flexbuffer,
+    containers_of_yaml,
+    decode_identifier,
+    encode_identifier,
+    open_envelope,
+)
 from fsstore.icechunk.kind import KIND
-from fsstore.icechunk.location import expand, target_of
+from fsstore.icechunk.repository import KeyForm
+from fsstore.icechunk.virtual import expand, target_of
 
 FILES = {
     1: {
@@ -173,7 +176,7 @@ def test_a_bomb_is_refused_before_it_is_decompressed():
         with pytest.raises(ResourceExhaustedError, match="more than 1000000 bytes"):
             open_envelope(data, "manifest", 10**6)
         assert len(open_envelope(data, "manifest").payload) == len(bomb)
-    assert envelope.MAGIC == bytes.fromhex("494345f09fa78a4348554e4b")
+    assert encoding.MAGIC == bytes.fromhex("494345f09fa78a4348554e4b")
 
 
 @pytest.mark.parametrize(

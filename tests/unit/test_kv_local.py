@@ -35,7 +35,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.local import read as local_read
+from fsstore.kvstore.local import file as local_read
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local import write as local_write
 from fsstore.kvstore.local.driver import KIND, LocalDriver

@@ -16,8 +16,8 @@ from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.batch import Batch
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.store.operation import Batch
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow

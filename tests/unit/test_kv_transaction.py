@@ -14,9 +14,8 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.pending_changes import PendingChanges
-from fsstore.kvstore.transaction.transaction import Transaction
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.ledger import PendingChanges
+from fsstore.kvstore.transaction.transaction import Transaction, TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.execution import drive

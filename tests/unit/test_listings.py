@@ -8,7 +8,7 @@ import pytest
 import tensorstore
 
 import fsstore
-from fsstore.context.memory_storage import MemoryStorage
+from fsstore.context.resource_kinds import MemoryStorage
 from fsstore.kvstore.contract.request import Entry, EntryColumns, key_text, merged
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution

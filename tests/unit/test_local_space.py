@@ -10,11 +10,10 @@ import pytest
 
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import Write
-from fsstore.kvstore.local import space as local_space
+from fsstore.kvstore.local import stage as local_space
 from fsstore.kvstore.local import write as local_write
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.local.space import give_back, hold_space
-from fsstore.kvstore.local.stage import Protocol
+from fsstore.kvstore.local.stage import Protocol, give_back, hold_space
 from fsstore.runtime import execution
 from fsstore.runtime.execution import drive
 

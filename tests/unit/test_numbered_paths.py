@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.table.grid import Grid
-from fsstore.reference.table.keys import split_one, tails
+from fsstore.reference.table.keys import Grid, split_one, tails
 from fsstore.reference.table.table import ABSENT, Block, Rows, Table
 
 GRIDS = [

@@ -6,7 +6,6 @@ import pytest
 
 from fsstore.errors import StoreError
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract.commit_queue import CommitQueue
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
@@ -14,9 +13,10 @@ from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.kind import open_database
-from fsstore.ocdbt.mutation import Request
 from fsstore.ocdbt.tool import verify
+from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.execution import call, drive
 from fsstore.testing.doubles import Recording, Slow

@@ -16,26 +16,38 @@ from fsstore.errors import (
     StoreError,
 )
 from fsstore.kvstore.contract.request import key_text, keys_bytes, keys_texts
-from fsstore.ocdbt.format import envelope
-from fsstore.ocdbt.format.config import Config, parse_constraints
-from fsstore.ocdbt.format.data_file import DataFile, Location, decode_files, encode_files
-from fsstore.ocdbt.format.generation import value_generation
-from fsstore.ocdbt.format.key_column import encode_keys, key_lengths, shared_prefixes, take_keys
-from fsstore.ocdbt.format.leaf import INLINE
-from fsstore.ocdbt.format.manifest import (
+from fsstore.ocdbt import encoding
+from fsstore.ocdbt.change import leaf_of
+from fsstore.ocdbt.encoding import (
+    U16,
+    Cursor,
+    DataFile,
+    Location,
+    decode_files,
+    encode,
+    encode_column,
+    encode_files,
+    encode_keys,
+    key_lengths,
+    shared_prefixes,
+    take_keys,
+    value_generation,
+)
+from fsstore.ocdbt.manifest import (
+    EMPTY,
+    Config,
     Manifest,
+    TreeStatistics,
+    Version,
     decode_manifest,
     encode_manifest,
     manifest_number,
     numbered_key,
+    parse_constraints,
+    ranges_below,
 )
-from fsstore.ocdbt.format.node import decode_node
-from fsstore.ocdbt.format.varint import U16, Cursor, encode, encode_column
-from fsstore.ocdbt.format.version import EMPTY, TreeStatistics, Version
-from fsstore.ocdbt.format.version_tree import ranges_below
-from fsstore.ocdbt.leaf_merge import leaf_of
-from fsstore.ocdbt.options import format_time, parse_time, parse_version
-from fsstore.ocdbt.split import Builder
+from fsstore.ocdbt.node import INLINE, Builder, decode_node
+from fsstore.ocdbt.source import format_time, parse_time, parse_version
 
 MANIFEST = bytes.fromhex(
     "0cdb3a2a8600000000000000000000112233445566778899aabbccddeeff0004808080040400020000220000642f6536"
@@ -140,21 +152,21 @@ def test_varints_may_be_longer_than_needed():
 def test_envelope():
     """Every byte of an envelope matters, compressed or not; nothing may be missing or follow."""
     for level in (None, 0, 5):
-        data = envelope.seal(envelope.BTREE_NODE, b"body" * 20, level)
-        assert envelope.unseal(envelope.BTREE_NODE, data, "x") == b"body" * 20
+        data = encoding.seal(encoding.BTREE_NODE, b"body" * 20, level)
+        assert encoding.unseal(encoding.BTREE_NODE, data, "x") == b"body" * 20
         for place in range(len(data)):
             broken = bytearray(data)
             broken[place] ^= 1
             with pytest.raises(DataLossError):
-                envelope.unseal(envelope.BTREE_NODE, bytes(broken), "x")
+                encoding.unseal(encoding.BTREE_NODE, bytes(broken), "x")
         for broken in (data[:-1], data + b"\0", b"", data[:3], data[:17]):
             with pytest.raises(DataLossError):
-                envelope.unseal(envelope.BTREE_NODE, broken, "x")
+                encoding.unseal(encoding.BTREE_NODE, broken, "x")
 
 
 def sealed(body: bytes, method: int = 1, version: int = 0) -> bytes:
     """Return an envelope with a right length and checksum around any body."""
-    head = envelope.BTREE_NODE + struct.pack("<Q", len(body) + 18) + bytes((version, method)) + body
+    head = encoding.BTREE_NODE + struct.pack("<Q", len(body) + 18) + bytes((version, method)) + body
     return head + struct.pack("<I", google_crc32c.value(head))
 
 
@@ -163,15 +175,15 @@ def test_envelope_of_other_writers():
     streaming = zstandard.ZstdCompressor(write_checksum=True).compressobj()
     frame = streaming.compress(b"ab" * 100_000) + streaming.flush()
     assert zstandard.frame_content_size(frame) == -1
-    assert envelope.unseal(envelope.BTREE_NODE, sealed(frame), "x") == b"ab" * 100_000
+    assert encoding.unseal(encoding.BTREE_NODE, sealed(frame), "x") == b"ab" * 100_000
     sized = zstandard.compress(b"ab")
     bad = [frame * 2, frame + b"x", frame[:-5], sized * 2, sized + b"x", sized[:-1], b"", b"abc"]
     for body in bad:
         with pytest.raises(DataLossError):
-            envelope.unseal(envelope.BTREE_NODE, sealed(body), "x")
+            encoding.unseal(encoding.BTREE_NODE, sealed(body), "x")
     for method, version in ((2, 0), (0, 1)):
         with pytest.raises(DataLossError):
-            envelope.unseal(envelope.BTREE_NODE, sealed(b"", method, version), "x")
+            encoding.unseal(encoding.BTREE_NODE, sealed(b"", method, version), "x")
 
 
 def test_decompression_bombs(tune):
@@ -182,7 +194,7 @@ def test_decompression_bombs(tune):
     for frame in (silent, zstandard.compress(bytes(20_000_000))):
         assert len(frame) < 2000
         with pytest.raises(ResourceExhaustedError):
-            envelope.unseal(envelope.BTREE_NODE, sealed(frame), "x")
+            encoding.unseal(encoding.BTREE_NODE, sealed(frame), "x")
 
 
 def test_key_bombs():

@@ -10,8 +10,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError, UrlError
-from fsstore.kvstore.engine.contract import located
-from fsstore.kvstore.engine.fault import ForeignError, translate
+from fsstore.kvstore.engine.contract import ForeignError, located, translate
 from fsstore.redaction import redact, shown_query, spoken, without_secrets
 
 URLS = [

@@ -16,7 +16,7 @@ import pytest
 import fsstore as ts
 from fsstore import references
 from fsstore.errors import JsonError, NotFoundError, StoreError
-from fsstore.reference.table.value import Located
+from fsstore.reference.table.table import Located
 from fsstore.scan.as_references import format_of_head
 from fsstore.values.detection import method_of
 

@@ -10,14 +10,10 @@ import numpy as np
 import pytest
 
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_plain import Plain, meant
+from fsstore.reference.document.json_run import Plain, meant
 from fsstore.reference.table.builder import TableBuilder
-from fsstore.reference.table.families import families, families_of, hashes_of
-from fsstore.reference.table.inline import Inline, Piece, base64_sizes
-from fsstore.reference.table.keys import split_one
-from fsstore.reference.table.table import ABSENT, Row, Rows
-from fsstore.reference.table.text import LONGEST, Text
-from fsstore.reference.table.value import decode_text
+from fsstore.reference.table.keys import LONGEST, Text, families, families_of, hashes_of, split_one
+from fsstore.reference.table.table import ABSENT, Inline, Piece, Row, Rows, base64_sizes, decode_text
 
 
 def test_numbers_are_read_backwards_from_any_place():

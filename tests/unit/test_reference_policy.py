@@ -13,10 +13,9 @@ from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.web import own_engine
-from fsstore.kvstore.web.host import is_internal
-from fsstore.reference.target.grant import policy_of
+from fsstore.kvstore.web.route import is_internal
 from fsstore.reference.target.policy import Policy, has_prefix, join_relative, normalize
-from fsstore.reference.target.targets import Targets, check_prefixes
+from fsstore.reference.target.targets import Targets, check_prefixes, policy_of
 from fsstore.reference.target.web_root import guarded_root
 from fsstore.runtime import execution
 

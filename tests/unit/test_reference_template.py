@@ -11,11 +11,10 @@ import pytest
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_refs import from_json
-from fsstore.reference.generate.columns import written_out
-from fsstore.reference.generate.generator import parse_gen
-from fsstore.reference.generate.template import TemplateError, Templates, render
-from fsstore.reference.table.value import Located
+from fsstore.reference.document.json_document import from_json
+from fsstore.reference.table.generator import parse_gen, written_out
+from fsstore.reference.table.table import Located
+from fsstore.reference.table.template import TemplateError, Templates, render
 
 SPECIFICATION = """{
 "version": 1,

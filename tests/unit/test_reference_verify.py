@@ -131,7 +131,7 @@ def test_what_stands_in_and_what_is_replaced(tmp_path):
 
 def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, tune):
     """A bounded number of problems is looked for; keys are named for each, and signatures of URLs are not printed."""
-    tune("reference.tools", MAX_PROBLEMS=100)
+    tune("reference.report", MAX_PROBLEMS=100)
     refs = {f"x/{n}.{m}": [f"{tmp_path}/gone{n}", m, 1] for n in range(300) for m in range(5)}
     found = references.verify(refs)
     assert (found.targets, len(found.problems), found.unchecked) == (300, 128, 172)

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from fsstore.errors import UnavailableError
-from fsstore.kvstore.engine.fault import from_status
+from fsstore.kvstore.engine.contract import from_status
 from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_threads
 from fsstore.kvstore.tuning import (
     FAR_REQUESTS,

@@ -14,7 +14,7 @@ import pytest
 from fsstore import errors
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import WorkEnd
+from fsstore.runtime.execution import WorkEnd
 
 
 async def _double(value):

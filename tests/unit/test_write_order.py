@@ -23,7 +23,7 @@ from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.kvstore.tuning import FEW_BEGINNERS
 from fsstore.runtime import execution
-from fsstore.runtime.fan_out import WorkEnd
+from fsstore.runtime.execution import WorkEnd
 
 SHAPE, CHUNK = (
     (512, 512),

@@ -43,7 +43,7 @@ from fsstore.kvstore.contract.ability import AnswersSoon, able
 from fsstore.kvstore.contract.driver import KvDriver, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import run_bounded
+from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
 

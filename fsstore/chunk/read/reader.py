@@ -62,7 +62,7 @@ from fsstore.codec.sharding import grid_boxes
 from fsstore.errors import UnimplementedError
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import run_bounded
+from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"

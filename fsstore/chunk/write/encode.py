@@ -47,7 +47,7 @@ from fsstore.kvstore.contract.batch import Ints
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.runtime.state import OfProcess
+from fsstore.runtime.fork import OfProcess
 
 _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
 

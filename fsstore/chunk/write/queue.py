@@ -29,11 +29,10 @@ from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import WorkEnd
-from fsstore.runtime.future import Future
-from fsstore.runtime.state import OfProcess, OfThread
+from fsstore.runtime.execution import WorkEnd
+from fsstore.runtime.fork import OfProcess, OfThread
+from fsstore.runtime.future import Flag, Future
 from fsstore.runtime.together import tell
-from fsstore.runtime.wake import Flag
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -46,7 +46,7 @@ from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.fan_out import WorkEnd, run_bounded
+from fsstore.runtime.execution import WorkEnd, run_bounded
 from fsstore.runtime.future import Future, ready
 
 

@@ -33,10 +33,9 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.future import Copied, Future
-from fsstore.runtime.state import OfProcess, OfThread
+from fsstore.runtime.fork import OfProcess, OfThread
+from fsstore.runtime.future import Bell, Copied, Flag, Future
 from fsstore.runtime.together import Outcome, outcomes, tell
-from fsstore.runtime.wake import Bell, Flag
 
 _lock = fork.lock()  # guards the queues
 

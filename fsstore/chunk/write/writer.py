@@ -54,8 +54,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.runtime import execution
-from fsstore.runtime.future import Future
-from fsstore.runtime.wake import Flag
+from fsstore.runtime.future import Flag, Future
 
 
 class Changes:

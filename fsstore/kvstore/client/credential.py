@@ -20,7 +20,7 @@ from importlib import import_module
 from typing import Any, Protocol, TypeVar
 
 from fsstore.errors import PermissionDeniedError, StoreError
-from fsstore.kvstore.client.condition_check import EngineWrapper
+from fsstore.kvstore.client.check import EngineWrapper
 from fsstore.kvstore.contract.ability import AnswersSoon
 from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
 from fsstore.kvstore.contract.request import key_bytes
@@ -33,15 +33,6 @@ from fsstore.kvstore.tuning import (
 )
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
-
-__all__ = [
-    "CredentialSource",
-    "Credentials",
-    "NamedSource",
-    "RenewedEngine",
-    "function_name",
-    "obstore_provider",
-]
 
 T = TypeVar("T")
 _WORDS = {

@@ -19,8 +19,8 @@ from pathlib import Path
 from posixpath import dirname
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from fsstore.errors import StoreError, UnavailableError
-from fsstore.kvstore.client import login_files, memory_files
+from fsstore.errors import AbortedError, StoreError, UnavailableError
+from fsstore.kvstore.client import login_files
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -33,15 +33,52 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import resolve_range
-from fsstore.kvstore.engine.contract import check_condition, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import check_condition, is_missing, located, offload_whole, stoppable
 from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.fault import is_missing
 from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
+from fsstore.kvstore.tuning import MEMORY_FILE_ATTEMPTS
 from fsstore.runtime import execution
-from fsstore.runtime.wake import Flag
+from fsstore.runtime.future import Flag
 
-__all__ = ["TRAITS", "AsyncEngine", "SyncEngine", "reading", "writing"]
+# fsspec's memory filesystem, without walks over all its files.
+
+
+def _info(filesystem: Any, path: str) -> dict[str, Any]:
+    """Return what fsspec's `info` does for a file, without its walk over all files in search of a directory."""
+    file = filesystem.store.get(path)
+    if file is None:
+        raise FileNotFoundError(path)
+    return {"size": file.size, "created": (id(file), file.created), "modified": file.modified}
+
+
+def _insert(filesystem: Any, path: str, value: bytes) -> bool:
+    """Store a value unless the path exists; the dictionary decides who is first."""
+    from fsspec.implementations.memory import MemoryFile
+
+    mine = MemoryFile(filesystem, path, value)
+    return filesystem.store.setdefault(path, mine) is mine
+
+
+def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
+    """Return the files that are there, while others write.
+
+    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
+    a listing of pairs may see the dictionary change.
+    """
+    store = filesystem.store
+    for _ in range(MEMORY_FILE_ATTEMPTS):
+        try:
+            paths = list(store)
+        except RuntimeError:  # it grew all the same
+            continue
+        found = ((path, store.get(path)) for path in paths)
+        return {path: {"size": file.size} for path, file in found if file is not None}
+    raise AbortedError(f"The memory of fsspec changed during {MEMORY_FILE_ATTEMPTS} attempts to list it")
+
+
+VERBS: Mapping[str, Callable[..., Any]] = {"info": _info, "insert": _insert, "find": _files}
+
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[tuple[Any, ...], Any, T]
@@ -59,7 +96,7 @@ TRAITS: dict[str, tuple[str, ...]] = {
 """The members of `info` that make a generation, by protocol.  Other protocols have no generations."""
 
 _OWN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "memory": memory_files.VERBS,
+    "memory": VERBS,
     "ftp": login_files.FTP,
     "sftp": login_files.SFTP,
     "ssh": login_files.SFTP,

@@ -18,12 +18,10 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError
-from fsstore.kvstore.engine.fault import translate
+from fsstore.kvstore.engine.contract import translate
 from fsstore.kvstore.tuning import LOGIN_PART_BYTES, LOGIN_SILENT_S
 from fsstore.redaction import redact
 from fsstore.runtime import fork
-
-__all__ = ["FTP", "SFTP"]
 
 T = TypeVar("T")
 

@@ -10,38 +10,287 @@ Generations hold the entity tag and, where the storage has one, the version.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
+from datetime import timedelta
 from typing import Any
 
-from fsstore.errors import UnavailableError, UrlError
-from fsstore.kvstore.client.object_copy import CopiesObjects
-from fsstore.kvstore.client.object_option import get_options, retry_config
-from fsstore.kvstore.client.object_write import WritesObjects, generation_of
-from fsstore.kvstore.client.range_answer import RangeAnswer, fit, received
-from fsstore.kvstore.contract.ability import AnswersSoon, TellsModified
+from fsstore.errors import OutcomeUnknownError, UnavailableError, UrlError
+from fsstore.kvstore.client.check import NO_TAG, RangeAnswer, entity_tag, fit, received
+from fsstore.kvstore.contract.ability import AnswersSoon, TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
+    UNKNOWN,
     Entry,
     Features,
     Read,
     ReadResult,
     ReadUpTo,
+    Stamp,
+    Write,
     check_announced,
     limit_of,
     now,
 )
-from fsstore.kvstore.engine.contract import located
-from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.retry import Attempts, Retry, persist_blocking
-from fsstore.kvstore.engine.soon import SoonReads
-from fsstore.kvstore.engine.turns import Turns, each_by_threads, read_bytes
-from fsstore.kvstore.tuning import MOMENT_S, SLOWEST_LINE
-from fsstore.redaction import redact
+from fsstore.kvstore.engine.contract import (
+    check_condition,
+    is_missing,
+    located,
+    offload_whole,
+    status_of,
+    translate,
+)
+from fsstore.kvstore.engine.retry import (
+    MARK,
+    Attempts,
+    Retry,
+    Standing,
+    TrackedWrite,
+    outcome_unknown,
+    persist_blocking,
+)
+from fsstore.kvstore.engine.turns import SoonReads, Turns, each_by_threads, read_bytes
+from fsstore.kvstore.tuning import DELETED_AT_ONCE, MOMENT_S, SLOWEST_LINE
+from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
-__all__ = ["ObstoreEngine"]
+# Writes of an object store through obstore: objects with marks, under conditions, and deletions.
+
+
+_NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
+
+
+class WritesObjects:
+    """The part of an engine over obstore that writes."""
+
+    __slots__ = ()
+    retry: Retry
+    shown: str
+    features: Features
+    turns: Turns
+    _writer: Any
+    _head: Any
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes; plain deletions go a thousand a request where the storage can."""
+        for write in writes:
+            check_condition(write, self.features)
+        gone = [write.key for write in writes if write.value is None]
+        if 1 < len(gone) == len(writes) and await offload_whole(self._delete_all, gone):
+            return [Stamp(NO_VALUE, now())] * len(writes)
+        return await each_by_threads(self._write, writes, self.turns, offload=offload_whole)
+
+    def _delete_all(self, paths: list[str]) -> bool:
+        return all(
+            self._delete(paths[start : start + DELETED_AT_ONCE])
+            for start in range(0, len(paths), DELETED_AT_ONCE)
+        )
+
+    def _delete(self, paths: list[str]) -> bool:
+        """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
+        import obstore
+
+        def delete() -> bool:
+            try:
+                obstore.delete(self._writer(0), paths)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if is_missing(error):
+                    return False
+                failure = located(error, "deleting", self.shown + paths[0])
+            else:
+                return True
+            raise failure
+
+        return persist_blocking(self.retry, delete)
+
+    def _write(self, write: Write) -> Stamp:
+        place = quote(without_user(self.shown + write.key))
+        with TrackedWrite(write, place) as tracked:
+            return self._persistently(write, tracked, place)
+
+    def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        attempts, conditional = Attempts(self.retry, self.turns.failed), write.if_equal != UNKNOWN
+        verb = "deleting" if write.value is None else "writing"
+        while True:
+            try:
+                return self._try(write, tracked, lost=attempts.ambiguous)
+            except OutcomeUnknownError:
+                raise
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if conditional and _is_conflict(error):
+                    return (
+                        self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
+                    )
+                known = located(error, verb, self.shown + write.key)
+            if not isinstance(known, UnavailableError):
+                raise known
+            try:
+                pause = attempts.pause_after(known)
+            except UnavailableError:
+                if attempts.ambiguous and conditional:
+                    return self._settle(write, tracked, place)
+                raise
+            time.sleep(pause)
+
+    def _try(self, write: Write, tracked: TrackedWrite, *, lost: bool) -> Stamp:
+        """Send a write; if an earlier answer was lost, look first whether there is anything left to do."""
+        stamp = tracked.after_loss(self._found(write.key)) if lost else None
+        return self._put(write, tracked.mark) if stamp is None else stamp
+
+    def _put(self, write: Write, mark: str) -> Stamp:
+        """Send a write once."""
+        import obstore
+
+        if write.value is None:
+            try:
+                obstore.delete(self._writer(0), [write.key])
+            except Exception as error:  # judged here, or passed on
+                if not is_missing(error):
+                    raise
+            return Stamp(NO_VALUE, now())
+        value = write.value if isinstance(write.value, bytes) else bytes(write.value)
+        mode: Any = "overwrite"
+        if write.if_equal != UNKNOWN:
+            mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
+        result = obstore.put(
+            self._writer(len(value)),
+            write.key,
+            value,
+            use_multipart=False,
+            mode=mode,
+            attributes={MARK: mark},
+        )
+        # after a condition that held, an unknown generation would read as one that did not
+        unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
+        return Stamp(generation_of(result) or unknown, now())
+
+    def _found(self, path: str) -> Standing | None:
+        head = self._head(path)
+        if head is None:
+            return None
+        return Standing(
+            generation_of(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp()
+        )
+
+    def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
+        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
+
+        def look() -> Standing | None:
+            try:
+                return self._found(write.key)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = located(error, "reading", self.shown + write.key)
+            raise failure
+
+        try:
+            found = persist_blocking(self.retry, look)
+        except UnavailableError as error:
+            raise outcome_unknown(place, error) from error
+        return tracked.settled(found)
+
+
+def generation_of(meta: Any) -> bytes:
+    """Return the generation of an object, of its entity tag and version."""
+    tag, version = meta.get("e_tag") or "", meta.get("version") or ""
+    return f"{tag}\n{version}".encode() if version else tag.encode()
+
+
+def _version(generation: bytes) -> dict[str, str]:
+    tag, _, version = generation.partition(b"\n")
+    return {"e_tag": entity_tag(tag) or NO_TAG, "version": entity_tag(version) or _NO_VERSION}
+
+
+def _is_conflict(error: BaseException) -> bool:
+    return type(error).__name__ in {"AlreadyExistsError", "PreconditionError"} or status_of(error) == 412
+
+
+# Reads and retry policies in the terms of obstore, which tries each request once.
+
+
+def retry_config(policy: Retry) -> dict[str, Any]:
+    """Return a policy in obstore's terms."""
+    return {
+        "max_retries": policy.max_retries,
+        "retry_timeout": timedelta(seconds=policy.deadline_s),
+        "backoff": {
+            "init_backoff": timedelta(seconds=policy.initial_delay_s),
+            "max_backoff": timedelta(seconds=policy.max_delay_s),
+            "base": 2,
+        },
+    }
+
+
+def client_options(
+    policy: Retry, timeout_s: float, *, allow_http: bool, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
+    """Return options of obstore's HTTP client.
+
+    Its time limit is for a whole request.  A value that is not received by then is asked for from there on, but one
+    that is not sent is lost: see `ObstoreEngine`.
+    """
+    options: dict[str, Any] = {
+        "allow_http": allow_http,
+        "timeout": timedelta(seconds=timeout_s),
+        "connect_timeout": timedelta(seconds=min(policy.idle_s, 30.0)),
+    }
+    return {**options, "default_headers": headers} if headers else options
+
+
+def get_options(read: Read) -> dict[str, Any]:
+    """Return the range and the condition of a read."""
+    options: dict[str, Any] = {}
+    if read.start < 0:
+        options["range"] = {"suffix": -read.start}
+    elif read.stop is not None:
+        options["range"] = (read.start, read.stop) if read.stop > read.start else (0, 1)
+    elif read.start:
+        options["range"] = {"offset": read.start}
+    tag = entity_tag(read.if_not_equal.partition(b"\n")[0])
+    return {**options, "if_none_match": tag} if tag is not None else options
+
+
+# Copies inside one bucket, made by the object store itself.
+
+
+class CopiesObjects(TakesValues):
+    """An engine over obstore, with what `TakesValues` promises."""
+
+    __slots__ = ()
+    retry: Retry
+    shown: str
+    features: Features
+    turns: Turns
+    _writer: Any
+
+    def takes_from(self, other: object) -> bool:
+        """Return whether `other` is this bucket, reached with these credentials."""
+        return self is other and self.features.writable
+
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
+        """Have the storage copy objects, one request each."""
+
+        return await each_by_threads(self._take, pairs, self.turns, offload=offload_whole)
+
+    def _take(self, pair: tuple[str, str]) -> ReadResult:
+        import obstore
+
+        def copy() -> ReadResult:
+            try:
+                obstore.copy(self._writer(0), pair[0], pair[1])
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if is_missing(error):
+                    return ReadResult("missing", b"", NO_VALUE, now())
+                failure = located(error, "copying", self.shown + pair[0])
+            else:
+                return ReadResult("value", b"", UNKNOWN, now())
+            raise failure
+
+        return persist_blocking(self.retry, copy)
+
 
 _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 _LIST_PAGE = 1000  # S3's page
@@ -264,3 +513,28 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
 def _patience(size: int, idle_s: float) -> int:
     """Return how often a time limit is doubled for a value of some size."""
     return int(size / (idle_s * SLOWEST_LINE)).bit_length()
+
+
+# Opening the engine of a bucket.
+
+
+def bucket_engine(
+    make: Callable[[dict[str, Any]], Any], shown: str, *, retry: Retry, concurrency: int | None, plain: bool
+) -> ObstoreEngine:
+    """Return the engine of a bucket.  `make` builds the store from client and retry options; `plain` allows HTTP."""
+
+    def store(config: dict[str, Any], timeout_s: float) -> Any:
+        client = client_options(retry, timeout_s, allow_http=plain)
+        return make({"client_options": client, "retry_config": config})
+
+    try:
+        return ObstoreEngine(
+            store,
+            shown=shown,
+            features=Features(waits=True, create_only=True, conditional_write=True, conditional_delete=False),
+            retry=retry,
+            concurrency=concurrency,
+        )
+    except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+        failure = translate(error).within(f"Cannot open {quote(shown)}")
+    raise failure

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.range_answer import (
+from fsstore.kvstore.client.check import (
     NO_TAG,
     RangeAnswer,
     collect,
@@ -39,17 +39,21 @@ from fsstore.kvstore.contract.driver import (
     limit_of,
     now,
 )
-from fsstore.kvstore.engine.contract import check_condition, located
+from fsstore.kvstore.engine.contract import check_condition, is_missing, located, status_of
 from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.fault import is_missing, status_of
-from fsstore.kvstore.engine.lost_answer import MARK, Standing, TrackedWrite, outcome_unknown
-from fsstore.kvstore.engine.retry import Attempts, Retry, persist
+from fsstore.kvstore.engine.retry import (
+    MARK,
+    Attempts,
+    Retry,
+    Standing,
+    TrackedWrite,
+    outcome_unknown,
+    persist,
+)
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.kvstore.tuning import DELETED_AT_ONCE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
-
-__all__ = ["S3Engine"]
 
 _DELETE_ERRORS: dict[str, type[StoreError]] = {
     "AccessDenied": PermissionDeniedError,

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
-from fsstore.kvstore.client.range_answer import (
+from fsstore.kvstore.client.check import (
     RangeAnswer,
     collect,
     entity_tag,
@@ -42,18 +42,13 @@ from fsstore.kvstore.contract.driver import (
     limit_of,
     now,
 )
-from fsstore.kvstore.engine.contract import located
+from fsstore.kvstore.engine.contract import from_status, located
 from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.fault import from_status
 from fsstore.kvstore.engine.retry import Retry, persist
-from fsstore.kvstore.engine.soon import SoonReads
-from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.web.answer import inflate, is_coded
-from fsstore.kvstore.web.exchange import Reply, Want, check_size, useful
+from fsstore.kvstore.engine.turns import SoonReads, Turns, each, read_bytes
+from fsstore.kvstore.web.exchange import Reply, Want, check_size, inflate, is_coded, useful
 from fsstore.redaction import spoken
 from fsstore.runtime import execution
-
-__all__ = ["IDENTITY", "HttpEngine", "Session", "generation_of", "judge", "validator"]
 
 T = TypeVar("T")
 

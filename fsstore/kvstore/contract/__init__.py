@@ -6,5 +6,4 @@ Start with `driver`.
 * `request`: the values that cross the contract: keys and their ranges, requests, answers, listings
 * `ability`: what some drivers can do beyond the contract
 * `batch`: ranges of one key merged into few requests, and answers as columns
-* `commit_queue`: writers wait here while a commit runs, and go into the next one together
 """

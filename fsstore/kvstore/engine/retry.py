@@ -12,19 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 from fsstore.context.resource_kinds import REQUEST_DEADLINE, REQUEST_RETRIES, duration
-from fsstore.errors import UnavailableError
-from fsstore.kvstore.tuning import REFUSED_PAUSES_S
+from fsstore.errors import OutcomeUnknownError, StoreError, UnavailableError
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Stamp, Write, now
+from fsstore.kvstore.tuning import CLOCKS_DIFFER_S, REFUSED_PAUSES_S
 from fsstore.redaction import redact
-from fsstore.runtime import observer
-
-__all__ = ["Attempts", "Retry", "persist", "persist_blocking", "retry_from"]
+from fsstore.runtime import fork, observer
+from fsstore.runtime.fork import OfProcess
 
 T = TypeVar("T")
 _log = logging.getLogger("fsstore.kvstore")
@@ -129,3 +130,108 @@ def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
         except UnavailableError as error:
             pause = attempts.pause_after(error)
         time.sleep(pause)
+
+
+# Writes whose answer was lost.
+
+
+MARK = "fsstorewrite"  # Azure takes names of letters and digits only
+
+
+class Standing(NamedTuple):
+    """An object as it stands: its generation, the mark of its write if it has one, and when it was modified."""
+
+    generation: bytes
+    mark: str | None
+    modified: float
+
+
+class _Writes:
+    """The writes of this process: how many were begun, and those under way by their numbers."""
+
+    def __init__(self) -> None:
+        self.name = os.urandom(8).hex()
+        self.begun = 0
+        self.under_way: dict[int, TrackedWrite] = {}
+
+
+_writes: OfProcess[_Writes] = OfProcess(_Writes)
+_lock = fork.lock()
+
+
+class TrackedWrite:
+    """A write with a mark of its own, as a context from before its first request until its end.
+
+    `place` is what errors call its key.
+    """
+
+    def __init__(self, write: Write, place: str) -> None:
+        self._write, self._place, self._all = write, place, _writes.now
+        self._deletes = write.value is None
+        self._deleted = False  # by another write of this process, at the same time
+
+    def __enter__(self) -> Self:
+        with _lock:
+            under_way = self._all.under_way
+            for other in under_way.values():
+                if other._place == self._place:
+                    other._deleted |= self._deletes
+                    self._deleted |= other._deletes
+            self._others = frozenset(under_way)  # any other of a lower number has ended
+            self._number = self._all.begun = self._all.begun + 1
+            under_way[self._number] = self
+        self._begun = time.time()
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        with _lock:
+            self._all.under_way.pop(self._number, None)
+
+    @property
+    def mark(self) -> str:
+        """The mark of the object that the write makes."""
+        return f"{self._all.name}-{self._number}"
+
+    def after_loss(self, found: Standing | None) -> Stamp | None:
+        """Return the stamp of a write that has nothing left to do after its answer was lost; None to send it again.
+
+        `found` is what stands under the key, None for no object.
+        """
+        wanted = self._write.if_equal
+        if found is None:
+            if self._deletes:
+                return Stamp(NO_VALUE, now())
+            if self._deleted or wanted not in (UNKNOWN, NO_VALUE):
+                raise outcome_unknown(self._place)
+            return None
+        if found.mark == self.mark:
+            return Stamp(found.generation, now())
+        if wanted == found.generation:
+            return None
+        if not self._older(found):
+            raise outcome_unknown(self._place)
+        return None if wanted == UNKNOWN else Stamp(UNKNOWN, now())
+
+    def settled(self, found: Standing | None) -> Stamp:
+        """Return the stamp of a write that is not sent again, or raise that nobody knows it."""
+        stamp = self.after_loss(found)
+        if stamp is None:
+            raise outcome_unknown(self._place)
+        return stamp
+
+    def _older(self, found: Standing) -> bool:
+        """Return whether an object was certainly written before this write began."""
+        name, _, number = (found.mark or "").partition("-")
+        if name == self._all.name and number.isdecimal():
+            return int(number) < self._number and int(number) not in self._others
+        return found.modified + CLOCKS_DIFFER_S <= self._begun
+
+
+def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
+    """Return the error of a write at `place` whose answer was lost."""
+    made = OutcomeUnknownError(
+        f"Error writing {place}: the answer to the write was lost, and it cannot be told whether it was carried out,"
+        " since others write there too; read the key to see what it holds"
+    )
+    made.__cause__ = cause
+    return made

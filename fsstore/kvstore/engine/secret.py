@@ -15,11 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fsstore.redaction import shown_query, without_user
-from fsstore.runtime import origin
-
-__all__ = [
-    "conceal", "entire", "guard", "guard_urls", "is_concealed", "is_secret", "lacks", "reveal", "shown_url",
-]  # fmt: skip
+from fsstore.runtime import fork
 
 _NAME = re.compile(
     r"key|secret|token|pass(?:w|phr)|cred|sas|auth|signature|connection_?string|session|cookie|bearer"
@@ -112,8 +108,8 @@ class _Guarded:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle what is shown."""
-        if self.home is None or origin.found(self.home) is not self:
-            self.home = origin.keep(self)  # type: ignore[misc]  # the slots are in the classes below
+        if self.home is None or fork.found(self.home) is not self:
+            self.home = fork.keep(self)  # type: ignore[misc]  # the slots are in the classes below
         return _found_again, (self.plain(), self.home)
 
 
@@ -158,7 +154,7 @@ _GUARDED: Mapping[type, type] = {dict: _GuardedDict, list: _GuardedList, str: _G
 
 def _found_again(plain: Any, home: str) -> Any:
     """Return the value that was pickled in this process, or what another one shows of it."""
-    found = origin.found(home)
+    found = fork.found(home)
     return _LACKING[type(plain)](plain) if found is None else found
 
 

@@ -16,20 +16,21 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 from fsstore.errors import UnavailableError
-from fsstore.kvstore.contract.driver import ReadResult
+from fsstore.kvstore.contract.driver import Read, ReadResult
+from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.tuning import (
     FAR_REQUESTS,
     FAR_S,
     FEW_BEGINNERS,
     FEWEST_REQUESTS,
+    MOMENT_S,
     NEAR_S,
     REQUESTS,
     REQUESTS_FLIGHT_BYTES,
+    SOON_S,
 )
 from fsstore.runtime import execution, fork, observer
-from fsstore.runtime.wake import Flag
-
-__all__ = ["RequestWindow", "Turns", "each", "each_by_threads", "read_bytes"]
+from fsstore.runtime.future import Flag
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -350,3 +351,47 @@ class _Shared(Generic[S, T]):
 def read_bytes(result: ReadResult) -> int:
     """Return how many bytes an answer brought."""
     return len(result.value)
+
+
+# Single reads made by the thread that waits for them.
+
+
+class SoonReads:
+    """How soon a server answered last, and reads that are driven in its turns, without an event loop."""
+
+    def __init__(self, retry: Retry, turns: Turns) -> None:
+        self._retry, self._turns = retry, turns
+        self._took_s = math.inf
+
+    @property
+    def expected(self) -> bool:
+        """Whether the last answer came so soon that a moment is enough for the next."""
+        return self._took_s < SOON_S
+
+    def answered(self, began_s: float) -> None:
+        """Hear of an answer to a request that began at a time of `time.monotonic`."""
+        self._took_s = time.monotonic() - began_s
+
+    def drive(self, reads: list[Read], ask: Callable[[Read], ReadResult]) -> list[ReadResult]:
+        """Return the answer to a single read by `ask`, which says that it was `answered` or raises a `StoreError`.
+
+        Raises `MayWait` for several reads, where no turn is free, and for what is left to the event loop.
+        """
+        if len(reads) > 1:
+            raise execution.MayWait
+        return [self._turns.drive(partial(self._ask, ask, reads[0]))]
+
+    def _ask(self, ask: Callable[[Read], ReadResult], read: Read) -> ReadResult:
+        began = time.monotonic()
+        try:
+            return ask(read)
+        except UnavailableError as error:
+            self._took_s = math.inf
+            is_late = time.monotonic() - began >= MOMENT_S
+            if not (is_late or self._retry.max_retries):
+                raise
+            self._turns.failed(error)
+            raise execution.MayWait from error
+        except Exception:
+            self._took_s = math.inf
+            raise

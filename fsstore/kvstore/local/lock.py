@@ -32,11 +32,9 @@ from contextlib import contextmanager, suppress
 from typing import TypeVar
 
 from fsstore.errors import DeadlineExceededError, StoreError
-from fsstore.kvstore.local.path import LOCK_SUFFIX, os_failure, parent
+from fsstore.kvstore.local.file import LOCK_SUFFIX, os_failure, parent
 from fsstore.kvstore.tuning import FIRST_LOCK_SLEEP_S, LOCK_ATTEMPTS, LONGEST_LOCK_SLEEP_S
 from fsstore.values.json_value import quote
-
-__all__ = ["Held", "OpenFile", "forgetting", "hold", "hold_if_free", "open_creating"]
 
 _SUFFIX = LOCK_SUFFIX.encode()
 # A symbolic link planted in place of a lock file is not followed: it would be emptied.

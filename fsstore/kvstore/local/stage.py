@@ -1,6 +1,6 @@
 """One write of a local file: its value goes into the lock file of its key, and that gets the name of the key.
 
-The lock file is `local_lock`'s; in which order many files are filled, synced and named is `local_write`'s business.
+The lock file is `lock`'s; in which order many files are filled, synced and named is `write`'s business.
 
 A generation is made of device, inode and modification time.  Inodes are used again at once and clocks are coarse,
 so a file that was replaced twice could look unchanged: the modification time of a new value is therefore pushed
@@ -11,27 +11,165 @@ past that of the value it replaces.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import stat
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
 from weakref import WeakValueDictionary
 
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, LateValue, LateWrite, Stamp, Write, now
+from fsstore.kvstore.local.file import file_path, generation_of, os_failure, parent
 from fsstore.kvstore.local.lock import Held, OpenFile, hold, hold_if_free, open_creating
-from fsstore.kvstore.local.path import file_path, os_failure, parent
-from fsstore.kvstore.local.read import generation_of
-from fsstore.kvstore.local.space import hold_space
-from fsstore.kvstore.local.writeback import begin_writeback
-from fsstore.kvstore.tuning import STAGED_CALL_BYTES, STAGED_STEP_BYTES
-from fsstore.runtime import fork
-from fsstore.runtime.state import OfProcess
+from fsstore.kvstore.tuning import (
+    HELD_SPACE_BYTES,
+    HELD_SPACE_FILES,
+    SPACE_FROM_BYTES,
+    STAGED_CALL_BYTES,
+    STAGED_STEP_BYTES,
+)
+from fsstore.runtime import execution, fork
+from fsstore.runtime.fork import OfProcess
 
-__all__ = ["Protocol", "Staged", "make_durable", "remove_file", "stage"]
+# The space of replaced files, freed after the answer.
+
+
+_FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
+
+
+_File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and what it was opened for
+
+
+class _Held:
+    """Descriptors of files that are or will be replaced, and how many bytes they are not giving back."""
+
+    def __init__(self) -> None:
+        self.lock = fork.lock()
+        self.files: list[_File] = []
+        self.open: set[_File] = set()  # also those that a thread is about to close
+        self.count = self.size = 0
+
+    def reserve(self, size: int) -> bool:
+        """Return whether there is room for one more file."""
+        with self.lock:
+            if self.count == HELD_SPACE_FILES or self.size + size > HELD_SPACE_BYTES:
+                return False
+            self.count, self.size = self.count + 1, self.size + size
+        return True
+
+    def release(self, size: int) -> None:
+        """Make room again."""
+        with self.lock:
+            self.count, self.size = self.count - 1, self.size - size
+
+    def leave(self) -> None:
+        """Close the parent's descriptors in a forked child: what the parent closes is given back only then."""
+        for fd, before in self.open:
+            with suppress(OSError):  # a thread may have closed it, and the descriptor be that of another file
+                if os.path.samestat(os.fstat(fd), before):
+                    os.close(fd)
+
+    def close(self) -> None:
+        """Close what is held, and with that give it back."""
+        while self.files:
+            try:
+                file = fd, before = self.files.pop()
+            except IndexError:  # another thread took the last one
+                return
+            os.close(fd)
+            self.release(before.st_size)
+            self.open.discard(file)
+
+
+_held = OfProcess(_Held, leave=_Held.leave)
+
+
+def held() -> list[int]:
+    """Return the descriptors of replaced files whose space is not given back yet."""
+    return [fd for fd, _ in _held.now.open.copy()]
+
+
+def hold_space(path: bytes, before: os.stat_result) -> None:
+    """Have a file that is about to be replaced keep its space until the write is answered, if that is worth it."""
+    is_local = hasattr(os, "O_PATH") and os.major(before.st_dev) != 0
+    if not is_local or before.st_size < SPACE_FROM_BYTES or not _held.now.reserve(before.st_size):
+        return
+    try:
+        fd = os.open(path, _FLAGS)
+    except OSError:  # too many open files, or it is gone: then it is replaced as it is
+        _held.now.release(before.st_size)
+    else:
+        file = fd, before
+        _held.now.open.add(file)
+        _held.now.files.append(file)
+
+
+def give_back() -> None:
+    """Give back, on another thread, what is held."""
+    if _held.now.files:
+        execution.hand_over(_held.now.close, kind="io")
+
+
+# The way of a file to the disk.
+
+
+_BEGIN = 2  # SYNC_FILE_RANGE_WRITE; a length of zero reaches to the end of the file
+
+
+def _system_call() -> Callable[[int], object] | None:
+    try:
+        call = ctypes.CDLL(None).sync_file_range
+    except (AttributeError, OSError, TypeError):  # only Linux has it
+        return None
+    call.argtypes = (ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint)
+    return lambda fd: call(fd, 0, 0, _BEGIN)
+
+
+begin_writeback = _system_call()
+"""Begin to write the dirty pages of an open file; None where the system has no such call."""
+
+
+def sync_filesystem(path: bytes) -> None:
+    """Return when everything that was written to the filesystem of `path` is on disk.
+
+    One call takes many files in the time of a few: a sync for each of 256 files of half a megabyte takes four times as
+    long.  The directory of `path` may be missing; then the nearest above it stands for it.
+    """
+    fd = _nearest(path)
+    try:
+        if _SYNCFS is None:
+            os.sync()
+        elif _SYNCFS(fd) != 0:
+            raise os_failure("sync", path, OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno())))
+    finally:
+        os.close(fd)
+
+
+def _nearest(path: bytes) -> int:
+    while True:
+        path = parent(path)
+        try:
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except (FileNotFoundError, NotADirectoryError):
+            if path in (b"/", b"."):
+                raise
+
+
+def _syncfs() -> Callable[[int], int] | None:
+    try:
+        call = ctypes.CDLL(None, use_errno=True).syncfs
+    except (AttributeError, OSError, TypeError):  # only Linux has it
+        return None
+    call.argtypes, call.restype = (ctypes.c_int,), ctypes.c_int
+    return lambda fd: int(call(fd))
+
+
+_SYNCFS = _syncfs()
+
 
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 

@@ -10,8 +10,6 @@ import re
 
 from fsstore.values.url import decode_path, encode_path
 
-__all__ = ["is_chain", "join_chain", "names_file", "split_chain"]
-
 _LINK = r"[A-Za-z0-9][A-Za-z0-9+.-]*"
 _CHAIN = re.compile(rf"{_LINK}(://.*?)?(::{_LINK}(://.*?)?)*::{_LINK}://.*", re.DOTALL)
 

@@ -14,16 +14,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import JsonError, UnimplementedError, UrlError
-from fsstore.kvstore.client.condition_check import with_checked_conditions
+from fsstore.kvstore.client.check import with_checked_conditions
 from fsstore.kvstore.client.credential import RenewedEngine
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
 from fsstore.kvstore.engine.contract import Engine, shared
-from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.engine.driver import EngineDriver, guarded, take_single_writer
 from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
-from fsstore.kvstore.engine.single_writer import guarded, take_single_writer
-from fsstore.kvstore.root.aws import s3_access, s3_reach
 from fsstore.kvstore.root.chain_url import join_chain
 from fsstore.kvstore.root.option import (
     Reach,
@@ -31,6 +29,8 @@ from fsstore.kvstore.root.option import (
     choose_engine,
     concurrency_from,
     gcs_reach,
+    s3_access,
+    s3_reach,
     take_engine,
     take_options,
     with_storage_options,
@@ -39,8 +39,6 @@ from fsstore.kvstore.root.web import HttpDriver, HttpKind, fsspec_engine, own_en
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, boolean, dumps, quote, string
 from fsstore.values.url import decode_path, encode_path, reject_query
-
-__all__ = ["ABFS", "FSSPEC", "GCS", "GCS_GRPC", "HTTP", "S3", "fsspec_scheme"]
 
 
 class S3Driver(EngineDriver):
@@ -222,7 +220,7 @@ class BucketKind(RootKind):
         self, library: str, shown: str, reach: Reach, *, retry: Retry, threads: int | None
     ) -> tuple[Engine, str]:
         if library == "obstore":
-            from fsstore.kvstore.client.bucket import bucket_engine
+            from fsstore.kvstore.client.object_store import bucket_engine
 
             plain = reach.endpoint.startswith("http:")
             engine: Engine = bucket_engine(reach.store, shown, retry=retry, concurrency=threads, plain=plain)

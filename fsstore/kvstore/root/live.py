@@ -25,15 +25,12 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
-from fsstore.kvstore.engine.contract import check_condition, located
-from fsstore.kvstore.engine.fault import translate
-from fsstore.kvstore.engine.single_writer import digest, guarded
+from fsstore.kvstore.engine.contract import check_condition, located, translate
+from fsstore.kvstore.engine.driver import digest, guarded
 from fsstore.kvstore.engine.turns import Turns, each
 from fsstore.redaction import redact
 from fsstore.values import registry
 from fsstore.values.json_value import Json, quote
-
-__all__ = ["MappingDriver", "ZarrStoreDriver", "filesystem_prefix", "from_live", "is_live_set"]
 
 
 def from_live(source: Any, *, single_writer: bool = False) -> KvPrefix:
@@ -85,7 +82,7 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
 
 def _far_prefix(store: Any) -> KvPrefix | None:
     """Return the store over a filesystem like that of a store of zarr-python, if that one is bound to an event loop."""
-    from fsstore.kvstore.client.condition_check import ReadOnlyEngine
+    from fsstore.kvstore.client.check import ReadOnlyEngine
     from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.root.open_engine import is_bound
 

@@ -13,20 +13,14 @@ import fsspec
 from fsspec.registry import available_protocols, registry
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.client.condition_check import endpoint_of, questioned
+from fsstore.kvstore.client.check import endpoint_of, questioned
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine, Session
-from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.engine.contract import Engine, translate
 from fsstore.kvstore.engine.driver import Home, let_go
-from fsstore.kvstore.engine.fault import translate
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.redaction import redact
-
-__all__ = [
-    "engine_for_url", "engine_of", "filesystem_class", "home_of", "is_bound", "knows", "protocols_of",
-    "shares_paths", "unwrapped",
-]  # fmt: skip
 
 _CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 do not know the first
 _EXTRAS = {

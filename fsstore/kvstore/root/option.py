@@ -11,29 +11,23 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from functools import cache
+from functools import cache, cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
-from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.client.credential import CredentialSource, function_name
+from fsstore.errors import PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.kvstore.client.credential import (
+    Credentials,
+    CredentialSource,
+    NamedSource,
+    function_name,
+    obstore_provider,
+)
+from fsstore.kvstore.engine.contract import translate
 from fsstore.kvstore.engine.secret import guard, reveal
+from fsstore.runtime import execution, fork
 from fsstore.values.json_value import Fields, Json, obj, one_of, quote
-
-__all__ = [
-    "IDLE",
-    "Library",
-    "Reach",
-    "azure_reach",
-    "check_options",
-    "choose_engine",
-    "concurrency_from",
-    "gcs_reach",
-    "take_engine",
-    "take_options",
-    "with_storage_options",
-]
 
 Library = Literal["fsstore", "obstore", "fsspec"]
 Make = Callable[[dict[str, Any]], Any]
@@ -220,3 +214,285 @@ def azure_reach(container: str, members: Mapping[str, Json], resources: Mapping[
 
     endpoint = str(reveal(members.get("endpoint", "")))
     return Reach(make, lambda: {**account, **given}, set(given) <= IDLE | _AZURE, endpoint)
+
+
+# The settings of S3: from the caller, the environment and the profile files.
+
+
+_BOTH = frozenset(
+    (
+        *("anon", "key", "username", "secret", "password", "token", "profile", "credential_provider"),
+        *("endpoint_url", "requester_pays", "client_kwargs"),
+    )
+)
+"""Options that both libraries are given in their own words; of others only s3fs knows."""
+_CLIENT = frozenset(("endpoint_url", "region_name"))
+_KINDS = ("default", "anonymous", "environment", "imds", "ecs", "profile", "provider")
+_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+@dataclass(frozen=True)
+class S3Access:
+    """How a bucket is reached.  `source` gives credentials; without one, requests are not signed."""
+
+    endpoint: str
+    region: str
+    source: CredentialSource | None
+    requester_pays: bool
+    options: Mapping[str, Any]
+    """Those of the caller."""
+
+    @cached_property
+    def for_both(self) -> bool:
+        """Whether obstore can do what the options say."""
+        client = self.options.get("client_kwargs") or {}
+        return set(self.options) <= _BOTH | IDLE and set(client) <= _CLIENT
+
+    @property
+    def renewable(self) -> CredentialSource | None:
+        """The source, unless it has the same credentials for ever."""
+        return None if isinstance(self.source, _Fixed) else self.source
+
+    def s3fs_options(self) -> dict[str, Any]:
+        """Return options of s3fs."""
+        rest = {name: value for name, value in self.options.items() if name not in _BOTH}
+        client = {**(self.options.get("client_kwargs") or {})}
+        client.pop("endpoint_url", None)
+        if self.region:
+            client["region_name"] = self.region
+        out: dict[str, Any] = {**rest, "anon": self.source is None, "requester_pays": self.requester_pays}
+        if self.endpoint:
+            out["endpoint_url"] = self.endpoint
+        if self.source is not None and "session" not in rest and find_spec("aiobotocore") is not None:
+            out["session"] = _session(self.source)
+        if client:
+            out["client_kwargs"] = client
+        if not self.endpoint and not self.region:
+            out.setdefault("cache_regions", True)
+        return out
+
+    def obstore_maker(self, bucket: str) -> Callable[[dict[str, Any]], Any]:
+        """Return a maker of obstore's `S3Store`."""
+        config: dict[str, Any] = {"region": self.region or "us-east-1"}
+        if self.endpoint:
+            config["endpoint"] = self.endpoint
+        if self.requester_pays:
+            config["request_payer"] = True
+        if self.source is None:
+            config["skip_signature"] = True
+        else:
+            config["credential_provider"] = obstore_provider(self.source)
+
+        def make(common: dict[str, Any]) -> Any:
+            from obstore.store import S3Store
+
+            return S3Store(bucket, **config, **common)
+
+        return make
+
+
+def s3_access(members: Mapping[str, Json], resources: Mapping[str, Any]) -> S3Access:
+    """Return how the bucket of a spec is reached."""
+    options: Mapping[str, Any] = reveal(members.get("storage_options", {}))
+    check_options("s3", options, _BOTH)
+    client = options.get("client_kwargs") or {}
+    profile = _Profile(_profile_name(options, resources))
+    endpoint = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
+    region = client.get("region_name") or members.get("aws_region") or os.environ.get("AWS_REGION")
+    return S3Access(
+        endpoint=str(endpoint or _variable(*_ENDPOINTS) or profile.setting("endpoint_url")),
+        region=str(region or os.environ.get("AWS_DEFAULT_REGION") or profile.setting("region")),
+        source=_source(options, resources, profile),
+        requester_pays=bool(options.get("requester_pays") or members.get("requester_pays")),
+        options=options,
+    )
+
+
+def s3_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
+    """Return how a bucket of S3 is reached."""
+    access = s3_access(members, resources)
+    return Reach(
+        access.obstore_maker(bucket), access.s3fs_options, access.for_both, access.endpoint, access.renewable
+    )
+
+
+def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the resource `aws_credentials`, checked."""
+    given: Mapping[str, Any] = resources.get("aws_credentials") or {}
+    if given.get("type", "default") not in _KINDS:
+        raise StoreError(f"Failed to parse AWS credentials spec: expected one of: {', '.join(_KINDS)}")
+    return given
+
+
+def _profile_name(options: Mapping[str, Any], resources: Mapping[str, Any]) -> str | None:
+    return options.get("profile") or _given(resources).get("profile")
+
+
+def _source(
+    options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile
+) -> CredentialSource | None:
+    """Return where credentials come from, or None for requests without."""
+    key, secret = (
+        options.get("key") or options.get("username"), options.get("secret") or options.get("password")
+    )  # fmt: skip
+    given = _given(resources)
+    if options.get("anon"):
+        return None
+    if key or secret:
+        return _Fixed(Credentials(str(key), str(secret), options.get("token")))
+    if options.get("credential_provider"):
+        return NamedSource(function_name(options["credential_provider"]))
+    if options.get("profile"):
+        return profile
+    if given.get("type") == "anonymous":
+        return None
+    if given.get("type") == "provider" or "provider" in given:
+        return NamedSource(function_name(given.get("provider", "")))
+    if "profile" in given:
+        return profile
+    if "AWS_ACCESS_KEY_ID" in os.environ:
+        key, secret = os.environ["AWS_ACCESS_KEY_ID"], os.environ.get("AWS_SECRET_ACCESS_KEY", "")
+        return _Fixed(Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN")))
+    if given.get("type") == "environment":
+        raise _missing()
+    if _variable("AWS_SKIP_SIGNATURE").lower() in ("1", "true", "yes", "on"):
+        return None
+    return profile
+
+
+def _variable(*names: str) -> str:
+    return next(filter(None, map(os.environ.get, names)), "")
+
+
+@dataclass(frozen=True, slots=True)
+class _Fixed:
+    """Credentials that were given."""
+
+    credentials: Credentials
+
+    @property
+    def due(self) -> bool:
+        """Never: nobody could be asked."""
+        return False
+
+    def fresh(self) -> Credentials:
+        """Return the credentials."""
+        return self.credentials
+
+    def refused(self, used: Credentials) -> None:
+        """Keep them: there are no others."""
+
+
+class _Profile:
+    """The credentials of a profile, or those that the machine has, as Amazon's own tools find them."""
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+        self._lock = fork.lock()
+        self._found: Any = None
+        self._known: Credentials | None = None
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the other is the same profile."""
+        return isinstance(other, _Profile) and self.name == other.name
+
+    def __hash__(self) -> int:
+        """Return a hash of its name."""
+        return hash(self.name)
+
+    @cached_property
+    def _session(self) -> Any:
+        import botocore.session
+
+        return botocore.session.Session(profile=self.name)
+
+    def setting(self, name: str) -> str:
+        """Return a setting of the profile, or an empty text."""
+        at = Path(os.environ.get("AWS_CONFIG_FILE") or "~/.aws/config").expanduser()
+        known = self.name is not None or at.exists()
+        if not known or find_spec("botocore") is None:
+            return ""
+        failure = None
+        try:
+            return str(self._session.get_scoped_config().get(name) or "")
+        except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
+            failure = translate(error).within("Cannot find AWS credentials")
+        raise failure
+
+    @property
+    def due(self) -> bool:
+        """Whether nobody was asked yet, or what was found is about to expire."""
+        if self._found is None:
+            return True
+        from botocore.credentials import RefreshableCredentials
+
+        return isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed()
+
+    def refused(self, used: Credentials) -> None:
+        """Look again, unless others were found by now."""
+        with self._lock:
+            if self._known == used:
+                self._found = self._known = None
+                self.__dict__.pop("_session", None)
+
+    def fresh(self) -> Credentials:
+        """Return the credentials, or raise an error that says how to give some."""
+        with self._lock:
+            if self._found is None:
+                self._found = self._look()
+            frozen = self._found.get_frozen_credentials()
+            self._known = Credentials(frozen.access_key, frozen.secret_key, frozen.token)
+            return self._known
+
+    def _look(self) -> Any:
+        if find_spec("botocore") is None:
+            raise _missing()
+        failure: StoreError | None = None
+        try:
+            found = self._session.get_credentials()
+        except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
+            found, failure = None, translate(error).within("Cannot find AWS credentials")
+        if found is None:
+            raise failure or _missing(self.name)
+        return found
+
+
+def _missing(profile: str | None = None) -> PermissionDeniedError:
+    where = f" in the profile {quote(profile)}" if profile else ""
+    return PermissionDeniedError(
+        f"There are no credentials for S3{where}: give storage_options={{'key': …, 'secret': …}}, set"
+        " AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ask without any, as public data allow, with"
+        " storage_options={'anon': True}"
+    )
+
+
+def _session(source: CredentialSource) -> Any:
+    """Return a session of aiobotocore whose clients ask the source before each request."""
+    from aiobotocore.credentials import AioCredentials
+    from aiobotocore.session import AioSession
+
+    class SourceCredentials(AioCredentials):  # type: ignore[misc]  # aiobotocore is not followed by the type checker
+        """The credentials of a source."""
+
+        async def get_frozen_credentials(self) -> Any:
+            """Return what the source gives now."""
+            from botocore.credentials import ReadOnlyCredentials
+
+            known = await execution.offload(source.fresh) if source.due else source.fresh()
+            return ReadOnlyCredentials(known.key, known.secret, known.token)
+
+    class SourceSession(AioSession):  # type: ignore[misc]  # as above
+        """A session that is like another of the same source: S3 may copy from one to the other."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.source = source
+            self._credentials = SourceCredentials("source", "source")
+
+        def __eq__(self, other: object) -> bool:
+            return isinstance(other, AioSession) and getattr(other, "source", None) == source
+
+        def __hash__(self) -> int:
+            return hash(source)
+
+    return SourceSession()

@@ -32,12 +32,9 @@ from fsstore.kvstore.root.option import (
     with_storage_options,
 )
 from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
-from fsstore.kvstore.web.header import header_line, headers_of
+from fsstore.kvstore.web.exchange import header_line, headers_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.url import decode_path, encode_path
-
-__all__ = ["HttpDriver", "HttpKind", "fsspec_engine", "origin_of", "own_engine", "root_of"]
-
 
 _REQUEST = frozenset(
     (
@@ -236,8 +233,7 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
     """Return the obstore engine for a web server."""
     from obstore.store import HTTPStore
 
-    from fsstore.kvstore.client.object_option import client_options
-    from fsstore.kvstore.client.object_store import ObstoreEngine
+    from fsstore.kvstore.client.object_store import ObstoreEngine, client_options
 
     place = base.removesuffix("/")  # obstore puts a slash of its own before the key
 

@@ -1,8 +1,8 @@
 """Key-value stores whose values lie many to a file, and one whose keys lie in several stores.
 
-`uint64_layout` is the file of Neuroglancer's shards, without I/O; `uint64_read` finds and reads values in them;
-`uint64_driver` is that store.  `grid_layout` is the shard of zarr v3, without I/O;
-`grid_driver` is that store.  `rewriting` is how both change a file: read, merged, and written
-under the condition that nobody else wrote meanwhile.
-`key_stack` spreads keys over several stores.
+* `grid`: the shard of zarr v3, as a file and as a store
+* `key_stack`: ranges of keys, each from a store of its own
+* `rewriting`: changing a shard: read, merged, and written under the condition that no other writer changed it
+* `uint64_driver`: the store of Neuroglancer's shards
+* `uint64_layout`: the file of Neuroglancer's shards, without I/O
 """

@@ -24,8 +24,6 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, prefix_end
 from fsstore.values.json_value import Fields, Json, array_of, integer, quote, string
 
-__all__ = ["KIND", "KeyPiece", "KeyStackDriver", "KeyStackKind"]
-
 
 @dataclass(frozen=True, slots=True)
 class KeyPiece:
@@ -266,8 +264,7 @@ class KeyStackKind(RootKind):
 
     async def open(self, opening: KvOpening) -> KeyStackDriver:
         """Open the stores of all layers."""
-        from fsstore.kvstore.spec.opening import open_kv
-        from fsstore.kvstore.spec.parse import kv_spec
+        from fsstore.kvstore.spec.parse import kv_spec, open_kv
 
         layers: Any = opening.members["layers"]
         context = opening.context or Context()

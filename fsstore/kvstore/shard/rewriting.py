@@ -27,8 +27,6 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.tuning import REWRITE_ATTEMPTS
 from fsstore.runtime import execution
 
-__all__ = ["Changes", "Rewriting", "shard_features"]
-
 _MISSING = ReadResult("missing", b"", NO_VALUE)
 
 Changes: TypeAlias = Mapping[str, Buffer | None]

@@ -19,18 +19,6 @@ from fsstore.kvstore.contract.driver import Buffer
 from fsstore.values.detection import usual_limit
 from fsstore.values.json_value import Fields, Json, integer, one_of
 
-__all__ = [
-    "Minishard",
-    "Sharding",
-    "build_shard",
-    "decode_entry",
-    "decode_index",
-    "entries_of",
-    "gunzip",
-    "gzip",
-    "parse_sharding",
-]
-
 U64: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 _ENTRY = 16
 _LARGEST_INDEX = 24  # minishard bits of a file that is written: its entries take 256 MiB

@@ -8,32 +8,31 @@ face that users see.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from copy import deepcopy
-from typing import Any, ClassVar, Self
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
 
 from fsstore.context.context import (
     Context,
     ContextResource,
     ContextSpec,
+    ResourceNames,
     ResourceRef,
     bind_resource,
 )
 from fsstore.context.resource_kinds import kind_of_member
-from fsstore.context.resource_names import ResourceNames
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver, KvKind
 from fsstore.kvstore.contract.request import key_text
-from fsstore.kvstore.elsewhere import ElsewhereDriver
 from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
-from fsstore.kvstore.local.path import absolute
-from fsstore.runtime.origin import process_name
+from fsstore.kvstore.local.file import absolute
+from fsstore.kvstore.memory import ElsewhereDriver
+from fsstore.runtime.fork import process_name
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote
 from fsstore.values.url import join_pipeline
-
-__all__ = ["KvSpecValue", "Specified", "join_path", "kv_kind"]
 
 
 def join_path(path: str, component: str) -> str:
@@ -286,3 +285,65 @@ def _unpickle(
         live = ElsewhereDriver(f"{quote(str(parts['members'].get('url')))}, a store in memory,", home)
     context = Context().share_secrets() if parts.pop("shares", False) else None
     return cls.of(kind, path, **parts).replace(live=live, bound_context=context)
+
+
+# `storage_options` belong to the root of a spec.
+
+
+S = TypeVar("S", bound=KvSpecValue)
+_OF_NOBODY = frozenset(("auto_mkdir", "asynchronous", "skip_instance_cache", "use_listings_cache"))
+"""Options that mean nothing here: directories are made when they are needed, and there are no listings to keep."""
+
+
+def given_options(options: Any) -> Mapping[str, Any]:
+    """Return the argument `storage_options`, checked; None is no options."""
+    if options is None:
+        return {}
+    if not isinstance(options, Mapping) or not all(isinstance(name, str) for name in options):
+        raise TypeError(f"storage_options must be a mapping of names to values, not {type(options).__name__}")
+    return options
+
+
+def with_storage_options(spec: S, options: Any) -> S:
+    """Return the spec of a store with options for its root."""
+    given = given_options(options)
+    if not given:
+        return spec
+    if spec.live is not None:
+        raise StoreError(
+            "storage_options belong to a place that is named by a URL or JSON; this one is open already, with options"
+            " of its own"
+        )
+    if spec.base is not None:
+        return spec.replace(base=with_storage_options(spec.base, given))
+    kind = spec.kind
+    chained = "::" in str(spec.members.get("url", ""))
+    for name in () if chained else (*kind.schemes, kind.id):
+        if isinstance(given.get(name), Mapping):
+            given = {**given, **given[name]}
+            given.pop(name)
+    if kind.id in ("file", "memory"):
+        given = {name: value for name, value in given.items() if name not in _OF_NOBODY}
+    if not given:
+        return spec
+    try:
+        return spec.replace(members=kind.with_options(spec.members, given))
+    except UnimplementedError:
+        named = ", ".join(map(quote, sorted(given)))
+        raise StoreError(
+            f"The store {quote(kind.id)} has no storage options, but received: {named}"
+        ) from None
+
+
+class LiveFileSystem(Protocol):
+    """A filesystem object of fsspec, as far as its type tells it from other objects."""
+
+    def cat_file(self, path: Any, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
+        """Return the bytes of a file."""
+        ...
+
+
+PlaceLike: TypeAlias = (
+    str | Path | Mapping[str, Any] | MutableMapping[str, bytes] | KvSpecValue | Specified | LiveFileSystem
+)
+"""A URL, a path, the JSON of a spec, a spec, an open store, or a live filesystem or mapping."""

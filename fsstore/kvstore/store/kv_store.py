@@ -18,34 +18,32 @@ from fsstore.kvstore.contract.ability import CopiesRanges, ReadsNow, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import EntryColumns, key_bytes, key_text
 from fsstore.kvstore.contract.request import KeyRange as Range
-from fsstore.kvstore.spec.kv_spec import KvSpec
-from fsstore.kvstore.spec.opening import OpenKv, open_kv, opening_waits
-from fsstore.kvstore.spec.parse import kv_spec
-from fsstore.kvstore.spec.place import PlaceLike
-from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, join_path
-from fsstore.kvstore.spec.storage_option import with_storage_options
-from fsstore.kvstore.store import result
-from fsstore.kvstore.store.batch import Batch
+from fsstore.kvstore.spec.parse import KvSpec, OpenKv, kv_spec, open_kv, opening_waits
+from fsstore.kvstore.spec.spec_value import KvSpecValue, PlaceLike, Specified, join_path, with_storage_options
+from fsstore.kvstore.store import operation as result
 from fsstore.kvstore.store.operation import (
     FRESH,
+    Batch,
     answer,
     begin_read,
     begin_write,
     partial_read,
     put,
+    queued,
     value_bytes,
     write_here,
 )
-from fsstore.kvstore.store.write_queue import queued
-from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
-from fsstore.kvstore.transaction.transactional import TransactionalDriver
+from fsstore.kvstore.transaction.transaction import (
+    Transaction,
+    TransactionalDriver,
+    check_rebinding,
+    check_transaction,
+)
 from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.values.argument import as_flag, as_seconds, pretty, require_kind
-
-__all__ = ["KvStore"]
 
 T = TypeVar("T")
 Key = str | bytes

@@ -6,34 +6,366 @@ Operations within a batch or a transaction are taken at once too.
 
 from __future__ import annotations
 
+import copy
 import math
 import operator
-from typing import Any
+import sys
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from numbers import Real
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+from weakref import WeakKeyDictionary
 
-from fsstore.errors import StoreError
+from fsstore.errors import StoreError, refuse_pickling
+from fsstore.kvstore.contract import driver as contract
 from fsstore.kvstore.contract.ability import AnswersSoon, ReadsNow, WritesNow, able
-from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, Write
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.request import key_bytes
-from fsstore.kvstore.store.batch import Batch
-from fsstore.kvstore.store.result import KvReadResult, ReadFuture, StampFuture, TimestampedStorageGeneration
 from fsstore.kvstore.transaction.transaction import Transaction
-from fsstore.runtime import execution
+from fsstore.kvstore.tuning import QUEUED_TOGETHER, WRITERS
+from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.future import Future
-from fsstore.runtime.together import start_or_drive
+from fsstore.runtime.fork import OfProcess
+from fsstore.runtime.future import PENDING, RESULT, Future, make
+from fsstore.runtime.together import outcomes, start_or_drive, tell
 from fsstore.values.argument import as_seconds, require_kind
 
-__all__ = [
-    "FRESH",
-    "answer",
-    "begin_read",
-    "begin_write",
-    "partial_read",
-    "put",
-    "value_bytes",
-    "write_here",
-]
+# Results, as TensorStore shapes them.
+
+
+@dataclass(slots=True, init=False, repr=False)
+class TimestampedStorageGeneration:
+    """A generation of a key, and a time (seconds since the epoch) at which it was current.
+
+    >>> TimestampedStorageGeneration("x", 1.5)
+    KvStore.TimestampedStorageGeneration(b'x', 1.500000)
+    """
+
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.TimestampedStorageGeneration"
+
+    generation: bytes
+    time: float
+
+    def __init__(self, generation: str | bytes = b"", time: float = -math.inf) -> None:
+        if not isinstance(time, Real):
+            raise TypeError(f"time must be a number, not {type(time).__name__}")
+        self.generation, self.time = key_bytes(generation), float(time)
+
+    @classmethod
+    def of(cls, stamp: tuple[bytes, float]) -> TimestampedStorageGeneration:
+        """Return a driver's stamp in this form."""
+        self = object.__new__(cls)
+        self.generation, self.time = stamp
+        return self
+
+    def __repr__(self) -> str:
+        """Return the form TensorStore prints."""
+        time = f"{self.time:.6f}" if math.isfinite(self.time) else str(self.time)
+        return f"KvStore.TimestampedStorageGeneration({self.generation!r}, {time})"
+
+    def __copy__(self) -> TimestampedStorageGeneration:
+        """Return a copy."""
+        return TimestampedStorageGeneration(self.generation, self.time)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TimestampedStorageGeneration:
+        """Return a copy."""
+        return copy.copy(self)
+
+
+@dataclass(slots=True, init=False, repr=False)
+class KvReadResult:
+    """The answer to a read: `state` is "value", "missing", or "unspecified" (unchanged, value not sent)."""
+
+    __module__ = "fsstore"
+    __qualname__ = "KvStore.ReadResult"
+
+    state: Literal["unspecified", "missing", "value"]
+    value: bytes
+    stamp: TimestampedStorageGeneration = field(default_factory=TimestampedStorageGeneration)
+
+    def __init__(
+        self,
+        state: Literal["unspecified", "missing", "value"] = "unspecified",
+        value: str | bytes = b"",
+        stamp: TimestampedStorageGeneration | None = None,
+    ) -> None:
+        if state not in ("unspecified", "missing", "value"):
+            raise TypeError(f"state must be 'unspecified', 'missing' or 'value', not {state!r}")
+        if stamp is not None and not isinstance(stamp, TimestampedStorageGeneration):
+            raise TypeError(f"stamp must be a TimestampedStorageGeneration, not {type(stamp).__name__}")
+        self.state, self.value = state, key_bytes(value)
+        self.stamp = TimestampedStorageGeneration() if stamp is None else stamp
+
+    @classmethod
+    def of(cls, answer: contract.ReadResult) -> KvReadResult:
+        """Return a driver's answer in this form; the value becomes `bytes`."""
+        self, stamp = object.__new__(cls), object.__new__(TimestampedStorageGeneration)
+        self.state, value, stamp.generation, stamp.time, _ = answer
+        self.value = value if type(value) is bytes else bytes(value)
+        self.stamp = stamp
+        return self
+
+    def __repr__(self) -> str:
+        """Return the form TensorStore prints."""
+        return f"KvStore.ReadResult(state={self.state!r}, value={self.value!r}, stamp={self.stamp!r})"
+
+
+class StampFuture(Future[TimestampedStorageGeneration]):
+    """A future that is resolved with a driver's stamp: most callers never ask for the form users get of it."""
+
+    __slots__ = ()
+
+    def _get(self) -> TimestampedStorageGeneration:
+        return TimestampedStorageGeneration.of(self._value) if self._state == RESULT else super()._get()
+
+
+class ReadFuture(Future[KvReadResult]):
+    """A future that is resolved with a driver's answer: every call of `result` makes a `KvReadResult` of it.
+
+    Thousands of them wait in a batch, so until then the place of the answer holds the request.
+    """
+
+    __slots__ = ()
+
+    def result(self, timeout: float | None = None, deadline: float | None = None) -> KvReadResult:
+        """Block until the read is done; return its result or raise its error, as every future does."""
+        if self._state == RESULT and timeout is deadline:
+            return KvReadResult.of(self._value)
+        return super().result(timeout, deadline)
+
+    def _get(self) -> KvReadResult:
+        return KvReadResult.of(self._value) if self._state == RESULT else super()._get()
+
+
+# The queue of writes of a store with slow writes.
+
+
+_Waiting = tuple[Write, StampFuture]
+
+
+class _DriverQueue:
+    """The writes of one driver that wait, and how many jobs work on them.
+
+    It does not hold the driver, so that the registry below can forget both.
+    """
+
+    def __init__(self) -> None:
+        self._lock = fork.lock()
+        self._waiting: deque[_Waiting] = deque()
+        self._jobs = 0
+
+    def add(self, driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
+        """Begin a write, soon."""
+        future = futures.make(StampFuture, futures.PENDING)
+        mine = (write, future)
+        try:
+            with self._lock:
+                self._waiting.append(mine)
+                another = self._jobs < WRITERS
+                self._jobs += another
+            if another:
+                execution.hand_over(self._work, driver, kind="io", limit=WRITERS)
+        except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
+            with self._lock, suppress(ValueError):
+                self._jobs = 0
+                self._waiting.remove(mine)
+            raise
+        return future
+
+    def _work(self, driver: KvDriver) -> None:
+        while batch := self._take():
+            stamps = execution.drive(outcomes(driver.write_many, [write for write, _ in batch]))
+            tell([future for _, future in batch], stamps)
+
+    def _take(self) -> list[_Waiting]:
+        """Return the next batch, or nothing, which ends the job."""
+        batch: list[_Waiting] = []
+        keys: set[str] = set()
+        with self._lock:
+            share = min(QUEUED_TOGETHER, -(-len(self._waiting) // WRITERS))
+            while len(batch) < share:
+                write = self._waiting[0][0]
+                if batch and (write.if_equal != UNKNOWN or write.key in keys):
+                    break
+                batch.append(self._waiting.popleft())
+                keys.add(write.key)
+                if write.if_equal != UNKNOWN:
+                    break
+            self._jobs = max(0, self._jobs - (not batch))
+        return batch
+
+
+_queues: OfProcess[WeakKeyDictionary[KvDriver, _DriverQueue]] = OfProcess(WeakKeyDictionary)
+_lock = fork.lock()
+
+
+def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
+    """Return the future generation of a write that a pool thread makes, together with others of the driver."""
+    queue = _queues.now.get(driver)
+    if queue is None:
+        with _lock:
+            queue = _queues.now.setdefault(driver, _DriverQueue())
+    return queue.add(driver, write)
+
+
+# Batches of reads.
+
+
+T = TypeVar("T")
+_SUBMITTED = "batch was already submitted"
+
+
+class Batch:
+    """Reads to be made together.  They begin with `submit`, or when a `with` block of the batch ends.
+
+    A batch that is dropped is submitted too, so that no future waits for ever.
+    """
+
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_last", "_lock", "_reads", "_starts", "_submitted")
+    __reduce__ = refuse_pickling
+
+    def __init__(self) -> None:
+        self._lock = fork.lock()
+        self._submitted = False
+        self._reads: dict[KvDriver, list[ReadFuture]] = {}
+        self._last: tuple[KvDriver | None, list[ReadFuture]] = (None, [])
+        self._starts: list[Callable[[], object]] = []
+
+    def submit(self) -> None:
+        """Begin everything that joined; a second call does nothing."""
+        with self._lock:
+            if self._submitted:
+                return
+            self._submitted = True
+            starts, self._starts = self._starts, []
+        self._begin_reads()
+        begun = [
+            start() for start in starts
+        ]  # all, before any is made to run: reads of one array are made together
+        for future in begun:
+            if isinstance(future, Future):
+                future.force()
+
+    def add(self, start: Callable[[], object]) -> None:
+        """Have `start` called when the batch is submitted; it must not raise."""
+        with self._lock:
+            if self._submitted:
+                raise StoreError(_SUBMITTED)
+            self._starts.append(start)
+
+    def later(self, start: Callable[[], Future[T]]) -> Future[T]:
+        """Return the future result of an operation that `start` begins when the batch is submitted."""
+        future: Future[T] = futures.pending()
+
+        def begin() -> Future[T] | None:
+            try:
+                begun = start()
+            except Exception as error:  # noqa: BLE001  # the future carries it
+                futures.fail(future, error)
+                return None
+            futures.follow(future, begun)
+            return begun
+
+        self.add(begin)
+        return future
+
+    def read(self, driver: KvDriver, read: Read) -> ReadFuture:
+        """Return the future answer to a read; until it is made, the future holds the request.
+
+        Reads join by the thousand, so nothing is locked here.  A read that joins while another thread submits begins
+        with the others, or, if they have been taken already, alone.
+        """
+        last, waiting = self._last
+        if driver is not last:  # telling whether drivers are equal takes longer
+            waiting = self._reads.setdefault(driver, [])
+            self._last = driver, waiting
+        if self._submitted:
+            raise StoreError(_SUBMITTED)
+        future = make(ReadFuture, PENDING, read)
+        waiting.append(future)
+        if self._submitted:
+            self._begin_reads()
+        return future
+
+    def _begin_reads(self) -> None:
+        with self._lock:
+            taken = [(driver, _take(waiting)) for driver, waiting in list(self._reads.items())]
+        try:
+            for driver, begun in taken:
+                if begun:
+                    _begin(driver, begun)
+        except BaseException:  # Ctrl-C: what has no answer by now will get none
+            for _, begun in taken:
+                for future in begun:
+                    future.cancel()
+            raise
+
+    def __enter__(self) -> Self:
+        """Return the batch."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Submit."""
+        self.submit()
+
+    def __del__(self) -> None:
+        """Submit what nobody can submit any more.
+
+        On another thread: the garbage collector may come in the middle of what holds a lock that reads take too.
+        """
+        made = hasattr(self, "_starts")  # unless it was refused its arguments
+        if made and (self._reads or self._starts) and not self._submitted and not sys.is_finalizing():
+            execution.loop().call_soon_threadsafe(lambda: execution.submit(self.submit, kind="request"))
+
+
+def checked(batch: object) -> Batch:
+    """Return a batch that was given as an argument; raise `TypeError` for anything else."""
+    if not isinstance(batch, Batch):
+        raise TypeError(f"batch must be a Batch or None, not {type(batch).__name__}")
+    return batch
+
+
+def refused(batch: object) -> StoreError:
+    """Return the error about a batch for a write of values, which has nothing to read."""
+    checked(batch)
+    return StoreError("Invalid batch: batch can only be specified when copying from a TensorStore source")
+
+
+def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:
+    """Return what waits, and leave what joins meanwhile."""
+    taken = waiting.copy()
+    del waiting[: len(taken)]
+    return taken
+
+
+def _begin(driver: KvDriver, waiting: list[ReadFuture]) -> None:
+    together = execution.start(_read_together(driver, waiting), waits=driver.features.waits)
+    together.add_done_callback(lambda done: _pass_on(done, waiting))
+
+
+def _pass_on(done: Future[None], waiting: list[ReadFuture]) -> None:
+    """Give the reads that got no answer the reason: the batch as a whole was stopped."""
+    error = futures.error_of(done)
+    if error is not None:
+        for future in waiting:
+            futures.fail(future, error)
+
+
+async def _read_together(driver: KvDriver, waiting: list[ReadFuture]) -> None:
+    held: list[Read | None] = futures.held(waiting)
+    reads = [read for read in held if read is not None]
+    if len(reads) < len(held):  # some were cancelled meanwhile
+        waiting = [future for future, read in zip(waiting, held, strict=True) if read is not None]
+    tell(waiting, await outcomes(driver.read_many, reads))
+
 
 FRESH = math.inf
 """The time since when an answer has to be known, where nothing but the newest will do."""

@@ -1,8 +1,5 @@
-"""Transactions: what has been changed and not yet written, and how a commit writes it.
+"""Transactions: changes that are not yet written, and how a commit writes them.
 
-`ledger` holds the state, `pending_changes` the changes of one store, `transactional` shows a driver as it would be
-after the commit.
-
-* `commit`: writing the changes of a transaction to a store
-* `transaction`: transactions as users see them
+* `ledger`: the state of a transaction, the changes of each store, and the commit
+* `transaction`: the class that users see, and a driver as it would be after the commit
 """

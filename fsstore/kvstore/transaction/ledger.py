@@ -1,7 +1,7 @@
-"""The inside of a transaction: its state, the changes of every store, and the operations still running.
+r"""The inside of a transaction: its state, the changes of every store, and the operations still running.
 
     open --commit--> waiting for operations begun inside --> writing --> done or failed
-      \\--abort--> aborted
+      \--abort--> aborted
 
 Operations that were begun when the commit is asked for belong to it: `track` counts them, and the last to end starts
 the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
@@ -12,19 +12,312 @@ is written, and how.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+import itertools
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from contextvars import ContextVar
-from typing import Any, Literal, TypeVar
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, TypeVar
 
-from fsstore.errors import StoreError, TransactionCancelledError
-from fsstore.kvstore.contract.driver import KvDriver, Stamp, Write, now
-from fsstore.kvstore.transaction.commit import commit_changes
-from fsstore.kvstore.transaction.pending_changes import PendingChanges
+from fsstore.errors import AbortedError, StoreError, TransactionCancelledError
+from fsstore.kvstore.contract.ability import Modify, WritesAtOnce, able
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    UNKNOWN,
+    Buffer,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    begin_creating,
+    now,
+)
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
+from fsstore.kvstore.tuning import COMMIT_ATTEMPTS, COMMITTED_AT_ONCE
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 
-__all__ = ["Ledger", "Phase"]
+# The changes of one store, without input or output.
+
+
+_SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
+_NONE_YET = b"\4" + bytes(8)
+_NOT_HERE: Any = object()
+
+
+class Pending(NamedTuple):
+    """The change of one key.
+
+    `stored` tells whether the change starts from what the store holds (then `value` means nothing) or from `value`;
+    `functions` are applied in order.  `generation` is what readers inside the transaction see, of a value that does not
+    depend on what is stored.  `if_equal` is the condition on what is stored; `refused` says that a condition on a
+    pending value did not hold, so that the transaction cannot be committed.
+    """
+
+    stored: bool
+    value: Buffer | None
+    generation: bytes
+    functions: tuple[Modify, ...] = ()
+    if_equal: bytes = UNKNOWN
+    refused: bool = False
+
+    @property
+    def computed(self) -> bool:
+        """Whether the new value is known only when what is stored has been read, or functions have been called."""
+        return self.stored or bool(self.functions)
+
+    def generation_over(self, found: ReadResult | None) -> bytes:
+        """Return the generation of the value made from what was found stored: another writer may change that."""
+        return self.generation + (found.generation if found is not None and self.stored else b"")
+
+    def meets(self, if_equal: bytes) -> bool:
+        """Return whether a condition holds for the pending value; a modified value has no known absence."""
+        if if_equal in (UNKNOWN, NO_VALUE):
+            missing = not self.stored and not self.functions and self.value is None
+            return missing or if_equal == UNKNOWN
+        return if_equal.startswith(self.generation)
+
+
+def _fresh() -> bytes:
+    """Return a generation of a pending value that no other has."""
+    return b"\4" + next(_SERIALS).to_bytes(8, "little")
+
+
+@dataclass(slots=True)
+class PendingChanges:
+    """The pending changes of one store.
+
+    `plain` holds the new values, or None, of keys that were changed once and unconditionally, `by_key` all others.
+    """
+
+    plain: dict[str, Buffer | None] = field(default_factory=dict)
+    by_key: dict[str, Pending] = field(default_factory=dict)
+    deleted: list[KeyRange] = field(default_factory=list)
+    observed: dict[str, bytes] = field(default_factory=dict)
+    """Generations seen by reads that must repeat."""
+    lock: fork.Lock = field(default_factory=fork.lock)
+    first: Pending = field(default_factory=lambda: Pending(stored=False, value=None, generation=_fresh()))
+    """The change of plain keys, but for the value."""
+
+    def find(self, key: str) -> Pending | None:
+        """Return the change of a key, or None when the store's own value shows through."""
+        # in this order: readers take no lock, and what becomes pending is that before it is no longer plain
+        value = self.plain.get(key, _NOT_HERE)
+        if value is not _NOT_HERE:
+            return self.first._replace(value=value)
+        found = self.by_key.get(key)
+        if found is None and self.deleted:
+            data = key_bytes(key)
+            if any(keys.contains(data) for keys in self.deleted):
+                return Pending(stored=False, value=None, generation=_NONE_YET)
+        return found
+
+    def put(self, key: str, value: Buffer | None, if_equal: bytes) -> bytes:
+        """Change a key to a value, or delete it; return its generation for readers inside."""
+        with self.lock:
+            if if_equal or self.deleted or key in self.plain or key in self.by_key:
+                change = self._put(key, value, if_equal)
+            else:
+                change = self.first
+                self.plain[key] = value
+        return NO_VALUE if value is None else change.generation
+
+    def _put(self, key: str, value: Buffer | None, if_equal: bytes) -> Pending:
+        old = self.find(key)
+        new = Pending(stored=False, value=value, generation=_fresh(), if_equal=if_equal)
+        if old is not None:
+            refused = old.refused or not old.meets(if_equal)
+            condition = old.if_equal or (if_equal.removeprefix(old.generation) if old.stored else UNKNOWN)
+            new = new._replace(if_equal=condition, refused=refused)
+        return self._keep(key, new)
+
+    def _keep(self, key: str, change: Pending) -> Pending:
+        self.by_key[key] = change
+        self.plain.pop(key, None)
+        return change
+
+    def modify(self, key: str, function: Modify) -> Pending:
+        """Change a key by a function of its value."""
+        with self.lock:
+            old = self.find(key) or Pending(stored=True, value=None, generation=_NONE_YET)
+            return self._keep(key, old._replace(functions=(*old.functions, function), generation=_fresh()))
+
+    def delete(self, keys: KeyRange) -> None:
+        """Delete a range; conditions that were made for keys in it stay."""
+        with self.lock:
+            self.deleted.append(
+                keys
+            )  # first: readers take no lock, and must not see what is stored in between
+            for key in self.keys_in(keys):
+                self.plain.pop(key, None)
+                old = self.by_key.pop(key, None)
+                if old is not None and (old.if_equal or old.refused):
+                    self.by_key[key] = old._replace(
+                        stored=False, value=None, functions=(), generation=_fresh()
+                    )
+
+    def observe(self, key: str, generation: bytes) -> None:
+        """Remember what a read saw; raise when an earlier read saw something else."""
+        if self.observed.setdefault(key, generation) != generation:
+            raise AbortedError("Generation mismatch in repeatable_read transaction")
+
+    def keys_in(self, keys: KeyRange) -> list[str]:
+        """Return the changed keys of a range."""
+        return [key for key in {**self.plain, **self.by_key} if keys.contains(key)]
+
+    def unchanged(self, entries: EntryColumns, changed: Set[str]) -> EntryColumns:
+        """Return those of some entries that show through: neither among the `changed` keys nor deleted with a range."""
+        if self.deleted:
+            gone = {key for key in entries.names if any(keys.contains(key) for keys in self.deleted)}
+            return entries.without(gone.union(changed))
+        return entries.without(changed)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write or to check."""
+        return not (self.plain or self.by_key or self.deleted or self.observed)
+
+    def writes(self) -> list[Write]:
+        """Return the writes of all keys whose new value is known, with their conditions."""
+        plain = map(
+            Write._make, zip(self.plain, self.plain.values(), itertools.repeat(UNKNOWN), strict=False)
+        )
+        fixed = [(key, change) for key, change in self.by_key.items() if not change.computed]
+        return [*plain, *(Write(key, change.value, change.if_equal) for key, change in fixed)]
+
+    def computed(self) -> list[str]:
+        """Return the keys whose new value depends on what is stored, or is made by functions."""
+        return [key for key, change in self.by_key.items() if change.computed]
+
+
+async def evaluate(functions: Iterable[Modify], start: ReadResult) -> Buffer | None:
+    """Return the value after all functions, beginning with the value of `start`."""
+    result = start
+    for function in functions:
+        value = await function(result)
+        result = ReadResult("missing") if value is None else ReadResult("value", value)
+    return result.value if result.state == "value" else None
+
+
+# The commit: writing the changes to a store.
+
+
+async def commit_changes(driver: KvDriver, pending: PendingChanges) -> None:
+    """Write all changes, or raise `AbortedError` when a condition does not hold."""
+    for key, change in pending.by_key.items():
+        if change.refused:
+            raise _mismatch(driver, key)
+    await _check_observed(driver, pending.observed)
+    if not (pending.plain or pending.by_key or pending.deleted):
+        return
+    begin_creating(driver)
+    together = able(driver, WritesAtOnce) if driver.features.atomic_transactions else None
+    if together is not None:
+        await _commit_as_one(driver, together, pending)
+        return
+    for keys in pending.deleted:
+        await _delete_range(driver, pending, keys)
+    values = pending.writes()
+    guarded = [write for write in values if write.if_equal != UNKNOWN]
+    plain = [write for write in values if write.if_equal == UNKNOWN]
+    for writes in (guarded, plain):
+        for start in range(0, len(writes), COMMITTED_AT_ONCE):
+            await _write_values(driver, writes[start : start + COMMITTED_AT_ONCE])
+    computed = pending.computed()
+    for start in range(0, len(computed), COMMITTED_AT_ONCE):
+        await _write_computed(driver, pending, computed[start : start + COMMITTED_AT_ONCE])
+
+
+def _mismatch(driver: KvDriver, key: str) -> AbortedError:
+    return AbortedError(f"Error writing {driver.describe_key(key)}: Generation mismatch")
+
+
+async def _check_observed(driver: KvDriver, observed: Mapping[str, bytes]) -> None:
+    if not observed:
+        return
+    results = await driver.read_many([Read(key, if_not_equal=seen) for key, seen in observed.items()])
+    for (key, seen), result in zip(observed.items(), results, strict=True):
+        if result.generation != seen:
+            place = f"Error reading {driver.describe_key(key)}"
+            raise AbortedError(f"{place}: Generation mismatch in repeatable_read transaction")
+
+
+async def _delete_range(driver: KvDriver, pending: PendingChanges, keys: KeyRange) -> None:
+    """Delete a range, but not the keys that are about to be written: readers should not miss them meanwhile."""
+    kept = set(pending.keys_in(keys))
+    if not kept:
+        await driver.delete_range(keys)
+        return
+    async for batch in driver.scan(keys):
+        gone = [Write(entry.key, None) for entry in batch if entry.key not in kept]
+        if gone:
+            await driver.write_many(gone)
+
+
+async def _write_values(driver: KvDriver, writes: Sequence[Write]) -> None:
+    stamps = await driver.write_many(writes)
+    for write, stamp in zip(writes, stamps, strict=True):
+        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN:
+            raise _mismatch(driver, write.key)
+
+
+async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str]) -> list[Write]:
+    """Return the writes of keys that functions change, each under the condition that its input is still stored."""
+    read = [key for key in keys if pending.by_key[key].stored]
+    stored = dict(zip(read, await driver.read_many([Read(key) for key in read]), strict=True))
+    guarded = driver.features.conditional_write
+    writes = []
+    for key in keys:
+        change = pending.by_key[key]
+        start = stored.get(key)
+        if start is None:
+            missing = change.value is None
+            start = (
+                ReadResult("missing", b"", NO_VALUE) if missing else ReadResult("value", change.value or b"")
+            )
+        elif change.if_equal not in (UNKNOWN, start.generation):
+            raise _mismatch(driver, key)
+        condition = start.generation if change.stored and guarded else change.if_equal
+        writes.append(Write(key, await evaluate(change.functions, start), condition))
+    return writes
+
+
+async def _write_computed(driver: KvDriver, pending: PendingChanges, keys: Iterable[str]) -> None:
+    left = list(keys)
+    for _ in range(COMMIT_ATTEMPTS):
+        writes = await _compute(driver, pending, left)
+        stamps = await driver.write_many(writes)
+        failed = _failed(writes, stamps)
+        left = [key for key in left if key in failed]
+        if not left:
+            return
+        for key in left:
+            if not pending.by_key[key].stored:
+                raise _mismatch(driver, key)
+    raise _mismatch(driver, left[0])
+
+
+def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
+    return {
+        write.key
+        for write, stamp in zip(writes, stamps, strict=True)
+        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN
+    }
+
+
+async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: PendingChanges) -> None:
+    fixed, computed = pending.writes(), pending.computed()
+    for _ in range(COMMIT_ATTEMPTS):
+        writes = fixed + await _compute(driver, pending, computed) if computed else fixed
+        failed = await together.write_atomic(writes, unchanged=pending.observed, deleted=pending.deleted)
+        if not failed:
+            return
+        for key in failed:
+            if not pending.by_key[key].stored:
+                raise _mismatch(driver, key)
+    raise _mismatch(driver, computed[0])
+
 
 Phase = Literal["open", "waiting", "writing", "aborted"]
 T = TypeVar("T")

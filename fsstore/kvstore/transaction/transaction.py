@@ -2,15 +2,39 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import ClassVar, Self
 
-from fsstore.errors import StoreError, refuse_pickling
-from fsstore.kvstore.transaction.ledger import Ledger
+from fsstore.errors import StoreError, UnimplementedError, refuse_pickling
+from fsstore.kvstore.contract.ability import CopiesRanges, MayBeMissing, Modifies, Modify, able
+from fsstore.kvstore.contract.driver import (
+    NO_VALUE,
+    Buffer,
+    Entry,
+    Features,
+    KvDriver,
+    Read,
+    ReadResult,
+    Stamp,
+    Write,
+    begin_creating,
+    now,
+)
+from fsstore.kvstore.contract.request import (
+    EntryColumns,
+    KeyRange,
+    key_bytes,
+    key_text,
+    merged,
+    resolve_range,
+)
+from fsstore.kvstore.transaction.ledger import Ledger, Pending, PendingChanges, evaluate
 from fsstore.runtime.future import Future
 from fsstore.values.argument import as_flag
-
-__all__ = ["Transaction", "check_rebinding", "check_transaction"]
+from fsstore.values.json_value import Json
 
 
 class Transaction:
@@ -118,3 +142,170 @@ def check_rebinding(bound: Transaction | None, transaction: object) -> None:
     if bound is not None and not (bound.aborted or bound.future.done()):
         raise StoreError("Cannot rebind transaction when existing transaction is uncommitted")
     check_transaction(transaction)
+
+
+# A store as it would be if the transaction were committed now.
+
+
+class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
+    """`base` as seen and changed by a transaction.  Equal to other views of the same store and transaction."""
+
+    id: ClassVar[str] = "transaction"
+    base: KvDriver
+
+    def __init__(self, base: KvDriver, ledger: Ledger) -> None:
+        self.base = base
+        self.ledger = ledger
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return the answers the store would give after the commit."""
+        pending = self._pending()
+        changes = [pending.find(read.key) for read in reads]
+        below = [self._below(read, change) for read, change in zip(reads, changes, strict=True)]
+        asked = [read for read in below if read is not None]
+        answers = iter(await self.base.read_many(asked) if asked else ())
+        results = []
+        for read, change, needed in zip(reads, changes, below, strict=True):
+            found = None if needed is None else next(answers)
+            if found is not None and self.ledger.repeatable_read:
+                self._observe(pending, read.key, found)
+            results.append(await self._answer(read, change, found))
+        return results
+
+    def _pending(self) -> PendingChanges:
+        """Return the pending changes; if there are any, the store will exist."""
+        pending = self.ledger.pending_changes(self.base)
+        if not pending.empty:
+            self.begin_creating()
+        return pending
+
+    def begin_creating(self) -> None:
+        """Pass on that the store is about to be written."""
+        begin_creating(self.base)
+
+    def _below(self, read: Read, change: Pending | None) -> Read | None:
+        """Return what must be asked of the store, or None."""
+        if change is None:
+            return read
+        return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None
+
+    def _observe(self, pending: PendingChanges, key: str, found: ReadResult) -> None:
+        try:
+            pending.observe(key, found.generation)
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.describe_key(key)}") from None
+
+    async def _answer(self, read: Read, change: Pending | None, found: ReadResult | None) -> ReadResult:
+        if change is None:
+            return found or ReadResult("missing", b"", NO_VALUE, now())
+        start = found or _as_result(change.value)
+        value = await evaluate(change.functions, start) if change.functions else change.value
+        if value is None:
+            return ReadResult("missing", b"", NO_VALUE, math.inf)
+        generation = change.generation_over(found)
+        if read.if_not_equal == generation:
+            return ReadResult("unspecified", b"", generation, math.inf)
+        try:
+            low, high = resolve_range(read.start, read.stop, len(value))
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.describe_key(read.key)}") from None
+        part = value if high - low == len(value) else memoryview(value)[low:high]
+        return ReadResult("value", part, generation, math.inf, len(value))
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Remember `writes`; their values are copied unless they are `bytes`."""
+        pending = self.ledger.pending_changes(self.base)
+        stamps = []
+        for key, value, if_equal in writes:
+            self.ledger.admit(self.base, key)
+            generation = pending.put(key, None if value is None else bytes(value), if_equal)
+            stamps.append(Stamp(generation, now()))
+        return stamps
+
+    def modify(self, key: str, function: Modify) -> None:
+        """Change a key by `function` of its value: now for readers inside, and again at commit.
+
+        The function must not suspend if the store does not wait, and must give the same result each time it is
+        called with the same value.
+        """
+        pending = self.ledger.pending_changes(self.base)
+        self.ledger.admit(self.base, key)
+        pending.modify(key, function)
+
+    async def delete_range(self, keys: KeyRange) -> None:
+        """Remember that the range is deleted."""
+        pending = self.ledger.pending_changes(self.base)
+        if not self.base.features.atomic_transactions:
+            self.ledger.admit(self.base, key_text(keys.inclusive_min))
+        pending.delete(keys)
+
+    def copies_from(self, other: KvDriver) -> bool:
+        """Return whether the store could take keys of `other` by `copy_range`."""
+        copies = able(self.base, CopiesRanges)
+        return copies is not None and copies.copies_from(other)
+
+    async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
+        """Remember copies of what `other` holds in a range, where the store could take it by `copy_range`.
+
+        `target` takes the place of the first `cut` bytes of the keys.
+        """
+        if not self.copies_from(other):
+            raise UnimplementedError("CopyRange not supported")
+        async for batch in other.scan(keys):
+            results = await other.read_many([Read(entry.key) for entry in batch])
+            names = [target + key_text(key_bytes(entry.key)[cut:]) for entry in batch]
+            found = [
+                (name, one.value) for name, one in zip(names, results, strict=True) if one.state == "value"
+            ]
+            await self.write_many([Write(name, value) for name, value in found])
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys the store would have after the commit."""
+        pending = self._pending()
+        changed = pending.keys_in(keys)
+        present = [
+            Entry(read.key, len(result.value))
+            for read, result in await self._read_changed(changed)
+            if result.state == "value"
+        ]
+        pages = [EntryColumns.of(present)] if present else []
+        is_merged = bool(present) and self.base.features.sorted_scan
+        async for batch in self.base.scan(keys):
+            shown = pending.unchanged(EntryColumns.of(batch), set(changed))
+            if is_merged:
+                pages.append(shown)
+            else:
+                yield shown
+        if pages:
+            yield merged(pages)
+
+    async def _read_changed(self, keys: Sequence[str]) -> list[tuple[Read, ReadResult]]:
+        reads = [Read(key) for key in keys]
+        return list(zip(reads, await self.read_many(reads), strict=True))
+
+    def describe_key(self, key: str) -> str:
+        """Return the name the store gives the key."""
+        return self.base.describe_key(key)
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members of the store."""
+        return self.base.spec()
+
+    @property
+    def features(self) -> Features:
+        """The abilities of the store; conditions are taken here and decided at commit."""
+        return replace(self.base.features, atomic_transactions=False)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` shows the same store in the same transaction."""
+        if not isinstance(other, TransactionalDriver):
+            return False
+        return self.ledger is other.ledger and self.base == other.base
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((self.base, id(self.ledger)))
+
+
+def _as_result(value: Buffer | None) -> ReadResult:
+    return ReadResult("missing", b"", NO_VALUE) if value is None else ReadResult("value", value)

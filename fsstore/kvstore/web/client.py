@@ -13,25 +13,251 @@ HTTP/2, proxies reached by TLS or SOCKS, and cookies are left to other clients.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import select
+import socket
+import ssl
 import weakref
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any, TypeVar
 from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, ROUTES_KEPT
-from fsstore.kvstore.web.exchange import Exchange, Reply, Want
-from fsstore.kvstore.web.kept import KeptConnections
+from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, MOMENT_S, MOMENTS, ROUTES_KEPT
+from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
-from fsstore.kvstore.web.socket_wire import SocketDial
 from fsstore.redaction import redact_url
 from fsstore.runtime import execution, fork
 from fsstore.values.json_value import quote
 
-__all__ = ["HttpClient", "check_able"]
+# Connections kept for the next request.
+
+
+class KeptConnections(dict[Exchange, str]):
+    """Idle connections with their origins, at most `most`; the one used last is the last.
+
+    Those of an event loop hear what comes unasked, and close themselves when nobody has used them for long.  Those of
+    threads, which are few, are looked at before each request, and the event loop of fsstore closes old ones.
+    """
+
+    def __init__(self, most: int, *, of_loop: bool = True) -> None:
+        super().__init__()
+        self._most, self._lock = most, fork.brief_lock()
+        self._of_loop = self._is_seen_to = of_loop
+
+    def take(self, origin: str, distrusted: Container[str]) -> Exchange | None:
+        """Return the connection to a server that was used last of those that have rested, and keep it no longer."""
+        with self._lock:
+            if not self._of_loop:
+                self._look_at(origin)
+            trusted = origin not in distrusted
+            while (connection := self._last(origin, trusted=trusted)) is not None:
+                if self.pop(connection, None) is None:
+                    continue  # a finalizer has asked meanwhile
+                if trusted and connection.clean and monotonic() - connection.last_active < CONNECTION_KEPT_S:
+                    return connection
+                connection.leave()
+        return None
+
+    def _look_at(self, origin: str) -> None:
+        """Leave the connections to a server on which something has come unasked."""
+        for connection, place in [*self.items()]:
+            if place == origin and not connection.clean:
+                self.pop(connection, None)
+                connection.leave()
+
+    def _last(self, origin: str, *, trusted: bool) -> Exchange | None:
+        """Return the connection to a server that was used last, but not one that has to rest."""
+        for connection, place in [*reversed(self.items())]:
+            if place == origin and not (trusted and connection.open and not connection.rested):
+                return connection
+        return None
+
+    def keep(self, connection: Exchange, origin: str) -> None:
+        """Keep a connection for the next request."""
+        with self._lock:
+            self[connection] = origin
+            if len(self) > self._most:
+                first = next(iter(self))
+                self.pop(first, None)
+                first.close()
+        if not self._is_seen_to:
+            self._is_seen_to = True
+            loop = execution.loop()
+            loop.call_soon_threadsafe(_see_to, weakref.ref(self), loop)
+
+    def close_old(self) -> None:
+        """Close what nobody has used for long."""
+        with self._lock:
+            for connection in [*self]:
+                if monotonic() - connection.last_active >= CONNECTION_KEPT_S:
+                    self.pop(connection, None)
+                    connection.close()
+            self._is_seen_to = bool(self)
+
+
+def _see_to(kept: weakref.ref[KeptConnections], loop: asyncio.AbstractEventLoop) -> None:
+    """Close old connections from time to time, as long as there are any."""
+
+    def look() -> None:
+        found = kept()
+        if found is None:
+            return
+        found.close_old()
+        if found:
+            _see_to(kept, loop)
+
+    loop.call_later(CONNECTION_KEPT_S, look)
+
+
+# The connection of a thread that waits for the answer.
+
+
+class _Closing:
+    """A socket that is closed when Ctrl-C leaves it behind, without a word."""
+
+    def __del__(self) -> None:
+        """Close the socket, if it has got so far as to be one; at the end the names of this module are gone."""
+        try:  # noqa: SIM105  # `contextlib` is gone by then
+            self.close()  # type: ignore[attr-defined]  # those of both classes below
+        except AttributeError:
+            pass
+
+
+class _Socket(_Closing, socket.socket):
+    pass
+
+
+class _SecureSocket(_Closing, ssl.SSLSocket):
+    pass
+
+
+class SocketConnection(Exchange):
+    """A connection of the thread that asks.  Its coroutines never wait: they block, or raise `MayWait`."""
+
+    def __init__(self, made: socket.socket) -> None:
+        self._socket = made
+        super().__init__()
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._unread.register(made.fileno(), select.POLLIN)
+
+    def connect(self, address: str, port: int, moment_s: float) -> None:
+        """Connect the socket, which is as patient from then on."""
+        self._socket.settimeout(moment_s)
+        self._socket.connect((address, port))
+
+    @property
+    def clean(self) -> bool:
+        """Whether nothing has arrived that would be taken for the next answer."""
+        return super().clean and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending())
+
+    async def secure(self, context: ssl.SSLContext, name: str) -> None:
+        """Speak TLS from now on; an end of the connection that TLS does not tell is an error."""
+        if not self.open:
+            raise ConnectionResetError("the connection is closed")
+        context.sslsocket_class = _SecureSocket
+        self._socket = secured = context.wrap_socket(
+            self._socket, server_hostname=name, do_handshake_on_connect=False, suppress_ragged_eofs=False
+        )
+        secured.do_handshake()
+
+    async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
+        """Return the response to a request, or raise `MayWait` if it does not come within a moment."""
+        if not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._begin(want)
+        try:
+            self._socket.sendall(request)
+            while self._reply is None:
+                self._receive()
+        except TimeoutError as error:
+            self.close()
+            raise execution.MayWait from error
+        except ssl.SSLError as error:
+            self.close()
+            raise ConnectionResetError(f"the server closed the connection: {error}") from error
+        except BaseException:
+            self.close()  # what still arrives would be taken for the answer to the next request
+            raise
+        reply, self._reply = self._reply, None
+        return reply
+
+    def _receive(self) -> None:
+        """Take what arrives within a moment, until the answer is late."""
+        nbytes = self._socket.recv_into(self.get_buffer(-1))
+        if nbytes:
+            self._take(nbytes)
+        elif self._rest is not None:
+            self._finish(self._rest)
+        else:
+            raise ConnectionResetError("the server closed the connection")
+        if self._reply is None and self._is_late():
+            raise TimeoutError
+
+    def _is_late(self) -> bool:
+        """Return whether a moment is over, and a few more will not do at the pace so far."""
+        elapsed = monotonic() - self._asked
+        if elapsed <= MOMENT_S or self._body is None:
+            return elapsed > MOMENT_S
+        return elapsed * len(self._body) > MOMENTS * MOMENT_S * self._filled
+
+    def leave(self) -> None:
+        """Close the connection, after a look at what it is that came unasked: bytes, or only the end."""
+        if self.open and not self.clean:
+            self._socket.settimeout(0)
+            with contextlib.suppress(OSError):  # the end, or only a part of a record of TLS
+                if self._socket.recv(1):
+                    self._hear_unasked()
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        self._socket.close()
+
+
+class SocketDial(Dial):
+    """Makes such connections, to addresses that are known to the event loop's `there`."""
+
+    def __init__(self, there: Dial, idle_s: float, judge: Judge | None = None) -> None:
+        super().__init__(idle_s, CONNECTION_KEPT_S, judge)
+        self._there, self._moment_s = there, min(MOMENT_S, idle_s)
+
+    async def connect(self, route: Route) -> Exchange:
+        """Return a new connection, or raise `MayWait`."""
+        try:
+            return await self._connect(route)
+        except OSError as error:
+            raise execution.MayWait from error
+
+    async def _reach(
+        self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None
+    ) -> Exchange:
+        addresses = self._there.known(name, port)
+        self._approve(addresses, origin)
+        connection = self._first(addresses, port)
+        try:
+            if context is not None:
+                await connection.secure(context, name)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _first(self, addresses: Sequence[str], port: int) -> SocketConnection:
+        """Return a connection to the first of some addresses that does not refuse it."""
+        for address in addresses:
+            family = socket.AF_INET6 if ":" in address else socket.AF_INET
+            connection = SocketConnection(_Socket(family, socket.SOCK_STREAM))
+            with contextlib.suppress(ConnectionRefusedError):
+                connection.connect(address, port, self._moment_s)
+                return connection
+        raise execution.MayWait
+
 
 T = TypeVar("T")
 

@@ -10,9 +10,13 @@ quarter of a second, so that a network without a way to one of them does not sto
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
+import re
+import select
 import socket
 import ssl
+import unicodedata
 from base64 import b64encode
 from collections.abc import Callable, Coroutine, Sequence
 from functools import lru_cache, partial
@@ -22,16 +26,244 @@ from time import monotonic
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.engine.fault import from_status
-from fsstore.kvstore.tuning import CONNECT_S, NAMES_KEPT_S, STAGGER_S
-from fsstore.kvstore.web.exchange import Exchange, Want
-from fsstore.kvstore.web.host import prepared
-from fsstore.kvstore.web.wire import Connection
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, UrlError
+from fsstore.kvstore.engine.contract import from_status
+from fsstore.kvstore.tuning import CONNECT_S, CONNECTION_DOUBT_S, NAMES_KEPT_S, SLOWEST_ANSWER, STAGGER_S
+from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
 
-__all__ = ["Dial", "Judge", "Proxy", "Route", "basic", "first_connected", "proxy_of", "route_to"]
+# The connection of an event loop, and the `GET` under way on it.
+
+
+class Connection(Exchange, asyncio.BufferedProtocol):
+    """A connection of the running loop.  `idle_s` is how long a server may be silent, `kept_s` how long we may."""
+
+    def __init__(self, idle_s: float, kept_s: float) -> None:
+        super().__init__()
+        self._idle_s, self._kept_s = idle_s, kept_s
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._waiter: asyncio.Future[Reply] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember where to write."""
+        if isinstance(transport, asyncio.Transport):
+            self._transport = transport
+        if (socket := transport.get_extra_info("socket")) is not None:
+            self._unread.register(socket.fileno(), select.POLLIN)
+
+    async def secure(self, context: ssl.SSLContext, name: str) -> None:
+        """Speak TLS from now on, with a server of this name."""
+        if self._transport is None or not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
+
+    async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
+        """Return the response to a request."""
+        if self._transport is None or not self.open:
+            raise ConnectionResetError("the connection is closed")
+        self._begin(want)
+        self._waiter = self._loop.create_future()
+        self._transport.write(request)
+        if self._timer is None:
+            self._timer = self._loop.call_later(self._idle_s, self._check)
+        try:
+            return await self._waiter
+        except BaseException:
+            self.close()  # what still arrives would be taken for the answer to the next request
+            raise
+        finally:
+            self._waiter = None
+
+    def _check(self) -> None:
+        """Fail a request whose server has been silent for too long; close what nobody has used for long."""
+        self._timer = None
+        if not self.open:
+            return
+        asking = self._waiter is not None and not self._waiter.done()
+        left = self.last_active + (self._idle_s if asking else self._kept_s) - monotonic()
+        elapsed = monotonic() - self._asked
+        if asking and left > 0 and elapsed > self._idle_s + self._arrived / SLOWEST_ANSWER:
+            self._fail(TimeoutError(f"the server sent only {self._arrived} bytes in {elapsed:.2g} s"))
+        elif left > 0:
+            self._timer = self._loop.call_later(min(left, self._idle_s), self._check)
+        elif asking:
+            self._fail(TimeoutError(f"the server was silent for {self._idle_s:g} s"))
+        else:
+            self.close()
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take a part of a response."""
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self._hear_unasked()
+            return
+        try:
+            self._take(nbytes)
+            self._tell(waiter)
+        except Exception as error:  # noqa: BLE001  # the request under way carries it
+            self._fail(error)
+
+    def _tell(self, waiter: asyncio.Future[Reply]) -> None:
+        """Hand out the answer if it is complete."""
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            waiter.set_result(reply)
+
+    def _fail(self, error: Exception) -> None:
+        self.close()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(error)
+
+    def eof_received(self) -> bool:
+        """End a body that ends with the connection."""
+        waiter = self._waiter
+        body = self._rest
+        if body is None or waiter is None or waiter.done() or not _is_end(self._transport):
+            return False
+        try:
+            self._finish(body)
+            self._tell(waiter)
+        except StoreError as error:
+            self._fail(error)
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Fail the request under way."""
+        self.open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(exc or ConnectionResetError("the server closed the connection"))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.open = False
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._transport is not None:
+            self._transport.abort()
+
+    def leave(self) -> None:
+        """Close the connection, soon, where it is to be seen what it is that came unasked."""
+        if self.open and not self.clean:
+            self._loop.call_later(CONNECTION_DOUBT_S, self.close)
+        else:
+            self.close()
+
+
+def _is_end(transport: asyncio.Transport | None) -> bool:
+    """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+    tls = None if transport is None else transport.get_extra_info("ssl_object")
+    try:
+        return tls is None or not tls.read(1)
+    except ssl.SSLError:
+        return False
+
+
+# Names and addresses of machines.
+
+
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LONGEST = 255  # bytes of a name; preparing a long one takes time that grows with its square
+_PLAIN = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+(%[a-z0-9_.-]+)?\]", re.ASCII)
+_HOSTS = frozenset(
+    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
+)
+_LOCAL_ENDS = (".localhost", ".internal", ".localdomain", ".localdomain4", ".localdomain6")
+_SERVICES = frozenset(
+    map(
+        ipaddress.ip_address,
+        ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
+    )
+)
+"""Addresses at which clouds tell a machine its credentials, where they are not link-local."""
+_TRANSLATED = tuple(
+    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
+)
+"""Networks whose last 32 bits are an address of IPv4."""
+
+
+def prepared(name: str) -> str:
+    """Return the name of a host in the letters that are looked up; raises `ValueError` where there are none.
+
+    >>> prepared("LocalHost"), prepared("bücher.example")
+    ('localhost', 'xn--bcher-kva.example')
+    """
+    if len(name) > _LONGEST:
+        raise ValueError(f"the name of a host has {len(name)} characters")
+    if not name.isascii():  # the codec knows the letters of Unicode 3.2 only
+        name = unicodedata.normalize("NFKC", name)
+        if any(letter.isdecimal() and not letter.isascii() for letter in name):
+            raise ValueError("digits of another script in the name of a host")
+        name = name.encode("idna").decode("ascii")
+    return name.lower()
+
+
+def is_plain(host: str) -> bool:
+    """Return whether a prepared host (without a port) is a name or an address that every client reads alike."""
+    return _PLAIN.fullmatch(host) is not None
+
+
+def is_internal(host: str) -> bool:
+    """Return whether a host, with or without a port, is written as loopback, link-local or unspecified.
+
+    Numbers in any base and with missing parts are addresses too: `2130706433`, `0x7f.1`.
+    """
+    name = host.rpartition("@")[2].lower()
+    name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
+    try:
+        name = prepared(unquote(name)).rstrip(".")
+    except ValueError:
+        return True
+    if not name or name in _HOSTS or name.endswith(_LOCAL_ENDS):
+        return True
+    found = _address(name)
+    return found is not None and is_internal_address(found)
+
+
+def _address(name: str) -> Address | None:
+    """Return the address that a text is read as, by us or by the resolver of the system."""
+    try:
+        return ipaddress.ip_address(name.partition("%")[0])
+    except ValueError:
+        pass
+    try:
+        return ipaddress.IPv4Address(socket.inet_aton(name))
+    except (OSError, ValueError):
+        return None
+
+
+def is_internal_address(address: Address | str) -> bool:
+    """Return whether an address is loopback, link-local, unspecified or multicast, or tells credentials."""
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
+    except ValueError:
+        return True
+    if isinstance(found, ipaddress.IPv6Address):
+        return _is_internal(found) or any(_is_internal(each) for each in _within(found))
+    return _is_internal(found)
+
+
+def _within(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
+    """Return the addresses of IPv4 that an address of IPv6 may lead to."""
+    inside = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
+    if any(address in network for network in _TRANSLATED):
+        inside.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
+    return [each for each in inside if each is not None]
+
+
+def _is_internal(address: Address) -> bool:
+    first = address.version == 4 and int(address) >> 24 == 0  # 0.0.0.0/8 is "this host" too
+    return (
+        first
+        or address in _SERVICES
+        or any((address.is_loopback, address.is_link_local, address.is_unspecified, address.is_multicast))
+    )
+
 
 Judge: TypeAlias = Callable[[str, str], None]
 """Raises if an origin must not be reached by an address."""

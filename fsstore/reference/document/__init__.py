@@ -1,10 +1,9 @@
-"""Reference documents in JSON, read in bulk into columns and written piece by piece.
+"""The documents of reference sets: JSON, read in bulk and written piece by piece, and parquet directories.
 
-* `json_batch`: members of a JSON object read many at a time by a JSON parser, where they do not look alike
-* `json_form`: members of a JSON object that look alike, found and proved in bulk
-* `json_plain`: JSON text with its escapes put out of the way, so that every quote in it is the boundary of a string
-* `json_refs`: reference documents in JSON, versions 0 and 1, read into a table
-* `json_run`: members of a JSON object in bulk, taken as columns
+* `json_document`: versions 0 and 1 of the JSON document, read into a table and written
+* `json_run`: members of a JSON object that look alike, proved and taken as columns
 * `json_scan`: scanning a JSON object of references without building it
-* `writer`: writing a set as a JSON document, byte-exact and piece by piece
+* `parquet_change`: writing to a parquet set: every file is replaced as a whole, if no other writer replaced it
+* `parquet_file`: the files of a parquet set, and its `.zmetadata`
+* `parquet_set`: the directory of a parquet set, read and written
 """

@@ -16,22 +16,86 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from fsstore.errors import DataLossError
-from fsstore.reference.document import json_batch
+from fsstore.errors import DataLossError, JsonError
 from fsstore.reference.document.json_run import take
 from fsstore.reference.table.builder import Run
+from fsstore.reference.table.keys import check_key
+from fsstore.reference.table.table import MAX_OFFSET, decode_text, is_url
 from fsstore.reference.tuning import (
     FEW_MEMBERS,
     LEAST_WINDOW_BYTES,
     MANY_MEMBERS,
     MOST_WINDOW_BYTES,
     PARSED_BYTES,
+    PARSED_LEAST_BYTES,
 )
 
-__all__ = ["Buffer", "JsonMember", "MemberSink", "Scanner"]
+# Members of a JSON object read many at a time by a JSON parser, where they do not look alike.
+
+
+_DECODER = json.JSONDecoder(strict=False)
+
+
+class MemberBatch(NamedTuple):
+    """References as columns, and inline values."""
+
+    keys: list[bytes]
+    urls: list[bytes]
+    ranges: list[tuple[int, int]]
+    inline: dict[bytes, bytes]
+
+
+def take_batch(window: bytes) -> tuple[dict[str, Any], int] | None:
+    """Return the first members of a text, each followed by another, and where they end; None if that is not clear."""
+    cut = window.rfind(b"],")
+    if cut < len(window) // 2:
+        cut = window.rfind(b'",')
+    if cut < PARSED_LEAST_BYTES:
+        return None
+    try:
+        return _DECODER.decode(f"{{{window[: cut + 1].decode()}}}"), cut + 2
+    except (ValueError, RecursionError):
+        return None
+
+
+def sort(members: dict[str, Any], whole: int) -> MemberBatch | None:
+    """Return references and inline values, `whole` as the length of `[url]`; None if a member is neither."""
+    batch = MemberBatch([], [], [], {})
+    try:
+        for key, value in members.items():
+            if check_key(key) is not None or not _put(batch, key.encode(), value, whole):
+                return None
+    except (UnicodeEncodeError, JsonError):
+        return None
+    return batch
+
+
+def _put(batch: MemberBatch, key: bytes, value: Any, whole: int) -> bool:
+    """Put one value into the batch; return whether it is of a kind that belongs there."""
+    if type(value) is str:
+        batch.inline[key] = decode_text(value)
+        return True
+    if type(value) is not list:
+        return False
+    if len(value) == 3:
+        url, offset, length = value
+        if type(offset) is not int or type(length) is not int:
+            return False
+    elif len(value) == 1:
+        url, offset, length = value[0], 0, whole
+    else:
+        return False
+    if type(url) is not str or not url or not is_url(url):
+        return False
+    if not (0 <= offset < MAX_OFFSET and (0 <= length < MAX_OFFSET or len(value) == 1)):
+        return False
+    batch.keys.append(key)
+    batch.urls.append(url.encode())
+    batch.ranges.append((offset, length))
+    return True
+
 
 T = TypeVar("T")
-_DECODER = json.JSONDecoder(strict=False)
 Buffer = bytes | bytearray | memoryview
 
 MAX_DEPTH = 100
@@ -182,7 +246,7 @@ class Scanner:
             self._single -= 1
             return False
         self._skip_space()
-        found = json_batch.take(bytes(self._data[self._at : self._at + PARSED_BYTES]))
+        found = take_batch(bytes(self._data[self._at : self._at + PARSED_BYTES]))
         if found is None or not sink.batch(found[0]):
             self._single = self._patience
             self._patience = min(MANY_MEMBERS, 2 * self._patience)

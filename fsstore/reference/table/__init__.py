@@ -1,12 +1,10 @@
-"""The columnar table of a reference set, and how it is built: about twenty bytes a reference.
+"""A reference set in memory: about twenty bytes a reference, keys resolved in batches, changes until they are saved.
 
 * `builder`: making the table: references in document order, sorted into blocks and loose keys
-* `families`: the families of keys that stand in a text, found in bulk: keys.split_one for thousands at once
-* `grid`: chunk grids of zarr arrays, read off their metadata: which keys an array may have, and their numbers
-* `inline`: inline values: those a document holds in bulk stay in one piece of text, encoded, until somebody asks
-  for one
-* `keys`: chunk-like keys: a prefix and trailing integers, taken apart in bulk
-* `table`: the columnar table: every reference of a set in about twenty bytes
-* `text`: A text read at many places at once
-* `value`: the value of one reference, as documents write it: checked, and made a row or bytes
+* `generator`: many references described by one pattern, computed when they are asked for
+* `keys`: chunk-like keys, taken apart in bulk, and the grids of arrays that they belong to
+* `refset`: a set as the driver sees it, whatever the document was
+* `set_state`: writing to a set: conditions, several writers, and what stands in memory until it is saved
+* `table`: the columnar table, and the values of references
+* `template`: text with {{expression}} in it, evaluated without Jinja and without str.format
 """

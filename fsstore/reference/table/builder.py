@@ -16,14 +16,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.reference.table.families import FoundFamilies, families_of, hashes_of
-from fsstore.reference.table.inline import Inline, Piece
-from fsstore.reference.table.keys import Family, join, split
-from fsstore.reference.table.table import INLINE, Block, Int32, Int64, Row, Rows, Table
-from fsstore.reference.table.text import Ints, Mask, Words
+from fsstore.reference.table.keys import (
+    Family,
+    FoundFamilies,
+    Ints,
+    Mask,
+    Words,
+    families_of,
+    hashes_of,
+    join,
+    split_keys,
+)
+from fsstore.reference.table.table import INLINE, Block, Inline, Int32, Int64, Piece, Row, Rows, Table
 from fsstore.reference.tuning import DENSE_PLACES, FAMILY_FROM, ROWS_AT_ONCE
-
-__all__ = ["Run", "TableBuilder"]
 
 
 class Run(NamedTuple):
@@ -178,7 +183,7 @@ class TableBuilder:
         behind = found.order[found.grouped :]
         for order, groups in (
             (found.order, found.groups),
-            (behind, split([keys[at] for at in behind.tolist()])[0]),
+            (behind, split_keys([keys[at] for at in behind.tolist()])[0]),
         ):
             for group in groups:
                 at = order[group.positions]

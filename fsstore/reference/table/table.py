@@ -20,17 +20,21 @@ The table is immutable once built (`table_builder`), and knows nothing of JSON, 
 
 from __future__ import annotations
 
+import base64
+import binascii
+import bisect
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
+from fsstore.errors import JsonError
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.table.keys import Family, join, split, split_one, tails
+from fsstore.reference.table.keys import Family, Ints, join, split_keys, split_one, tails
 from fsstore.reference.tuning import FEW_KEYS, ROWS_AT_ONCE
-
-__all__ = ["ABSENT", "INLINE", "WHOLE", "Block", "Int32", "Int64", "Row", "Rows", "Table"]
+from fsstore.values.json_value import dumps, expected, string
 
 ABSENT = -1
 INLINE = -2
@@ -178,7 +182,7 @@ class Table:
         if len(keys) <= FEW_KEYS:
             return Rows.of([self.find_one(key) or _NOTHING for key in keys])
         rows, loose = Rows.absent(len(keys)), self.loose
-        groups, odd = split([key.encode("utf-8", "surrogateescape") for key in keys])
+        groups, odd = split_keys([key.encode("utf-8", "surrogateescape") for key in keys])
         for group in groups:
             block = self.blocks.get(group.family)
             if block is not None:
@@ -251,3 +255,191 @@ def _covers(outer: KeyRange, inner: KeyRange) -> bool:
     if not outer.exclusive_max:
         return True
     return bool(inner.exclusive_max) and inner.exclusive_max <= outer.exclusive_max
+
+
+# The value of one reference, as documents write it: checked, and made a row or bytes.
+
+
+_PREFIX = "base64:"
+_CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
+MAX_OFFSET = 2**62
+
+
+class Located(NamedTuple):
+    """A reference into a target; `length` is -1 for all of it.  `url` is None for the target of the set."""
+
+    url: str | None
+    offset: int
+    length: int
+
+
+def decode_text(text: str) -> bytes:
+    """Return the bytes that inline text stands for."""
+    if not text.startswith(_PREFIX):
+        try:
+            return text.encode("utf-8")
+        except UnicodeEncodeError:
+            raise JsonError("Inline text contains half of a surrogate pair") from None
+    try:
+        data = text[len(_PREFIX) :].encode("ascii")
+        if len(data) % 4 or data.endswith(b"==="):  # more padding than there may be, which Python 3.11 takes
+            raise binascii.Error("padding is incorrect")
+        return base64.b64decode(data, validate=True)
+    except (binascii.Error, UnicodeEncodeError) as error:
+        raise JsonError(f"Expected base64 with padding after 'base64:', but {error}") from None
+
+
+def encode_text(value: bytes) -> str:
+    """Return text that stands for exactly `value`: the text itself where it can be, else base64."""
+    try:
+        text = value.decode("utf-8")
+    except UnicodeDecodeError:
+        text = _PREFIX
+    return _PREFIX + base64.b64encode(value).decode() if text.startswith(_PREFIX) else text
+
+
+def decode_value(value: Any) -> bytes | Located | None:
+    """Return inline bytes, a place in a target, or None for no reference; raise `JsonError` for anything else."""
+    if isinstance(value, str):
+        return decode_text(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        return decode_text(data.decode("latin-1")) if data.startswith(b"base64:") else data
+    if isinstance(value, dict):
+        return dumps(value, allow_nan=True).encode()
+    if value is None:
+        return None
+    if isinstance(value, list | tuple) and len(value) in (1, 3):
+        return _located(value)
+    raise expected("text, an object, null, [url] or [url, offset, length]", value)
+
+
+def is_url(text: str) -> bool:
+    """Return whether nothing in a text keeps it from being a URL: control characters, and halves of characters.
+
+    Spaces of all kinds are right, for names of files have them.
+    """
+    return text.isprintable() or _CONTROL.search(text) is None
+
+
+def plain_text(value: Any) -> str:
+    """Return text of which a URL can be made; raise `JsonError` for anything else."""
+    text = string(value)
+    if not is_url(text):
+        raise expected("text without control characters", value)
+    return text
+
+
+def _located(value: Any) -> Located:
+    url = value[0]
+    if url is not None and (not isinstance(url, str) or not url):
+        raise expected("a URL as first element", url)
+    if url is not None and not is_url(url):
+        raise expected("a URL without control characters", url)
+    if len(value) == 1:
+        return Located(url, 0, -1)
+    problems = [
+        f"Expected {name} as a non-negative integer, but received: {number!r}"
+        for name, number in zip(("offset", "length"), value[1:], strict=True)
+        if isinstance(number, bool)
+        or not isinstance(number, int | np.integer)
+        or not 0 <= number < MAX_OFFSET
+    ]
+    if problems:
+        raise JsonError(problems)
+    return Located(url, int(value[1]), int(value[2]))
+
+
+# Inline values: those a document holds in bulk stay in one piece of text, encoded, until somebody asks for
+# one.
+
+
+_LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_PAD = b"="[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Values one behind the other: where each ends, and whether they are written in base64."""
+
+    data: bytes
+    ends: np.ndarray[tuple[int], np.dtype[np.int32]]
+    encoded: bool = False
+
+    @classmethod
+    def of(cls, data: bytes, lengths: Ints, *, encoded: bool = False) -> Piece:
+        """Return the piece of values of known lengths."""
+        return cls(data, lengths.cumsum().astype(np.int32), encoded)
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return len(self.ends)
+
+    def value(self, number: int) -> bytes:
+        """Return a value, decoded."""
+        start = int(self.ends[number - 1]) if number else 0
+        found = self.data[start : int(self.ends[number])]
+        return base64.b64decode(found) if self.encoded else found
+
+
+def base64_sizes(data: bytes, lengths: Ints) -> Ints | None:
+    """Return how many bytes values in base64, one behind the other, stand for; None if not all are strict base64."""
+    codes = np.append(np.frombuffer(data, np.uint8), np.zeros(2, np.uint8))
+    ends = lengths.cumsum()
+    one = (codes.take(ends - 1, mode="wrap") == _PAD) & (lengths > 0)
+    pads = one.astype(np.int64) + (one & (codes.take(ends - 2, mode="wrap") == _PAD))
+    foreign = data.translate(None, _LETTERS)
+    if (lengths % 4).any() or len(foreign) != pads.sum() or foreign.strip(b"="):
+        return None
+    sizes: Ints = lengths // 4 * 3 - pads
+    return sizes
+
+
+class Inline(Sequence[bytes]):
+    """All inline values of a set, by number."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece | list[bytes]] = []
+        self._firsts: list[int] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return the number of values."""
+        return self._count
+
+    @overload
+    def __getitem__(self, number: int) -> bytes: ...
+
+    @overload
+    def __getitem__(self, number: slice) -> list[bytes]: ...
+
+    def __getitem__(self, number: int | slice) -> bytes | list[bytes]:
+        """Return one value, or some."""
+        if isinstance(number, slice):
+            return [self[at] for at in range(len(self))[number]]
+        at = range(self._count)[number]
+        place = bisect.bisect_right(self._firsts, at) - 1
+        piece, at = self._pieces[place], at - self._firsts[place]
+        return piece[at] if isinstance(piece, list) else piece.value(at)
+
+    def append(self, value: bytes) -> int:
+        """Add one value; return its number."""
+        last = self._pieces[-1] if self._pieces else None
+        if not isinstance(last, list):
+            last = []
+            self._put(last)
+        last.append(value)
+        self._count += 1
+        return self._count - 1
+
+    def extend(self, pieces: Sequence[Piece]) -> int:
+        """Add the values of pieces; return the number of the first."""
+        first = self._count
+        for piece in pieces:
+            self._put(piece)
+            self._count += len(piece)
+        return first
+
+    def _put(self, piece: Piece | list[bytes]) -> None:
+        self._pieces.append(piece)
+        self._firsts.append(self._count)

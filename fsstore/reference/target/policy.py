@@ -25,26 +25,86 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 from urllib.parse import urlsplit
 
-from fsstore.errors import PermissionDeniedError, UrlError
-from fsstore.kvstore.web.host import is_internal, is_internal_address, is_plain, prepared
+from fsstore.errors import AlreadyExistsError, PermissionDeniedError, UrlError
+from fsstore.kvstore.contract.driver import KvKind, KvOpening, KvPrefix
+from fsstore.kvstore.engine.secret import guard, reveal
+from fsstore.kvstore.web.route import is_internal, is_internal_address, is_plain, prepared
 from fsstore.redaction import redact_url
-from fsstore.reference.target.target_url import is_foreign, split_scheme
+from fsstore.values import registry
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "Policy",
-    "has_prefix",
-    "host_of",
-    "join_relative",
-    "longest_prefix",
-    "normalize",
-    "normalize_prefix",
-]
+# The URLs of references as text: which are relative, which are chains, which are paths of another system.
+
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)|(file|local):(/.*)", re.DOTALL | re.IGNORECASE)
+_FOREIGN = re.compile(r"[A-Za-z]:(?:\\|/(?!/))|\\\\")
+_LINK = re.compile(
+    r"(zip|tar|libarchive|dir|reference|simplecache|filecache|blockcache|cached)(?:://(.*?))?::(.+)",
+    re.DOTALL,
+)
+
+
+class Link(NamedTuple):
+    """The first link of a chain: its kind, the path in it, and the URL it stands on."""
+
+    scheme: str
+    path: str
+    inner: str
+
+
+def split_scheme(url: str) -> tuple[str, str] | None:
+    """Return the scheme of a URL and what follows its slashes, or None; `file:/a` is `file:///a`."""
+    match = _SCHEME.match(url)
+    return None if match is None else (match[1] or match[3], match[2] if match[1] else match[4])
+
+
+def first_link(url: str) -> Link | None:
+    """Return the first link of a chain, or None for other URLs.
+
+    >>> first_link("zip://m::s3://b/x.zip")
+    Link(scheme='zip', path='m', inner='s3://b/x.zip')
+    >>> first_link("http://[::1]/x") or first_link("/data/a::b")
+    """
+    match = _LINK.fullmatch(url)
+    return None if match is None else Link(match[1], match[2] or "", match[3])
+
+
+def last_link(url: str) -> str:
+    """Return what a chain stands on, other URLs as they are."""
+    while (link := first_link(url)) is not None:
+        url = link.inner
+    return url
+
+
+def is_foreign(url: str) -> bool:
+    r"""Return whether a URL is a path of Windows: `C:\data\x`, `D:/x`, `\\server\share`."""
+    return _FOREIGN.match(url) is not None
+
+
+def is_relative(url: str) -> bool:
+    """Return whether a URL names a place relative to its document."""
+    return not (
+        url.startswith("/") or is_foreign(url) or split_scheme(url) is not None or first_link(url) is not None
+    )
+
+
+def replaced(url: str, changes: Mapping[str, str]) -> str:
+    r"""Return a URL with the longest of its prefixes in `changes` replaced; paths of Windows get slashes.
+
+    >>> replaced(r"C:\data\a\b", {"C:\\data\\": "/data/"})
+    '/data/a/b'
+    """
+    old = max((prefix for prefix in changes if url.startswith(prefix)), key=len, default=None)
+    if old is None:
+        return url
+    rest = url[len(old) :]
+    return changes[old] + (rest.replace("\\", "/") if is_foreign(url) else rest)
+
 
 _SLASHES = re.compile("//+")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}
@@ -255,3 +315,64 @@ def host_of(url: str) -> str:
     """Return the part of a normalized URL that names a machine, bucket or account, for reports."""
     parts = urlsplit(url)
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+# Where a set lies: the directory beside it, and the directory it is.
+
+
+def _root_url(base: KvPrefix) -> tuple[str, str] | None:
+    """Return the member that holds the URL of a root, and the URL, if there is one without a chain."""
+    members = base.driver.spec()
+    for name in ("url", "base_url"):
+        url = reveal(members.get(name))
+        if isinstance(url, str) and "::" not in url:
+            return name, url
+    return None
+
+
+def name_of(base: KvPrefix) -> str:
+    """Return the path of a document, or of the root that names it."""
+    root = None if base.path else _root_url(base)
+    return base.path if root is None else root[1].partition("?")[0]
+
+
+async def _root(base: KvPrefix, place: str) -> KvPrefix | None:
+    """Return the root at `place`, opened as that of `base`; its query stays."""
+    found, kind = _root_url(base), _kind(base)
+    if found is None or kind is None:
+        return None
+    _, mark, query = found[1].partition("?")
+    members = {**base.driver.spec(), found[0]: guard(place + mark + query)}
+    return KvPrefix(await kind.open(KvOpening(members)))
+
+
+def _kind(base: KvPrefix) -> KvKind | None:
+    kind: KvKind | None = registry.kvstores.get(base.driver.id)
+    return kind
+
+
+async def beside(base: KvPrefix) -> KvPrefix:
+    """Return the directory in which a document or parquet directory lies."""
+    path = base.path.rstrip("/")
+    if path:
+        head, slash, _ = path.rpartition("/")
+        return KvPrefix(base.driver, head + slash)
+    head, slash, _ = name_of(base).rstrip("/").rpartition("/")
+    opened = None if head.endswith(("/", ":")) or not head else await _root(base, head + slash)
+    return KvPrefix(base.driver) if opened is None else opened
+
+
+async def directory(base: KvPrefix) -> KvPrefix:
+    """Return `base` as a directory: what ends with a slash is one."""
+    name = name_of(base)
+    if not name or name.endswith("/"):
+        return base
+    opened = None if base.path else await _root(base, name + "/")
+    return base.join("/") if opened is None else opened
+
+
+def already_there(base: KvPrefix) -> AlreadyExistsError:
+    """Return the error of saving where something is."""
+    return AlreadyExistsError(
+        f"There is something at {base.describe()}; choose another name, or pass overwrite=True (--overwrite)"
+    )

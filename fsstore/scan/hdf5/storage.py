@@ -16,7 +16,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.scan.chunk_table import Columns, Made, Strided, empty, run_chunks, run_strides
 from fsstore.scan.contract import MADE, ChunkTable

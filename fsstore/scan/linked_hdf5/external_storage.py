@@ -14,7 +14,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError, OutOfRangeError
 from fsstore.kvstore.contract.driver import Buffer, Read
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.runtime import execution
 from fsstore.scan.chunk_table import Columns, empty, run_chunks, run_strides

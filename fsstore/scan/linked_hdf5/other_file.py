@@ -11,8 +11,8 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
-from fsstore.reference.target.target_url import is_relative
-from fsstore.runtime.first_touch import FirstTouch
+from fsstore.reference.target.policy import is_relative
+from fsstore.runtime.together import FirstTouch
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.described import described_at
 from fsstore.scan.hdf5.open_file import OpenHdf5, refused

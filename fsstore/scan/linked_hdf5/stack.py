@@ -17,7 +17,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
 from fsstore.runtime import execution
 from fsstore.scan.chunk_table import run_chunks
 from fsstore.scan.contract import ChunkTable

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fsstore.errors import DataLossError, NotFoundError, PermissionDeniedError, UnimplementedError
-from fsstore.reference.table.grid import Grid
+from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import ABSENT, Rows
 from fsstore.runtime import execution
 from fsstore.scan.chunk_table import Columns

@@ -1,0 +1,390 @@
+"""The `zarr3_sharding_indexed` key-value store: one shard of zarr v3 as a store of its encoded sub-chunks.
+
+The path of the base is the key of the shard.  A key is the place of a sub-chunk in the grid: a number of 32 bits a
+dimension, most significant byte first.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from fsstore.errors import (
+    AbortedError,
+    DataLossError,
+    FailedPreconditionError,
+    JsonError,
+    OutOfRangeError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.kvstore.contract.driver import (
+    UNKNOWN,
+    AdapterKind,
+    Buffer,
+    Entry,
+    KvOpening,
+    KvPrefix,
+    Read,
+    ReadResult,
+    Write,
+)
+from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
+from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
+from fsstore.kvstore.tuning import CHANGED_SHARD_ATTEMPTS
+from fsstore.schema.constraint import braced
+from fsstore.values.json_value import Fields, Json, array_of, integer, obj, one_of, quote, string
+
+# The shard of zarr v3 as a file of values: an index of offsets and lengths, in C order of a grid, and the
+# values.
+
+
+_ABSENT = np.uint64(2**64 - 1)
+_FIXED = "Invalid index_codecs specified: only fixed-size encodings are supported"
+
+
+def parse_index_codecs(value: Any) -> list[Json]:
+    """Return the codecs of an index, complete and checked but for the rank."""
+    out: list[Json] = []
+    stage = 0  # transposes, then bytes, then checksums
+    for item in array_of(obj)(value):
+        fields = Fields(item)
+        name = fields.require("name", string)
+        configuration = Fields(fields.take("configuration", obj, default={}))
+        fields.finish()
+        if name == "transpose" and stage == 0:
+            order = configuration.require("order", array_of(integer(0, 31)))
+            made: dict[str, Json] = {"name": name, "configuration": {"order": order}}
+        elif name == "bytes" and stage == 0:
+            stage = 1
+            endian = configuration.require("endian", one_of("little", "big"))
+            made = {"name": name, "configuration": {"endian": endian}}
+        elif name == "crc32c" and stage == 1:
+            made = {"name": name}
+        else:
+            raise JsonError(_FIXED)
+        configuration.finish()
+        out.append(made)
+    if stage != 1:
+        raise JsonError('"bytes" codec is missing in "index_codecs"')
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class GridShard:
+    """The layout of a shard; the fields are the JSON members, made hashable."""
+
+    grid: tuple[int, ...]
+    orders: tuple[tuple[int, ...], ...]
+    endian: str
+    checksums: int
+    at_end: bool
+
+    @classmethod
+    def of(cls, members: Mapping[str, Any]) -> Self:
+        """Return the layout that parsed members say."""
+        codecs, grid = members["index_codecs"], tuple(members["grid_shape"])
+        orders = tuple(tuple(c["configuration"]["order"]) for c in codecs if c["name"] == "transpose")
+        for order in orders:
+            if sorted(order) != list(range(len(grid) + 1)):
+                raise StoreError(
+                    f"Invalid index_codecs: {list(order)} is no order of {len(grid) + 1} dimensions"
+                )
+        endian = next(c["configuration"]["endian"] for c in codecs if c["name"] == "bytes")
+        checksums = sum(c["name"] == "crc32c" for c in codecs)
+        return cls(grid, orders, endian, checksums, members.get("index_location", "end") == "end")
+
+    @property
+    def count(self) -> int:
+        """The number of entries."""
+        return math.prod(self.grid)
+
+    @property
+    def index_size(self) -> int:
+        """How many bytes the index takes."""
+        return 16 * self.count + 4 * self.checksums
+
+    def decode_index(self, data: Buffer) -> np.ndarray[Any, np.dtype[np.uint64]]:
+        """Return the offset and length of each entry, all ones where there is none."""
+        data = memoryview(data)
+        for _ in range(self.checksums):
+            stored, actual = int.from_bytes(data[-4:], "little"), _crc32c(data[:-4])
+            if stored != actual:
+                raise DataLossError(
+                    f"Digest mismatch, stored digest is {stored}, but computed digest is {actual}"
+                )
+            data = data[:-4]
+        shape = (*self.grid, 2)
+        shapes = [shape]
+        for order in self.orders:
+            shapes.append(tuple(shapes[-1][axis] for axis in order))
+        index = np.frombuffer(data, "<u8" if self.endian == "little" else ">u8").reshape(shapes[-1])
+        for order in reversed(self.orders):
+            index = index.transpose(np.argsort(order))
+        return np.ascontiguousarray(index, np.uint64).reshape(-1, 2)
+
+    def span(self, index: Any, entry: int, size: int | None) -> tuple[int, int] | None:
+        """Return where an entry begins and ends, None if it is absent; with `size` it must lie in the file."""
+        offset, length = int(index[entry, 0]), int(index[entry, 1])
+        if offset == length == int(_ABSENT):
+            return None
+        if int(_ABSENT) in (offset, length) or offset + length >= 1 << 63:
+            raise DataLossError(f"Invalid shard index entry {entry}: offset={offset}, length={length}")
+        if size is not None and offset + length > size:
+            raise DataLossError(
+                f"Shard index entry {entry} with byte range [{offset}, {offset + length}) is invalid for shard of size"
+                f" {size}"
+            )
+        return offset, offset + length
+
+    def split(self, data: Buffer) -> dict[int, Buffer]:
+        """Return the values of a whole shard, by number of entry."""
+        size = len(data)
+        if size < self.index_size:
+            raise DataLossError(
+                f"Existing shard has size of {size} bytes, but expected at least {self.index_size} bytes"
+            )
+        view = memoryview(data)
+        at = size - self.index_size if self.at_end else 0
+        index = self.decode_index(view[at : at + self.index_size])
+        present = np.flatnonzero(~(index == _ABSENT).all(axis=1)).tolist()
+        spans = {entry: self.span(index, entry, size) for entry in present}
+        return {entry: view[span[0] : span[1]] for entry, span in spans.items() if span is not None}
+
+    def join(self, values: Mapping[int, Buffer]) -> bytes:
+        """Return a shard of values by number of entry."""
+        index = np.full((self.count, 2), _ABSENT, np.uint64)
+        end = 0 if self.at_end else self.index_size
+        parts = [values[entry] for entry in sorted(values)]
+        for entry, part in zip(sorted(values), parts, strict=True):
+            index[entry] = end, len(part)
+            end += len(part)
+        stored = self._encode_index(index)
+        return b"".join([*parts, stored] if self.at_end else [stored, *parts])
+
+    def _encode_index(self, index: Any) -> bytes:
+        array = index.reshape(*self.grid, 2)
+        for order in self.orders:
+            array = array.transpose(order)
+        data: bytes = array.astype("<u8" if self.endian == "little" else ">u8").tobytes()
+        for _ in range(self.checksums):
+            data += _crc32c(data).to_bytes(4, "little")
+        return data
+
+    def entry_of(self, numbers: Sequence[int]) -> int | None:
+        """Return the number of the entry at a place of the grid, None outside of it."""
+        if len(numbers) != len(self.grid):
+            return None
+        entry = 0
+        for number, size in zip(numbers, self.grid, strict=True):
+            if number >= size:
+                return None
+            entry = entry * size + number
+        return entry
+
+
+def _crc32c(data: Buffer) -> int:
+    import google_crc32c  # costs more than opening an array
+
+    return int(google_crc32c.value(bytes(data)))
+
+
+_MOST = 1 << 30  # entries of a grid
+
+
+class GridShardDriver(Rewriting):
+    """The entries of the shard at `base`."""
+
+    id: ClassVar[str] = "zarr3_sharding_indexed"
+
+    def __init__(self, base: KvPrefix, members: Mapping[str, Json]) -> None:
+        self.base, self._members = base, dict(members)
+        self.shard = GridShard.of(members)
+        self.features = shard_features(base.driver.features)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether `other` shows the same entries."""
+        return isinstance(other, GridShardDriver) and (self.base, self.shard) == (other.base, other.shard)
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash((self.base, self.shard))
+
+    def _entry(self, key: str) -> int:
+        data = key_bytes(key)
+        entry = None
+        if len(data) == 4 * len(self.shard.grid):
+            entry = self.shard.entry_of(struct.unpack(f">{len(self.shard.grid)}I", data))
+        if entry is None:
+            raise StoreError(f"Invalid key (grid_shape={braced(self.shard.grid)}): {quote(key)}")
+        return entry
+
+    def _key(self, entry: int) -> str:
+        numbers = np.unravel_index(entry, self.shard.grid) if self.shard.grid else ()
+        return key_text(struct.pack(f">{len(numbers)}I", *map(int, numbers)))
+
+    # --- reading
+
+    async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
+        """Return one result for each of `reads`: the index is read, then the values in one batch."""
+        entries = [self._entry(read.key) for read in reads]
+        for _ in range(CHANGED_SHARD_ATTEMPTS):
+            found = await self._answers(reads, entries)
+            if found is not None:
+                return found
+        raise AbortedError(f"{self.base.describe()} was changed by other writers at every attempt")
+
+    async def _answers(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult] | None:
+        if len(set(entries)) == self.shard.count and not any(
+            read.start or read.stop is not None for read in reads
+        ):
+            return await self._whole(reads, entries)
+        answer, index = await self._index()
+        if index is None:
+            return [answer] * len(reads)
+        results: dict[int, ReadResult] = {}
+        wanted: list[tuple[int, Read]] = []
+        absent = ReadResult("missing", b"", answer.generation, answer.time)
+        for at, (read, entry) in enumerate(zip(reads, entries, strict=True)):
+            span = self.shard.span(index, entry, None)
+            if span is None:
+                results[at] = absent
+            elif read.if_not_equal == answer.generation != UNKNOWN:
+                results[at] = ReadResult("unspecified", b"", answer.generation, answer.time)
+            else:
+                low, high = self._cut(read, span[1] - span[0])
+                wanted.append((at, Read("", span[0] + low, span[0] + high)))
+        values = await self.base.read_many([read for _, read in wanted]) if wanted else []
+        for (at, _), value in zip(wanted, values, strict=True):
+            if value.state != "value" or value.generation != answer.generation:
+                return None
+            results[at] = value._replace(size=None)
+        return [results[at] for at in range(len(reads))]
+
+    def _cut(self, read: Read, size: int) -> tuple[int, int]:
+        try:
+            return resolve_range(read.start, read.stop, size)
+        except StoreError as error:
+            raise error.within(f"Error reading {self.describe_key(read.key)}") from None
+
+    async def _index(self) -> tuple[ReadResult, Any]:
+        """Return the answer with the index, and the index, None if there is no shard."""
+        size = self.shard.index_size
+        where = f"Error reading shard index in {self.base.describe()}"
+        try:
+            answer = await (self.base.read("", -size) if self.shard.at_end else self.base.read("", 0, size))
+        except OutOfRangeError as error:
+            raise FailedPreconditionError(f"{where}: {error.message}") from error
+        if answer.state != "value":
+            return answer, None
+        try:
+            return answer, self.shard.decode_index(answer.value)
+        except StoreError as error:
+            raise error.within(where) from None
+
+    async def _whole(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult]:
+        answer = await self.base.read()
+        if answer.state != "value":
+            return [answer] * len(reads)
+        values = self._split(answer.value)
+        absent = ReadResult("missing", b"", answer.generation, answer.time)
+        return [
+            absent._replace(state="value", value=values[entry]) if entry in values else absent
+            for entry in entries
+        ]
+
+    def _split(self, data: Buffer) -> dict[int, Buffer]:
+        try:
+            return self.shard.split(data)
+        except StoreError as error:
+            raise error.within(f"Error reading {self.base.describe()}") from None
+
+    async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the keys in the range, in order: one read of the index."""
+        _, index = await self._index()
+        if index is not None:
+            present = np.flatnonzero(~(index == np.uint64(2**64 - 1)).all(axis=1)).tolist()
+            found = [Entry(self._key(entry), int(index[entry, 1])) for entry in present]
+            yield [entry for entry in found if keys.contains(entry.key)]
+
+    # --- writing
+
+    def file_of(self, key: str) -> str:
+        """Return the key of the shard, which is the base itself."""
+        self._entry(key)
+        return ""
+
+    def present(self, file: str, data: Buffer | None, keys: Sequence[str]) -> set[str]:
+        """Return which of the keys have a value."""
+        values = {} if data is None else self._split(data)
+        return {key for key in keys if self._entry(key) in values}
+
+    def merged(self, file: str, data: Buffer | None, changes: Changes) -> Buffer | None:
+        """Return the shard with changes merged in."""
+        values = {} if data is None else self._split(data)
+        for key, value in changes.items():
+            if value is None:
+                values.pop(self._entry(key), None)
+            else:
+                values[self._entry(key)] = value
+        return self.shard.join(values) if values else None
+
+    def fills(self, file: str, writes: Sequence[Write]) -> bool:
+        """Return whether unconditional writes leave nothing of what is stored."""
+        return len(writes) == self.shard.count and all(write.if_equal == UNKNOWN for write in writes)
+
+    def describe_key(self, key: str) -> str:
+        """Return the place in the grid, and how the base is called."""
+        try:
+            numbers = np.unravel_index(self._entry(key), self.shard.grid) if self.shard.grid else ()
+        except StoreError:
+            return f"{quote(key)} in {self.base.describe()}"
+        return f"shard entry {braced([int(n) for n in numbers])}/{braced(self.shard.grid)} in {self.base.describe()}"
+
+    def spec(self) -> Mapping[str, Json]:
+        """Return the members, all of them."""
+        return self._members
+
+
+def _grid(value: Any) -> list[int]:
+    shape = array_of(integer(1, 2**31 - 1))(value)
+    if len(shape) > 31:
+        raise JsonError(f"grid rank of {len(shape)} exceeds maximum of 31")
+    if math.prod(shape) > _MOST:
+        raise JsonError(f"grid_shape of {braced(shape)} has more than {_MOST} entries")
+    return shape
+
+
+class GridShardKind(AdapterKind):
+    """`{"driver": "zarr3_sharding_indexed", "base": ..., "grid_shape": ..., "index_codecs": ...}`; it has no URL."""
+
+    id: str = "zarr3_sharding_indexed"
+    schemes: tuple[str, ...] = ()
+    resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take grid and index."""
+        return {
+            "grid_shape": fields.require("grid_shape", _grid),
+            "index_codecs": fields.require("index_codecs", parse_index_codecs),
+            "index_location": fields.take("index_location", one_of("start", "end"), default="end"),
+        }
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Refuse: no URL says a grid."""
+        raise UnimplementedError("URL representation not supported")
+
+    async def open(self, opening: KvOpening) -> GridShardDriver:
+        """Return the driver over the base store."""
+        if opening.base is None:
+            raise StoreError('"base" must be specified')
+        return GridShardDriver(opening.base, opening.members)
+
+
+KIND = GridShardKind()
+"""The kind of `{"driver": "zarr3_sharding_indexed"}`."""
