@@ -25,7 +25,6 @@ from fsstore.redaction import plain, redact
 from fsstore.runtime.fork import WeakGroup
 from fsstore.values.registry import door
 
-
 T = TypeVar("T")
 _log = logging.getLogger("fsstore.requests")
 _logs_at, _DEBUG = _log.isEnabledFor, logging.DEBUG
