@@ -14,6 +14,7 @@ from fsstore.command.terminal import (
     place_of,
     put,
     put_json,
+    read_place_of,
     selection,
     source_of,
     told,
@@ -80,13 +81,13 @@ def verify(arguments: Namespace) -> int:
     """Check an array or a group; the exit code says whether anything is wrong."""
     from fsstore.job.verify import verify as verified
 
-    against = source_of(arguments, arguments.against) if arguments.against else None
+    against = read_place_of(arguments, arguments.against) if arguments.against else None
     if arguments.repair and against is None:
         raise UsageError("--repair copies from what --against names")
     with executor_of(arguments) as executor:
         found = verified(
-            source_of(arguments), against, level=arguments.level, repair=arguments.repair, executor=executor,
-            max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+            read_place_of(arguments), against, level=arguments.level, ignore=arguments.ignore, repair=arguments.repair,
+            executor=executor, max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
         ).result()  # fmt: skip
     if arguments.json:
         put_json(found.to_json())

@@ -155,6 +155,10 @@ COMMANDS: tuple[Command, ...] = (
             _PLACE,
             (("--against",), {"metavar": "PLACE", "help": "what it shall agree with"}),
             (("--level",), {"choices": _LEVELS, "default": "values", "help": "how much"}),
+            (
+                ("--ignore",),
+                {"action": "append", "default": [], "metavar": "WHAT", "help": "attributes, dtype, ...: may differ"},
+            ),
             (("--repair",), {"action": "store_true", "help": "copy again from --against what is wrong"}),
             _MEMORY,
             _EXECUTOR,

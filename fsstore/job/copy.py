@@ -39,7 +39,7 @@ from fsstore.job.ends import (
 )
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.replacing import end_replacing, made_elsewhere, put_in_place
-from fsstore.job.report import CopyReport, combined
+from fsstore.job.report import CopyReport, Ignored, combined
 from fsstore.job.scratch import MARK, Scratch
 from fsstore.job.staging import Stage, check_is_taking, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
@@ -209,8 +209,11 @@ async def _check(source: TensorStore | Group, store: OpenKv, run: _Run) -> None:
 
     if run.level is None:
         return
+    # members beside the copy are not its own, and an array that is updated keeps what it is but its values
+    kept: tuple[Ignored, ...] = ("attributes", "dimension_names", "dtype", "fill_value", "extra")
     found = await verify(
         KvStore.of(store), source, level=run.level, max_memory=run.options.memory, executor=run.executor,
+        ignore=kept if run.options.if_exists == "update" else ("extra",), schema=run.options.wishes,
         progress=run.progress, context=run.options.context, casting=run.options.casting,
     )  # fmt: skip
     if not found:

@@ -11,10 +11,17 @@ from fsstore.redaction import plain
 from fsstore.task.progress import bytes_text
 from fsstore.values.argument import one_line
 
-__all__ = ["CopyReport", "Finding", "Level", "Verdict", "combined"]
+__all__ = ["COMPARED", "CopyReport", "Finding", "Ignored", "Level", "Verdict", "combined"]
 
 Level = Literal["keys", "sizes", "decode", "values"]
 """How much a check looks at: what is stored, how large it is, whether it can be decoded, and what it says."""
+
+Ignored = Literal["attributes", "dimension_names", "fill_value", "dtype", "missing", "extra", "bits"]
+"""The differences that a check may ignore."""
+COMPARED = (
+    "missing", "extra", "shape", "dtype", "fill_value", "dimension_names", "attributes", "keys", "sizes", "values",
+)  # fmt: skip
+"""Everything that is compared, in the order in which reports name it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +81,9 @@ class Finding:
     """Something that is wrong: in which array, where, and what.
 
     `kind` is `damaged` (cannot be read), `differs` (from what it is compared with), `missing` (not stored, though the
-    other has it), `extra` (stored, though no part of the array) or `shape`; `key` is what was found by its key.
+    other has it), `extra` (stored, though no part of the array), `against` (what it is compared with cannot be read),
+    `node` (one is an array, and one a group), or what of the metadata differs: `shape`, `dtype`, `fill_value`,
+    `dimension_names` or `attributes`.  `key` is what was found by its key.
     """
 
     array: str
@@ -86,7 +95,7 @@ class Finding:
 
     def __str__(self) -> str:
         """Return one line of text."""
-        if self.kind == "extra":
+        if self.kind == "extra" or not self.start:
             return one_line(f"{self.array or '/'}: {self.what}")
         sides = ", ".join(f"{low}:{high}" for low, high in zip(self.start, self.stop, strict=True))
         return one_line(f"{self.array or '/'}[{sides}]: {self.what}")
@@ -105,14 +114,18 @@ class Verdict:
     nbytes: int
     findings: tuple[Finding, ...] = ()
     missing: tuple[str, ...] = ()
-    """Arrays that `against` has and the place has not."""
+    """Arrays and groups that `against` has and the place has not."""
     extra: tuple[str, ...] = ()
-    """Arrays that the place has and `against` has not."""
+    """Arrays and groups that the place has and `against` has not."""
     chunks: int | None = None
     absent: int | None = None
     fill: int | None = None
     repaired: int = 0
     """How many boxes and keys were repaired before this was found."""
+    compared: tuple[str, ...] = ()
+    """Names of what was compared with `against`: `shape`, `attributes`, `values`, ...; keys in some of the arrays."""
+    ignored: tuple[str, ...] = ()
+    """Names of the differences that were to be ignored."""
 
     def __bool__(self) -> bool:
         """Whether nothing is wrong."""
@@ -130,7 +143,8 @@ class Verdict:
         return {
             "good": bool(self), "level": self.level, "arrays": self.arrays, "bytes": self.nbytes,
             "chunks": self.chunks, "absent": self.absent, "fill": self.fill, "repaired": self.repaired,
-            "findings": findings, "missing": list(self.missing), "extra": list(self.extra),
+            "compared": list(self.compared), "ignored": list(self.ignored), "findings": findings,
+            "missing": list(self.missing), "extra": list(self.extra),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -145,6 +159,8 @@ class Verdict:
         if self.repaired:
             parts.append(f"{self.repaired:,} repaired")
         lines = [f"{', '.join(parts)}: {verdict}"]
+        for names, did in ((self.compared, "compared"), (self.ignored, "ignored")):
+            lines += [f"{did}: {', '.join(names)}"] if names else []
         lines += [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
         return plain("\n".join([*lines, *map(str, self.findings)]))
 

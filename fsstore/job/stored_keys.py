@@ -31,6 +31,8 @@ class StoredChunks:
     chunks: int = 0
     absent: int = 0
     findings: list[Finding] = field(default_factory=list)
+    compared: frozenset[str] = frozenset()
+    """Whether `keys` and `sizes` were those of an array of the same layout."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,8 @@ async def stored_chunks(
         return None
     theirs = _grid_of(path, other) if other is not None and same_layout(store, other) else None
     found = StoredChunks()
+    if theirs is not None:
+        found.compared = frozenset(("keys", "sizes") if sizes else ("keys",))
     async for batch in chunks_at(grid.place):
         for entries in _portions(batch):
             keys = [key for key, _ in entries if grid.box(key) is not None]

@@ -1,27 +1,35 @@
-"""`verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it.
+"""`verify`: whether arrays can be read as they are, and whether a copy is what its source is; and repairing it.
 
 Four levels, each with those before it: what is stored, how large it is, whether it can be decoded, what it says.
+Against another place, each level also compares which arrays and groups there are, their attributes, and the shape,
+type, fill value and names of dimensions of arrays, as a copy of the other would have them in the format that is
+checked: marks of missing data and names are written differently in each.  Chunks and codecs may differ.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 from uuid import uuid4
 
+import numpy as np
+
+from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.group import Group
-from fsstore.driver.cast import Casting, checked_casting
-from fsstore.errors import StoreError
-from fsstore.job.ends import opened_source
+from fsstore.dataset.new_array import NewArray
+from fsstore.driver.cast import Cast, Casting, checked_casting, conversion
+from fsstore.errors import DataLossError, StoreError
+from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS, words_of
+from fsstore.job.check_box import differ
+from fsstore.job.ends import array_like, attributes_of, opened_source, wishes_of
 from fsstore.job.order import Order
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import parse_bytes
-from fsstore.job.report import Finding, Level, Verdict
+from fsstore.job.report import COMPARED, Finding, Ignored, Level, Verdict
 from fsstore.job.stored_keys import StoredChunks, stored_chunks
 from fsstore.job.tuning import REPAIR_ROUNDS, VERIFIED_COPIES
 from fsstore.job.work import work_on
@@ -31,10 +39,14 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.task.progress import reporter_of
 from fsstore.task.runner import Task, width_of
+from fsstore.values.json_value import same, show
 
 __all__ = ["verify"]
 
 _MOST_FINDINGS = 1000  # more of them say nothing new
+_SAID = ("dtype", "fill_value", "dimension_names", "attributes")  # the wishes for a copy that are compared
+_MENDED = ("damaged", "missing", "differs")
+_THEIRS = "What it is compared with: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +54,21 @@ class _Check:
     """The wishes of a caller."""
 
     level: Level
+    ignore: frozenset[str]
+    schema: Mapping[str, Any]
+    casting: Casting
     memory: int
     executor: Executor | None
     progress: Any
-    casting: Casting
+    compared: bool
 
     @property
     def reads(self) -> bool:
         return self.level in ("decode", "values")
+
+    def asks(self, name: str) -> bool:
+        """Whether something of the metadata is compared."""
+        return self.compared and name not in self.ignore
 
 
 def verify(
@@ -57,6 +76,8 @@ def verify(
     against: Any = None,
     *,
     level: Level = "values",
+    ignore: Iterable[Ignored] = (),
+    schema: Mapping[str, Any] | None = None,
     casting: Casting = "same_value",
     repair: bool = False,
     executor: Executor | None = None,
@@ -66,88 +87,149 @@ def verify(
 ) -> Future[Verdict]:
     """Begin to check an array, or all arrays below a group; the result is true if nothing is wrong.
 
-    `keys` compares names, shapes and what is stored; `sizes` also how large it is; `decode` reads everything; `values`
-    also compares with `against`, element by element, where not-a-number equals itself.  Without `against`, `values` is
-    `decode`.  Keys and sizes are compared with `against` where both have the same layout.
+    `keys` looks at what is stored; `sizes` also at how large it is; `decode` reads everything; `values` also compares
+    with `against`, element by element and bit by bit.  Every level compares the metadata with those of `against`, and
+    keys and sizes where both have the same layout.  The result says what was compared.
 
-    `repair` copies again from `against` what is damaged, missing or differs, deletes what is no part of the array, and
-    checks once more.
+    `ignore` names what may differ: `attributes`, `dimension_names`, `fill_value`, `dtype`, arrays and groups that are
+    `missing` or `extra`, or the `bits` of values that are equal as numbers, such as zeros.  `schema` and `casting` are
+    those of the `copy` that is checked: `against` is then compared as it was to be copied.
+
+    `repair` copies again from `against` the chunks that are damaged, missing or differ, deletes what is no part of the
+    array, and checks once more.
 
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
     >>> bool(verify(store).result())
     True
     """
-    if level not in get_args(Level):
-        raise ValueError(f'level is "keys", "sizes", "decode" or "values", not {level!r}')
     if repair and against is None:
         raise ValueError("A repair copies from `against`; say what that is")
-    check = _Check(level, parse_bytes(max_memory), executor, progress, checked_casting(casting))
-    chosen = context_of(context)
-
-    async def run() -> Verdict:
-        ours = await _arrays(await opened_source(place, chosen))
-        theirs = {} if against is None else await _arrays(await opened_source(against, chosen))
-        found = await _verdict(ours, theirs, check, compared=against is not None)
-        repaired = 0
-        for _ in range(REPAIR_ROUNDS if repair else 0):
-            done = await _repaired(ours, theirs, found, chosen)
-            if not done:
-                break
-            repaired += done
-            found = replace(
-                await _verdict(ours, theirs, check, compared=against is not None), repaired=repaired
-            )
-        return found
-
-    return execution.start(run())
+    check = _Check(
+        _checked_level(level), _names_of(ignore), wishes_of(schema), checked_casting(casting), parse_bytes(max_memory),
+        executor, progress, against is not None,
+    )  # fmt: skip
+    return execution.start(_verified(place, against, check, context_of(context), repair=repair))
 
 
-async def _verdict(
-    ours: Mapping[str, TensorStore], theirs: Mapping[str, TensorStore], check: _Check, *, compared: bool
-) -> Verdict:
-    total = _Totals()
-    for path, store in ours.items():
-        await _checked(path, store, theirs.get(path), check, total)
-    return Verdict(
-        check.level,
-        len(ours),
-        total.nbytes,
-        tuple(total.findings),
-        tuple(sorted(set(theirs) - set(ours))),
-        tuple(sorted(set(ours) - set(theirs))) if compared else (),
-        total.stored.chunks if total.counted else None,
-        total.stored.absent if total.counted else None,
-        max(0, total.fill - total.stored.absent) if total.counted and check.reads else None,
-    )
+async def _verified(place: Any, against: Any, check: _Check, chosen: Context, *, repair: bool) -> Verdict:
+    ours = await _tree(place, chosen)
+    theirs = _Members() if not check.compared else await _tree(against, chosen)
+    found, repaired = await _verdict(ours, theirs, check), 0
+    for _ in range(REPAIR_ROUNDS if repair else 0):
+        before, done = found.findings, await _repaired(ours, theirs, found, check, chosen)
+        repaired += done
+        if not done:
+            break
+        found = replace(await _verdict(ours, theirs, check), repaired=repaired)
+        if found.findings == before:
+            break
+    return found
+
+
+def _checked_level(level: Level) -> Level:
+    if level not in get_args(Level):
+        raise ValueError(f'level is "keys", "sizes", "decode" or "values", not {level!r}')
+    return level
+
+
+def _names_of(ignore: Iterable[str]) -> frozenset[str]:
+    ignored = frozenset((ignore,) if isinstance(ignore, str) else ignore)
+    for name in sorted(ignored - set(get_args(Ignored))):
+        raise ValueError(f"ignore names some of {', '.join(get_args(Ignored))}, not {name!r}")
+    return ignored
+
+
+@dataclass(frozen=True, slots=True)
+class _Members:
+    """The arrays and the attributes of groups below a place, by path, and why others could not be opened."""
+
+    arrays: dict[str, TensorStore] = field(default_factory=dict)
+    groups: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    damaged: dict[str, StoreError] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> set[str]:
+        return {*self.arrays, *self.groups, *self.damaged}
+
+
+async def _tree(place: Any, context: Context) -> _Members:
+    try:
+        opened = await opened_source(place, context)
+    except DataLossError as error:
+        return _Members(damaged={"": error})
+    if isinstance(opened, TensorStore):
+        return _Members({"": opened})
+    listed = await opened._place.listed(opened.path)
+    tree = _Members(groups={"": await execution.offload(opened.attrs.asdict)}, damaged=dict(listed.damaged))
+    for path, node in listed.nodes.items():
+        above = path.split("/")[:-1]
+        for depth in range(1, len(above) + 1):
+            tree.groups.setdefault("/".join(above[:depth]), {})
+        if node.kind == "group" and path:
+            tree.groups[path] = dict(node.attributes)
+        elif path:
+            try:
+                tree.arrays[path] = await opened.open(path)
+            except StoreError as error:
+                tree.damaged[path] = error
+    return tree
 
 
 @dataclass(slots=True)
 class _Totals:
-    """The findings so far, in all arrays."""
+    """The findings so far, in all arrays, and what was compared."""
 
     nbytes: int = 0
     fill: int = 0
     counted: bool = False
     stored: StoredChunks = field(default_factory=StoredChunks)
     findings: list[Finding] = field(default_factory=list)
+    compared: set[str] = field(default_factory=set)
 
     def add(self, findings: list[Finding]) -> None:
         self.findings += findings[: _MOST_FINDINGS - len(self.findings)]
 
 
-async def _arrays(opened: TensorStore | Group) -> dict[str, TensorStore]:
-    if isinstance(opened, TensorStore):
-        return {"": opened}
-    listed = await opened._place.listed(opened.path)
-    for error in listed.damaged.values():
-        raise error
-    return {path: await opened.open(path) for path, node in listed.nodes.items() if node.kind == "array"}
+async def _verdict(ours: _Members, theirs: _Members, check: _Check) -> Verdict:
+    total = _Totals()
+    total.add([Finding(path, (), (), str(error)) for path, error in ours.damaged.items()])
+    total.add(
+        [Finding(path, (), (), f"{_THEIRS}{error}", "against") for path, error in theirs.damaged.items()]
+    )
+    missing = theirs.paths - ours.paths if check.asks("missing") else set()
+    extra = ours.paths - theirs.paths if check.asks("extra") else set()
+    total.compared |= {name for name in ("missing", "extra") if check.asks(name)}
+    for path, attributes in ours.groups.items():
+        if path in theirs.arrays:
+            total.add([Finding(path, (), (), "it is a group, and the other an array", "node")])
+        elif path in theirs.groups:
+            _compare_attributes(path, attributes, theirs.groups[path], check, total)
+    for path, store in ours.arrays.items():
+        if path in theirs.groups:
+            total.add([Finding(path, (), (), "it is an array, and the other a group", "node")])
+        await _checked(path, store, theirs.arrays.get(path), check, total)
+    return Verdict(
+        check.level,
+        len(ours.arrays),
+        total.nbytes,
+        tuple(total.findings),
+        tuple(sorted(missing)),
+        tuple(sorted(extra)),
+        total.stored.chunks if total.counted else None,
+        total.stored.absent if total.counted else None,
+        max(0, total.fill - total.stored.absent) if total.counted and check.reads else None,
+        compared=tuple(name for name in COMPARED if name in total.compared),
+        ignored=tuple(sorted(check.ignore)),
+    )
 
 
 async def _checked(
     path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
 ) -> None:
+    if other is not None:
+        total.compared.add("shape")
+        await execution.offload(_compare_metadata, path, store, other, check, total)
     if other is not None and store.shape != other.shape:
         what = f"its shape is {store.shape} and that of the other {other.shape}"
         domain = store.domain
@@ -159,6 +241,7 @@ async def _checked(
         total.counted = True
         total.stored.chunks += stored.chunks
         total.stored.absent += stored.absent
+        total.compared |= stored.compared
         # what reading finds is told once
         total.add([each for each in stored.findings if each.kind == "extra" or not check.reads])
     if check.reads:
@@ -166,10 +249,82 @@ async def _checked(
         await _read_all(path, store, compared, check, total)
 
 
+def _compare_metadata(
+    path: str, store: TensorStore, other: TensorStore, check: _Check, total: _Totals
+) -> None:
+    """Compare an array with what a copy of the other would be in its format."""
+    words = words_of(store._driver.kind.id)
+    found, fill = array_like(store, words or WORDS[3], {}, attributes_of(store) or {})
+    wishes = {name: value for name, value in check.schema.items() if name in _SAID}
+    try:
+        wanted, wanted_fill = array_like(other, words or WORDS[3], wishes, attributes_of(other) or {})
+    except StoreError as error:
+        total.add([Finding(path, (), (), f"{_THEIRS}{error}", "against")])
+        return
+    said: dict[str, Any] = {"dtype": (found.dtype, wanted.dtype, found.dtype == wanted.dtype)}
+    if words is not None:
+        names = [_names(each, store.rank) for each in (found, wanted)]
+        said["dimension_names"] = (*names, names[0] == names[1])
+    if words is not None and words.zarr_format:
+        if wanted_fill is None and words.zarr_format == 3:  # where nothing was said
+            wanted_fill = fill if store.dtype.numpy_dtype.hasobject else np.zeros((), store.dtype.numpy_dtype)
+        is_same = found.dtype != wanted.dtype or _is_same_fill(store, fill, wanted_fill)
+        said["fill_value"] = (fill, wanted_fill, is_same)
+    for name, (ours, theirs, is_same) in said.items():
+        if check.asks(name):
+            total.compared.add(name)
+            if not is_same:
+                total.add([Finding(path, (), (), f"its {name} is {ours}, and not {theirs}", name)])
+    if words is not None:
+        # N5 names dimensions in an attribute
+        ours, theirs = (
+            {name: value for name, value in each.attributes.items() if words.zarr_format or name != "axes"}
+            for each in (found, wanted)
+        )
+        _compare_attributes(path, ours, theirs, check, total)
+
+
+def _names(array: NewArray, rank: int) -> list[str]:
+    names = array.dimension_names or [None] * rank
+    return [name or f"dim_{number}" for number, name in enumerate(names)]
+
+
+def _is_same_fill(store: TensorStore, fill: Any, wanted: Any) -> bool:
+    if fill is None or wanted is None:
+        return fill is None and wanted is None
+    both = np.empty((2, 1), store.dtype.numpy_dtype)
+    both[0, 0], both[1, 0] = fill, wanted
+    return not differ(both[0], both[1]).any()
+
+
+def _compare_attributes(
+    path: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], check: _Check, total: _Totals
+) -> None:
+    if not check.asks("attributes"):
+        return
+    total.compared.add("attributes")
+    for name in sorted({*ours, *theirs} - {ARRAY_DIMENSIONS}):
+        if name not in ours:
+            what = "is missing"
+        elif name not in theirs:
+            what = "is not one of the other"
+        elif not same(ours[name], theirs[name]):
+            what = f"is {show(ours[name])}, and not {show(theirs[name])}"
+        else:
+            continue
+        total.add([Finding(path, (), (), f"the attribute {show(name)} {what}", "attributes")])
+
+
 async def _read_all(
     path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
 ) -> None:
     """Read an array box by box, and compare it with another."""
+    if other is not None and conversion(other.dtype, store.dtype) is None:
+        what = f"its values are of type {store.dtype.name}, and cannot be compared with {other.dtype.name}"
+        total.add([Finding(path, (), (), what, "dtype")])
+        other = None
+    if other is not None:
+        total.compared.add("values")
     itemsize = max(1, store.dtype.numpy_dtype.itemsize)
     sharing = width_of(None) if check.executor is None else 1
     memory = check.memory // sharing
@@ -179,14 +334,9 @@ async def _read_all(
     single = Regions(whole.start, whole.stop, chunk, anchor)
     pieces = BoxSlabs.thinnest(boxes, chunk, chunk)
     order = Order(
-        f"verify-{uuid4().hex}",
-        store,
-        other,
-        targets=boxes,
-        sources=single,
-        pieces=pieces,
-        casting=check.casting,
-    )
+        f"verify-{uuid4().hex}", store, other, targets=boxes, sources=single, pieces=pieces, casting=check.casting,
+        bitwise="bits" not in check.ignore,
+    )  # fmt: skip
     name = f"verify {path}".strip()
     reporter = reporter_of(check.progress, name, len(pieces), int(store.size) * itemsize)
 
@@ -211,35 +361,34 @@ def _write_chunk(store: TensorStore) -> tuple[int, ...]:
     return tuple(side or max(1, size) for side, size in zip(shape, store.shape, strict=True))
 
 
-async def _repaired(
-    ours: Mapping[str, TensorStore], theirs: Mapping[str, TensorStore], found: Verdict, context: Context
-) -> int:
-    """Copy again what is wrong; return how many boxes and keys that were."""
+async def _repaired(ours: _Members, theirs: _Members, found: Verdict, check: _Check, context: Context) -> int:
+    """Copy again what is wrong in chunks; return how many boxes and keys that were."""
     done = 0
     for each in found.findings:
-        store, other = ours[each.array], theirs.get(each.array)
-        if each.kind == "shape" or (other is None and each.kind != "extra"):
+        store, other = ours.arrays.get(each.array), theirs.arrays.get(each.array)
+        if store is None:
             continue
-        writable = await _writable(store, context)
         if each.kind == "extra":
-            opened = writable._driver.kvstore
+            opened = (await _writable(store, context))._driver.kvstore
             assert opened is not None
             await opened.at(as_directory(opened.path)).prefix.write_many([Write(each.key, None)])
-        else:
-            assert other is not None
+            done += 1
+        elif each.kind in _MENDED and other is not None:
             box = tuple(map(slice, each.start, each.stop))
-            values = await _beside(store, other)[box].astype(store.dtype).read()
+            try:
+                values = await _beside(store, other)[box].read()
+                values = Cast(other.dtype, store.dtype, check.casting).checked(np.asarray(values), each.start)
+            except StoreError:
+                continue  # what cannot be read or be written stays a finding
             # a damaged chunk cannot be written in part: whole ones are, which the box is
-            await writable[box].write(values)
-        done += 1
+            await (await _writable(store, context))[box].write(values)
+            done += 1
     return done
 
 
 async def _writable(store: TensorStore, context: Context) -> TensorStore:
     if store.writable:
         return store
-    from fsstore.arrays.opening import open as open_array
-
     if store._driver.kvstore is None:
         raise StoreError(f"{store!r} cannot be written, and so not repaired")
     return await open_array(store.spec(retain_context=True), context=context)

@@ -53,7 +53,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.verify:verify": (
-        9,
+        11,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.grow:append": (8, "a public function, whose choices but three are by name"),
