@@ -15,7 +15,7 @@ from fsstore.errors import StoreError
 from fsstore.job.order import Order
 from fsstore.runtime import execution
 
-__all__ = ["checked_box"]
+__all__ = ["checked_box", "differ"]
 
 
 async def checked_box(order: Order, box: Region) -> tuple[int, int, list[tuple[Any, ...]]]:
