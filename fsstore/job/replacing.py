@@ -42,7 +42,7 @@ from fsstore.runtime import execution
 from fsstore.task.claim import Claim
 from fsstore.task.progress import reporter_of
 
-__all__ = ["Elsewhere", "end_replacing", "made_elsewhere", "put_in_place"]
+__all__ = ["Elsewhere", "end_replacing", "exchanged", "made_elsewhere", "put_in_place"]
 
 _NEW = "replacement"
 """The key of a note that says which job makes a new array, and where."""
@@ -68,8 +68,7 @@ async def made_elsewhere(job: ArrayCopy) -> Elsewhere:
         told = {}
     if not told:
         await job.scratch.clear()
-        told = {"job": name, "directory": await _directory_beside(job.store)}
-        await job.scratch.store.write(_NEW, json.dumps(told))
+        told = await _noted(job, name)
     apart = replace(job, store=_at(job.store, told["directory"]), existing=None)
     is_made = (await look(apart.place, job.words)).kind == "array"
     if is_made:
@@ -86,18 +85,18 @@ def _at(store: OpenKv, directory: str) -> OpenKv:
     return beside(store, Path(store.path), directory)
 
 
-async def _directory_beside(store: OpenKv) -> str:
-    """Return the name of a new directory beside a local one; an empty one where there cannot be one."""
-    if store.driver.id != "file" or store.base is not None:
-        return ""
-    name = f"{BESIDE}-{uuid4().hex[:12]}"
-    if _is_mount(store.path):
-        return ""
-    try:
-        await Scratch.of(_at(store, name)).store.write(_NEW, b"")
-    except PermissionDeniedError:
-        return ""
-    return name
+async def _noted(job: ArrayCopy, name: str) -> dict[str, str]:
+    """Note which job makes a new array, and where: in a directory beside a local one, if there can be one."""
+    is_local = job.store.driver.id == "file" and job.store.base is None and not _is_mount(job.store.path)
+    told = {"job": name, "directory": f"{BESIDE}-{uuid4().hex[:12]}" if is_local else ""}
+    await job.scratch.store.write(_NEW, json.dumps(told))
+    if is_local:
+        try:
+            await Scratch.of(_at(job.store, told["directory"])).store.write(_NEW, b"")
+        except PermissionDeniedError:
+            told["directory"] = ""
+            await job.scratch.store.write(_NEW, json.dumps(told))
+    return told
 
 
 def _is_mount(path: str) -> bool:
@@ -116,7 +115,7 @@ async def put_in_place(job: ArrayCopy, apart: ArrayCopy, claim: Claim) -> None:
         and job.store.driver.features.atomic_transactions
     ):
         await _take_all(together, job, apart)
-    elif apart.store.path.startswith(job.scratch.opened.path) or not await _exchanged(job, apart, claim):
+    elif apart.store.path.startswith(job.scratch.opened.path) or not await _were_exchanged(job, apart, claim):
         told = (await job.scratch.store.read(_NEW)).value
         await job.scratch.store.write(WHOLE, told)
         await end_replacing(job.store)
@@ -133,20 +132,20 @@ async def _take_all(together: WritesAtOnce, job: ArrayCopy, apart: ArrayCopy) ->
     await job.scratch.store.delete_range(KeyRange.prefix(APPEND))
 
 
-async def _exchanged(job: ArrayCopy, apart: ArrayCopy, claim: Claim) -> bool:
+async def _were_exchanged(job: ArrayCopy, apart: ArrayCopy, claim: Claim) -> bool:
     """Exchange two directories, and remove the one that is the old one then; return false if the system cannot.
 
     The claim and a note of what is to be removed come along: they are in the new directory before.
     """
     await claim.also_at(apart.scratch.store)
     await apart.scratch.note_exchange(Path(apart.store.path).name)
-    if not await execution.offload(_exchange, job.store.path, apart.store.path):
+    if not await execution.offload(exchanged, job.store.path, apart.store.path):
         return False
     await job.scratch.begin()
     return True
 
 
-def _exchange(one: str, two: str) -> bool:
+def exchanged(one: str, two: str) -> bool:
     """Exchange two directories in one step, durably; return false if the system cannot."""
     system, real = ctypes.CDLL(None, use_errno=True), os.path.realpath(one)
     paths = os.fsencode(real), os.fsencode(two)
