@@ -241,14 +241,11 @@ class World:
     def check_between(self, found: State) -> None:
         """Raise unless what is there after an error or a kill is old or new, each array whole."""
         new, program = self.wanted(), self.program
-        replaces = program.call == "copy" and program.options["if_exists"] == "replace"
         for name in set(self.base) | set(new) | set(found):
             old, right, there = self.base.get(name), new.get(name), found.get(name)
             if there in (old, right):
                 continue
             if program.call == "pyramid" and old is None:
-                continue
-            if replaces and there is None:
                 continue
             if (
                 program.call == "copy"
@@ -409,7 +406,7 @@ class World:
 
     def notes(self) -> list[Path]:
         """Return what appends keep until their callers are told."""
-        return [path for path in self.place.rglob("append-*") if path.is_file()]
+        return [path for path in self.place.rglob("append-*") if path.is_file() and path.suffix != ".__lock"]
 
     def twice(self) -> None:
         """Make the call in two children at once."""

@@ -240,7 +240,7 @@ def steps_of(dice: random.Random, call: str, target: str, options: dict[str, Any
 
 
 PLAIN = ("move",)  # calls without faults
-BETWEEN = ("source rewritten", "backup restored", "directory copied")
+BETWEEN = ("rm target/*", "rm a chunk", "source rewritten", "backup restored", "directory copied")
 
 
 def mixed(old: Seen | None, new: Seen | None, there: Seen | None) -> bool:
