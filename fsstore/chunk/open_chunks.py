@@ -12,7 +12,7 @@ as long again.
 from __future__ import annotations
 
 import math
-from collections.abc import Coroutine, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getsizeof
 from typing import Any, Literal, NamedTuple, Protocol
@@ -35,6 +35,7 @@ from fsstore.codec.contract import Array
 from fsstore.errors import ResourceExhaustedError, StoreError
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.ability import ReadsWhole, able
+from fsstore.kvstore.contract.batch import any_missing
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
@@ -87,13 +88,31 @@ class ChunkSource(Source, Protocol):
         ...
 
 
+class Presence(Protocol):
+    """The metadata of an array, as those see it who find that a chunk is missing."""
+
+    @property
+    def generation(self) -> bytes:
+        """The generation of the metadata that are known."""
+        ...
+
+    async def is_as(self, known: bytes) -> bool:
+        """Whether the metadata that are stored are still of a generation; raises if the array is gone."""
+        ...
+
+
 class KvSource:
-    """Values of a key-value store; identities are keys below the prefix."""
+    """Values of a key-value store; identities are keys below the prefix.
 
-    __slots__ = ("_store", "_whole")
+    A key that is missing may be that of an array which was moved or deleted since it was opened, and would read as fill
+    values.  Metadata are removed before chunks, so `presence` is asked for them after such an answer;
+    if they were written anew, by a move to and fro, the chunks are read again.
+    """
 
-    def __init__(self, store: KvPrefix) -> None:
-        self._store = store
+    __slots__ = ("_presence", "_store", "_whole")
+
+    def __init__(self, store: KvPrefix, presence: Presence | None = None) -> None:
+        self._store, self._presence = store, presence
         self._whole = able(store.driver, ReadsWhole)
 
     def identities(self, keys: Sequence[str]) -> Sequence[str]:
@@ -102,18 +121,26 @@ class KvSource:
 
     async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
-        path = self._store.path
-        return await self._store.driver.read_many(
-            [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
-        )
+        (driver, path), presence = self._store, self._presence
+        reads = [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
+        while True:
+            seen = UNKNOWN if presence is None else presence.generation
+            answers = await driver.read_many(reads)
+            if presence is None or not any_missing(answers) or await presence.is_as(seen):
+                return answers
 
-    def read_whole(self, identities: Sequence[str]) -> Coroutine[Any, Any, Sequence[ReadResult]]:
+    async def read_whole(self, identities: Sequence[str]) -> Sequence[ReadResult]:
         """Return an answer for each key, in order."""
-        driver, path = self._store
+        (driver, path), presence, whole = self._store, self._presence, self._whole
         keys = [path + key for key in identities]
-        return (
-            driver.read_many(list(map(Read, keys))) if self._whole is None else self._whole.read_whole(keys)
-        )
+        while True:
+            seen = UNKNOWN if presence is None else presence.generation
+            if whole is not None:
+                answers = await whole.read_whole(keys)
+            else:
+                answers = await driver.read_many(list(map(Read, keys)))
+            if presence is None or not any_missing(answers) or await presence.is_as(seen):
+                return answers
 
     def describe(self, identity: Any) -> str:
         """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""
@@ -214,6 +241,7 @@ class OpenChunks:
     threads: int | None = None
     cache: ChunkCache | None = None
     meter: Meter | None = field(default=None, compare=False)
+    presence: Presence | None = field(default=None, compare=False)
     steps: tuple[int, ...] | None = field(init=False, compare=False)
     most_chunks: int = field(init=False, compare=False)
     most_elements: int = field(init=False, compare=False)
@@ -232,7 +260,7 @@ class OpenChunks:
         size = max(1, chain.chunk.dtype.itemsize) * math.prod(steps)
         object.__setattr__(self, "steps", steps or None)
         object.__setattr__(self, "most_chunks", min(JOINT_BYTES // size, WINDOW_CELLS))
-        object.__setattr__(self, "source", KvSource(self.store))
+        object.__setattr__(self, "source", KvSource(self.store, self.presence))
         features = self.store.driver.features
         parts = features.reads_parts and is_raw(chain) and model.bind is None and self.cache is None
         least = 2 * PARTS_FROM_BYTES if features.waits else NEAR_PART_BYTES

@@ -52,22 +52,34 @@ async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
     key = root_document(words)
     if key is None:
         raise StoreError(f"N5 has no consolidated metadata: {place.describe()}")
-    found = await hierarchy_documents(place)
-    for error in found.damaged.values():
-        raise error.within(f"The metadata below {place.describe()} cannot be consolidated")
-    fresh = _collected(found.found, words)
-    before: dict[str, Any] = {}
+    before: dict[str, Any] | None = None
+    fresh = await _fresh(place, words)
+    for _ in range(ATTRIBUTE_ATTEMPTS):
+        entries = fresh
 
-    def changed(stored: bytes | None) -> bytes:
-        nonlocal before
-        document = {} if stored is None else parsed(stored, place.describe(key))
-        before = _entries(document, words)
-        return _document(document, fresh, words)
+        def changed(stored: bytes | None, entries: Mapping[str, Any] = entries) -> bytes:
+            nonlocal before
+            document = {} if stored is None else parsed(stored, place.describe(key))
+            before = _entries(document, words) if before is None else before
+            return _document(document, entries, words)
 
-    await change_document(place, key, changed)
+        await change_document(place, key, changed)
+        fresh = await _fresh(place, words)
+        if fresh == entries:
+            break
+    else:
+        raise AbortedError(f"What is below {place.describe()} was changed by others again and again")
     if not before:
         return []
     return sorted({_path(name, words) for name in {*before, *fresh} if before.get(name) != fresh.get(name)})
+
+
+async def _fresh(place: KvPrefix, words: NodeWords) -> dict[str, Any]:
+    """Return the entries of what is below a group now; unreadable documents are an error."""
+    found = await hierarchy_documents(place)
+    for error in found.damaged.values():
+        raise error.within(f"The metadata below {place.describe()} cannot be consolidated")
+    return _collected(found.found, words)
 
 
 def consolidated(documents: Mapping[str, bytes], words: NodeWords) -> dict[str, bytes]:
@@ -147,23 +159,31 @@ def says_the_same(root: Mapping[str, Any], words: NodeWords, path: str, document
 
 
 async def _renew_one(group: KvPrefix, key: str, words: NodeWords, path: str, *, gone: bool) -> None:
-    fresh: dict[str, Any] = {}
-    if not gone:
-        below = await hierarchy_documents(group.join(f"{path}/"))
-        fresh = _collected({f"{path}/{name}": document for name, document in below.found.items()}, words)
+    for _ in range(ATTRIBUTE_ATTEMPTS):
+        fresh = {} if gone else await _below(group, words, path)
+        change = partial(_with_entries, group.describe(key), words, path, fresh)
+        await change_document(group, key, change)
+        if gone or fresh == await _below(group, words, path):
+            return
+    raise AbortedError(f"What is at {group.join(path).describe()} was changed by others again and again")
 
-    def changed(stored: bytes | None) -> bytes | None:
-        if stored is None:
-            return None
-        document = parsed(stored, group.describe(key))
-        kept = {
-            name: entry
-            for name, entry in _entries(document, words).items()
-            if not f"{_path(name, words)}/".startswith(f"{path}/")
-        }
-        return _document(document, {**kept, **fresh}, words)
 
-    await change_document(group, key, changed)
+async def _below(group: KvPrefix, words: NodeWords, path: str) -> dict[str, Any]:
+    """Return the entries of what is at a path of a group, and below it, now."""
+    found = (await hierarchy_documents(group.join(f"{path}/"))).found
+    return _collected({f"{path}/{name}": document for name, document in found.items()}, words)
+
+
+def _with_entries(
+    where: str, words: NodeWords, path: str, fresh: Mapping[str, Any], stored: bytes | None
+) -> bytes | None:
+    """Return a root document in which entries take the place of those at a path and below; None if there is none."""
+    if stored is None:
+        return None
+    document = parsed(stored, where)
+    entries = _entries(document, words).items()
+    kept = {name: each for name, each in entries if not f"{_path(name, words)}/".startswith(f"{path}/")}
+    return _document(document, {**kept, **fresh}, words)
 
 
 def _collected(documents: Mapping[str, Any], words: NodeWords) -> dict[str, Any]:

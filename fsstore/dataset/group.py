@@ -21,11 +21,9 @@ from fsstore.dataset.members import (
     children,
     create_array,
     create_group,
-    delete,
     exists,
     member_path,
     missing,
-    move,
     open_stored,
     refusal,
     stale,
@@ -219,9 +217,12 @@ class Group:
         return _begin(run)
 
     def delete(self, path: str) -> Future[None]:
-        """Begin to delete an array, or a group with everything in it; raises `NotFoundError` if there is none."""
+        """Begin to delete an array, or a group with everything in it; raises `NotFoundError` if there is none.
+
+        A directory that is no group itself loses only the arrays and groups in it.
+        """
         at = self._changing(path, "delete members")
-        return _begin(lambda: delete(self._place, at))
+        return _begin(lambda: door("delete_member")(self._place, at))
 
     def __delitem__(self, path: str) -> None:
         """Delete a member and wait until it is gone; raise `KeyError` if there is none."""
@@ -231,9 +232,12 @@ class Group:
             raise KeyError(error.message) from None
 
     def move(self, source: str, target: str) -> Future[None]:
-        """Begin to move an array, or a group with everything in it, to another path of the group."""
+        """Begin to move an array, or a group with everything in it, to another path of the group.
+
+        It fails if a job is changing either.  A move that was killed is continued by the same call.
+        """
         old, new = self._changing(source, "move members"), self._changing(target, "move members")
-        return _begin(lambda: move(self._place, old, new))
+        return _begin(lambda: door("move")(self._place, old, new))
 
     def consolidate(self) -> Future[list[str]]:
         """Begin to write consolidated metadata; the result names the members of which they had said something else."""

@@ -12,7 +12,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.new_array import NewArray
 from fsstore.dataset.place import Found, Place
-from fsstore.dataset.removal import delete_tree, move_tree, remove_tree
+from fsstore.dataset.removal import delete_tree
 from fsstore.driver.contract import opening_beneath
 from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
@@ -23,8 +23,8 @@ from fsstore.values import registry
 from fsstore.values.json_value import quote
 
 __all__ = [
-    "children", "create_array", "create_group", "delete", "exists", "member_path", "missing", "move",
-    "open_stored", "refusal", "stale",
+    "children", "create_array", "create_group", "exists", "make_groups", "member_path",
+    "missing", "open_stored", "refusal", "refuse_inside_array", "stale",
 ]  # fmt: skip
 
 
@@ -97,7 +97,7 @@ async def _array_above(place: Place, at: str) -> str | None:
     return next((path for path, each in zip(above, found, strict=True) if each.kind == "array"), None)
 
 
-async def _refuse_inside_array(place: Place, at: str) -> None:
+async def refuse_inside_array(place: Place, at: str) -> None:
     """Raise if a path lies inside an array: what looks like a member there is its chunks."""
     array = await _array_above(place, at)
     if array is not None:
@@ -138,14 +138,14 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
     """Create an array, and groups on the way; what is there is an error, or deleted with `overwrite`."""
     here, words = place.below(at), place.words
     metadata, beside = wanted.metadata(words), wanted.stored_attributes(words)
-    await _refuse_inside_array(place, at)
+    await refuse_inside_array(place, at)
     if await _occupied(place, at):
         if not overwrite:
             raise AlreadyExistsError(
                 f"There is something at {here.describe()} already; `overwrite=True` deletes it first"
             )
         await delete_tree(here)
-    top = await _make_groups(place, at.rpartition("/")[0], {})
+    top = await make_groups(place, at.rpartition("/")[0], {})
     if beside:
         await here.write(
             words.attributes, words.with_attributes(None, beside, here.describe(words.attributes))
@@ -159,41 +159,14 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
 
 async def create_group(place: Place, at: str, attributes: Mapping[str, Any]) -> None:
     """Create a group, and those on the way; what is there is an error."""
-    await _refuse_inside_array(place, at)
+    await refuse_inside_array(place, at)
     if await _occupied(place, at):
         raise AlreadyExistsError(f"There is something at {place.below(at).describe()} already")
-    top = await _make_groups(place, at, attributes)
+    top = await make_groups(place, at, attributes)
     await renew(place.prefix, place.words, top or at)
 
 
-async def delete(place: Place, at: str) -> None:
-    """Delete an array, or a group with everything in it; readers of consolidated metadata miss it first."""
-    if not await exists(place, at):
-        raise NotFoundError(await missing(place, at))
-    await renew(place.prefix, place.words, at, gone=True)
-    await remove_tree(place.below(at))
-
-
-async def move(place: Place, source: str, target: str) -> None:
-    """Move an array, or a group with everything in it, to another path."""
-    if not await exists(place, source):
-        raise NotFoundError(await missing(place, source))
-    if f"{target}/".startswith(f"{source}/"):
-        raise StoreError(
-            f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it"
-        )
-    await _refuse_inside_array(place, target)
-    if await _occupied(place, target):
-        raise AlreadyExistsError(
-            f"There is something at {place.below(target).describe()} already; delete it first"
-        )
-    top = await _make_groups(place, target.rpartition("/")[0], {})
-    await move_tree(place.prefix, source, target)
-    await renew(place.prefix, place.words, source, gone=True)
-    await renew(place.prefix, place.words, top or target)
-
-
-async def _make_groups(place: Place, path: str, attributes: Mapping[str, Any]) -> str:
+async def make_groups(place: Place, path: str, attributes: Mapping[str, Any]) -> str:
     """Make the groups on the way to a path, and one at the path, where there are none; return the outermost made."""
     top = ""
     for at in [*_parents(path), path] if path else []:

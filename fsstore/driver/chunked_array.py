@@ -275,6 +275,7 @@ class ChunkedDriver(ArrayDriver):
                 options.threads,
                 _cache_of(self),
                 self.kvstore.meter,
+                None if self.mode.assume_metadata or self.mode.assume_cached_metadata else self.entry,
             )
             kept = self._kept = (array, chunks)
         return kept[1]

@@ -204,6 +204,17 @@ class MetadataEntry:
             return answers[self.key], None
         return answers[self.key], bytes(attributes.value)
 
+    async def is_as(self, known: bytes) -> bool:
+        """Whether the document that is stored is of a generation; another one is read.  Raises if there is none."""
+        read = Read(self.store.path + self.key, if_not_equal=known)
+        (answer,) = await self.store.driver.read_many([read])
+        if answer.state == "unspecified" and known != UNKNOWN:
+            return True
+        before, found = self.array, await self.reread(fresh_after=float("inf"))
+        if before is not None:
+            self.check(before, found)
+        return False
+
     @property
     def newest(self) -> ChunkedArray | None:
         """The array of the document that was read or stored last, through any view."""

@@ -19,7 +19,7 @@ The contract of a copy, whichever stores it is between:
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `check_box`: checking a box of an array: whether it can be read, and whether it says what another array does
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
-* `delete`: deleting arrays and hierarchies, many keys at once, with progress
+* `delete`: deleting arrays and hierarchies, many keys at once, with progress; and moving members of a group
 * `earlier`: what a job believes of an earlier run: the fingerprint of its source, its mark, and chunks that exist
 * `ends`: the two ends of a job: what it is given by place or open, and the array that a copy makes
 * `grow`: appending along a dimension, data first and metadata last

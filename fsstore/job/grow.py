@@ -35,6 +35,7 @@ from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
+from fsstore.dataset.same_place import leaves_of
 from fsstore.driver.cast import is_lossless
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
@@ -43,7 +44,8 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index.transform import identity
 from fsstore.job.array_copy import chunk_sides, is_whole
-from fsstore.job.ends import meaning_of, opened_source
+from fsstore.job.earlier import fingerprint
+from fsstore.job.ends import check_apart, meaning_of, opened_source
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import box_pass
 from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
@@ -100,10 +102,14 @@ def append(
         driver, found = await _opened(target, chosen)
         values = await _source(source, found, chosen)
         axis = _axis(found, dimension)
-        name = (
-            {"id": append_id} if append_id is not None else {"values": await _described(values), "axis": axis}
-        )
         place = driver.kvstore.as_directory()
+        if await check_apart(values, place, in_place=True):
+            raise FailedPreconditionError(
+                f"{place.prefix.describe()} cannot be appended to itself; read its values, and append these"
+            )
+        name = (
+            {"id": append_id} if append_id is not None else {"values": await _described(values), "at": axis}
+        )
         scratch = Scratch.of(place)
         async with scratch.claimed(f"an append to {place.prefix.describe()}") as claim:
             growth = _Growth(await _as_stored(driver, found), values, axis, memory)
@@ -459,12 +465,10 @@ class _Writing:
 
 
 async def _described(values: TensorStore) -> Any:
-    """Return what tells these values from others: where they are, or, of values in memory, a digest of them."""
-    driver = values._driver
-    while driver.kvstore is None and driver.base is not None:
-        driver = driver.base.driver
-    if driver.kvstore is not None:
-        return values.spec().to_json()
+    """Return what tells these values from others: where they are, as written last, or a digest of those in memory."""
+    leaves = await leaves_of(values._driver)
+    if leaves and all(leaf.kvstore is not None for leaf in leaves):
+        return [values.spec().to_json(), await fingerprint(values)]
     data = np.ascontiguousarray(await values.read())
     content = data.tobytes() if not data.dtype.hasobject else repr(data.tolist()).encode()
     return [list(data.shape), hashlib.sha256(content).hexdigest()]

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from fsstore.kvstore.spec.parse import OpenKv, as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.task.claim import Claim, claimed
 
-__all__ = ["APPEND", "MARK", "WHOLE", "Scratch", "around", "beside", "is_of_job"]
+__all__ = ["APPEND", "MARK", "WHOLE", "Scratch", "all_claimed", "around", "beside", "is_of_job"]
 
 APPEND = "append"
 """The beginning of keys that tell of appends, which other jobs leave alone."""
@@ -57,6 +58,19 @@ def beside(store: OpenKv, place: Path, name: str) -> OpenKv:
     if not name.startswith(f"{BESIDE}-") or "/" in name:
         raise DataLossError(f"A note of a job at {place} names {name!r}, which is no directory of a job")
     return store.at(f"{Path(os.path.realpath(place)).parent}/{name}/")
+
+
+@asynccontextmanager
+async def all_claimed(stores: Sequence[OpenKv], job: str) -> AsyncIterator[None]:
+    """Hold the claims of places, and of all below them at which a job is under way or was killed."""
+    suffix = f"/{BESIDE}/{_CLAIM}"
+    async with AsyncExitStack() as claims:
+        for store in stores:
+            await claims.enter_async_context(Scratch.of(store).claimed(job))
+            found = [entry.key async for batch in store.prefix.documents() for entry in batch]
+            for path in [key.removesuffix(suffix) for key in found if key.endswith(suffix)]:
+                await claims.enter_async_context(Scratch.of(store.at(f"{store.path}{path}/")).claimed(job))
+        yield
 
 
 @dataclass(frozen=True, slots=True)

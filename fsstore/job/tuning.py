@@ -13,3 +13,4 @@ MAPPED_FROM_BYTES = 1 << 20  # of a file that is mapped; a smaller one is read s
 UNPACKED_BYTES = 64 << 20  # that are unpacked at once: memory against passes over the file
 REPAIR_ROUNDS = 100  # of repairs, each of as many findings as are reported
 PARTS_TOGETHER = 64  # of a box that are read together: of many small ones more would only take memory
+MOVED_AT_ONCE = 64  # values under way while a tree is moved: requests in flight against memory

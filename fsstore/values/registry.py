@@ -281,7 +281,10 @@ scanners: Registry[Any] = Registry(
 )
 """Scanners, which find the arrays of other files (`FileScanner`), by the name of the adapter that shows them."""
 
-_DOORS = {"spans": "fsstore.observe.metrics:spans", "view": "fsstore.viewer.door:view"}
+_DOORS = {
+    "delete_member": "fsstore.job.delete:delete_member", "move": "fsstore.job.delete:move",
+    "spans": "fsstore.observe.metrics:spans", "view": "fsstore.viewer.door:view",
+}  # fmt: skip
 
 
 def door(name: str) -> Any:

@@ -256,3 +256,22 @@ def test_an_unfinished_append_beside_a_resized_array_is_not_guessed_at(tmp_path)
     del store["append-0"]
     ts.append(place, rows(4, 5)).result()
     assert found(place) == [*range(5)]
+
+
+def test_a_source_that_was_written_anew_is_another_append(tmp_path):
+    """A killed append is not continued with other values of its source, and nothing is appended to itself."""
+    place, source = made(tmp_path, 2), tmp_path / "s"
+    for values in (rows(2, 8), rows(12, 18)):
+        (tmp_path / "new").mkdir()
+        ts.open(made(tmp_path / "new", 6)).result()[...] = values
+        shutil.rmtree(source, ignore_errors=True)
+        (tmp_path / "new").rename(source)
+        if values[0, 0] == 2:
+            assert killed(
+                lambda: ts.append(place, f"file://{source}/x/", max_memory="40B", context=QUICK).result(), 7
+            )
+            assert found(place) == [0, 1]
+    ts.append(place, f"file://{source}/x/", max_memory="40B", context=QUICK).result()
+    assert found(place) == [0, 1, *range(12, 18)]
+    with pytest.raises(FailedPreconditionError, match="to itself"):
+        ts.append(place, f"file://{tmp_path}/x/").result()

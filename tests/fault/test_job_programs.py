@@ -9,18 +9,7 @@ from pathlib import Path
 import pytest
 
 CHECKER = Path(__file__).with_name("job_checker.py")
-FAULTS = (
-    "error",
-    "lost",
-    "full",
-    "read-only",
-    "forbidden",
-    "outage",
-    "interrupt",
-    "cancel",
-    "clock",
-    "source",
-)
+FAULTS = ("error", "lost", "full", "read-only", "forbidden", "outage", "interrupt", "cancel", "clock")
 KILLS = ("kill", "kill after", "torn")
 
 

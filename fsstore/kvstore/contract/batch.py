@@ -107,6 +107,13 @@ def are_of_size(answers: Sequence[ReadResult], size: int) -> bool:
     return all(answer.size == size or answer.state != "value" for answer in answers)
 
 
+def any_missing(answers: Sequence[ReadResult]) -> bool:
+    """Return whether a key is missing."""
+    if isinstance(answers, AnswerColumns):
+        return bool((answers.where < 0).any())
+    return "missing" in [answer.state for answer in answers]
+
+
 def answers_at(answers: Sequence[ReadResult], places: list[int]) -> Sequence[ReadResult]:
     """Return the answers at some places."""
     return answers[places] if isinstance(answers, AnswerColumns) else [answers[place] for place in places]
