@@ -179,7 +179,8 @@ def _of_group(group: Any) -> dict[str, Any]:
     return {
         "kind": "group", "place": group.kvstore.url,
         "format": f"zarr {group.zarr_format}" if group.zarr_format else "n5",
-        "members": members, "points_to": _pointed(group), "attributes": dict(group.attrs),
+        "members": members, "left_out": dict(group._listed().left_out), "points_to": _pointed(group),
+        "attributes": dict(group.attrs),
     }  # fmt: skip
 
 
@@ -265,6 +266,11 @@ def ls(arguments: Namespace) -> int:
             f"{arguments.place} is an array; `fsstore ls --keys` lists its keys, and `fsstore info` describes it"
         )
     _put_names(found.keys() if found.is_written else _directory(arguments), arguments)
+    if not arguments.json:
+        left_out = found._listed().left_out if found.is_written else {}
+        _put_names(
+            (f"{name} is left out: {why}" for name, why in left_out.items() if "/" not in name), arguments
+        )
     return 0
 
 
@@ -301,12 +307,12 @@ def tree(arguments: Namespace) -> int:
     if arguments.json:
         from fsstore.dataset.listing import described
 
-        groups, entries = described(found._listed())
+        groups, entries, left_out = described(found._listed())
         arrays = {
             path: {"shape": list(each.shape), "dtype": each.dtype, "chunks": list(each.chunks or ())}
             for path, each in entries.items()
         }
-        put_json({"groups": groups, "arrays": arrays})
+        put_json({"groups": groups, "arrays": arrays, "left_out": dict(left_out)})
     else:
         put(found.tree())
     return 0

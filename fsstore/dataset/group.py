@@ -165,7 +165,7 @@ class Group:
     def tree(self) -> str:
         """Return the groups and arrays below as indented text, one a line."""
         listed = self._listed()
-        return tree_text(*described(listed))
+        return tree_text(described(listed))
 
     def view(self, **options: Any) -> Any:
         """Serve a page that shows the arrays below, and return where it is: `View`, which a notebook displays."""
@@ -310,18 +310,26 @@ class Group:
         return [(name, each.result()) for (name, _), each in zip(wanted, begun, strict=True)]
 
     def __repr__(self) -> str:
-        """Return the place and the format."""
-        where = self._place.below(self._path).describe().removeprefix('"" in ')
-        return f"<Group {quote(self._path) + ' ' if self._path else ''}of {_format(self.zarr_format)} in {where}>"
+        """Return the place and the format, and the names of what a scanned file holds and cannot be shown."""
+        place = self._place.below(self._path)
+        where = place.describe().removeprefix('"" in ')
+        lost = _named(list(place.left_out()))
+        return f"<Group {quote(self._path) + ' ' if self._path else ''}of {_format(self.zarr_format)} in {where}{lost}>"
 
     def _repr_html_(self) -> str:
         """Return a tree that opens and closes, for notebooks."""
-        return tree_html(repr(self), *described(self._listed()))
+        return tree_html(repr(self), described(self._listed()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place and the path; unpickling opens it again."""
         spec = self._place.store.effective_spec()
         return _reopen, (spec, self._path, self._place.writable, self._place.consolidated)
+
+
+def _named(left_out: list[str]) -> str:
+    """Return the words for objects that are left out: the names of a few."""
+    more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
+    return f" without {', '.join(map(quote, left_out[:5]))}{more}, as `tree` says why" if left_out else ""
 
 
 def open_group(

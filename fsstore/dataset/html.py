@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from html import escape
 
-from fsstore.dataset.listing import ArrayEntry, paths_of
+from fsstore.dataset.listing import ArrayEntry, Described
 
 __all__ = ["tree_html"]
 
@@ -21,23 +21,25 @@ _CLOSE = "</div></details>"
 _MOST = 2000  # lines; a notebook with more is slow, and nobody reads them
 
 
-def tree_html(title: str, groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
+def tree_html(title: str, shown: Described) -> str:
     """Return the tree under its title; what is beyond the first two thousand members is counted."""
-    paths = paths_of(groups, entries)
+    paths = shown.paths()
     more = f"<div style='{_DIM}'>and {len(paths) - _MOST} more</div>" if len(paths) > _MOST else ""
-    inner = "".join(_pieces(paths[:_MOST], entries)) or f"<div style='{_DIM}'>empty</div>"
+    inner = "".join(_pieces(paths[:_MOST], shown)) or f"<div style='{_DIM}'>empty</div>"
     return f"<div style='{_STYLE}'><div><b>{escape(title)}</b></div>{inner}{more}</div>"
 
 
-def _pieces(paths: Sequence[str], entries: Mapping[str, ArrayEntry]) -> Iterator[str]:
+def _pieces(paths: Sequence[str], shown: Described) -> Iterator[str]:
     """Yield the lines of members, each after the group it lies in; groups may be nested to any depth."""
     begun: list[str] = []  # the groups that are not closed yet, each with a slash behind it
     for path in paths:
         while begun and not path.startswith(begun[-1]):
             begun.pop()
             yield _CLOSE
-        name, entry = escape(path.rpartition("/")[2]), entries.get(path)
-        if entry is None:
+        name, entry = escape(path.rpartition("/")[2]), shown.entries.get(path)
+        if path in shown.left_out:
+            yield f"<div style='{_DIM}'><s>{name}</s> is left out: {escape(shown.left_out[path])}</div>"
+        elif entry is None:
             is_open = " open" if not begun else ""
             yield f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>"
             begun.append(f"{path}/")

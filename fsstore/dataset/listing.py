@@ -5,7 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from fsstore.context.context import Context, context_of
 from fsstore.driver.auto import enter_group
@@ -16,7 +17,7 @@ from fsstore.runtime import execution
 from fsstore.values.argument import one_line
 from fsstore.values.json_value import dumps, quote
 
-__all__ = ["ArrayEntry", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
+__all__ = ["ArrayEntry", "Described", "described", "entry_of", "list_arrays", "paths_of", "tree", "tree_text"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,28 +42,44 @@ def list_arrays(
 
     Archives, databases and reference sets are entered.  Consolidated metadata are used where they are; otherwise keys
     are listed and the metadata read together.  An array whose metadata cannot be read, or say nothing of its shape, is
-    left out with a warning that names it.  A place without arrays, or none at all, gives an empty list.
+    left out with a warning that names it, and so is what a file holds and cannot be shown.  A place without arrays, or
+    none at all, gives an empty list.
 
     >>> list_arrays({"driver": "memory"})
     []
     """
-    _, entries = _look(url, storage_options, context)
-    return list(entries.values())
+    found = _look(url, storage_options, context)
+    for path, why in found.left_out.items():
+        warnings.warn(f"{quote(path)} is left out: {why}", stacklevel=2)
+    return list(found.entries.values())
 
 
 def tree(url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> str:
-    """Return the groups and arrays below a URL as indented text, one a line; what cannot be read is left out, too.
+    """Return the groups and arrays below a URL as indented text, one a line; what a file holds and cannot be shown
+    stands there with the reason.
 
     >>> print(tree({"driver": "memory"}))
     /
     """
-    return tree_text(*_look(url, storage_options, context))
+    return tree_text(_look(url, storage_options, context))
 
 
-def tree_text(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> str:
+def tree_text(shown: Described) -> str:
     """Return groups and arrays by path as indented text, one a line."""
-    lines = [f"/ {_about(entries[''])}" if "" in entries else "/"]
-    return "\n".join([*lines, *(_line(path, entries.get(path)) for path in paths_of(groups, entries))])
+    lines = [f"/ {_about(shown.entries[''])}" if "" in shown.entries else "/"]
+    return "\n".join([*lines, *(_line(path, shown) for path in shown.paths())])
+
+
+class Described(NamedTuple):
+    """The groups and the arrays of a listing, and why objects of a scanned file are left out of it, by path."""
+
+    groups: Collection[str]
+    entries: Mapping[str, ArrayEntry]
+    left_out: Mapping[str, str] = MappingProxyType({})
+
+    def paths(self) -> list[str]:
+        """Return all paths below the root, groups on the way included, each after the one it lies in."""
+        return paths_of((*self.groups, *self.left_out), self.entries)
 
 
 def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list[str]:
@@ -74,15 +91,15 @@ def paths_of(groups: Collection[str], entries: Mapping[str, ArrayEntry]) -> list
     return sorted(known - {""}, key=lambda each: each.split("/"))
 
 
-def _look(
-    url: Any, storage_options: Mapping[str, Any] | None, context: Any
-) -> tuple[list[str], dict[str, ArrayEntry]]:
-    """Return the groups and the arrays below a URL; warns of what is left out."""
+def _look(url: Any, storage_options: Mapping[str, Any] | None, context: Any) -> Described:
+    """Return the groups and the arrays below a URL; warns of metadata that cannot be read."""
     return described(execution.call(_hierarchy(url, storage_options, context_of(context))), level=4)
 
 
-def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, ArrayEntry]]:
-    """Return the groups and the arrays of a listing; warns, at the caller `level` frames up, of what is left out."""
+def described(listed: Hierarchy, level: int = 3) -> Described:
+    """Return the groups and the arrays of a listing; warns, at the caller `level` frames up, of metadata that cannot be
+    read.
+    """
     entries: dict[str, ArrayEntry] = {}
     damaged = dict(listed.damaged)
     for path, node in listed.nodes.items():
@@ -93,11 +110,15 @@ def described(listed: Hierarchy, level: int = 3) -> tuple[list[str], dict[str, A
                 damaged[path] = error
     for path, why in damaged.items():
         warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=level)
-    return [path for path, node in listed.nodes.items() if node.kind == "group"], entries
+    groups = [path for path, node in listed.nodes.items() if node.kind == "group"]
+    return Described(groups, entries, listed.left_out)
 
 
-def _line(path: str, entry: ArrayEntry | None) -> str:
+def _line(path: str, shown: Described) -> str:
     indent, name = "  " * (path.count("/") + 1), one_line(path.rpartition("/")[2])
+    entry, why = shown.entries.get(path), shown.left_out.get(path)
+    if why is not None:
+        return f"{indent}{name} is left out: {one_line(why)}"
     return f"{indent}{name}/" if entry is None else f"{indent}{name} {_about(entry)}"
 
 

@@ -62,7 +62,12 @@ def children(listed: Hierarchy) -> dict[str, Node | None]:
 
 
 async def exists(place: Place, at: str) -> bool:
-    """Return whether there is an array or a group at a path, be it only by what is in it; chunks are neither."""
+    """Return whether there is an array or a group at a path, be it only by what is in it; chunks are neither, nor is
+    what a scanned file holds and cannot be shown.
+    """
+    left_out = place.prefix.left_out()
+    if any(f"{at}/".startswith(f"{path}/") for path in left_out):
+        return False
     if (await place.look(at)).kind is not None:
         return True
     if await _array_above(place, at) is not None:

@@ -116,7 +116,11 @@ def _part(whole: Hierarchy, path: str) -> Hierarchy:
         return f"{at}/".startswith(f"{path}/")
 
     nodes = {at[cut:]: replace(node, path=at[cut:]) for at, node in whole.nodes.items() if inside(at)}
-    return Hierarchy(nodes, {at[cut:]: error for at, error in whole.damaged.items() if inside(at)})
+    return Hierarchy(
+        nodes,
+        {at[cut:]: error for at, error in whole.damaged.items() if inside(at)},
+        {at[cut:]: why for at, why in whole.left_out.items() if inside(at)},
+    )
 
 
 async def look(
@@ -213,7 +217,7 @@ async def _create(place: Place, words: NodeWords) -> tuple[Place, Found]:
 
 async def _implicit(place: Place) -> tuple[Place, Found]:
     """Return a group without a document of its own, which is one by what lies below it."""
-    nodes, damaged = await hierarchy(place.prefix, consolidated=False)
+    nodes, damaged, _ = await hierarchy(place.prefix, consolidated=False)
     if not nodes and not damaged:
         raise NotFoundError(
             f"There is no array or group at {place.prefix.describe()}; check the path, or create a group with"

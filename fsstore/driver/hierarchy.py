@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
@@ -49,10 +50,14 @@ class Node:
 
 
 class Hierarchy(NamedTuple):
-    """The nodes by path, in order of their paths, and why documents at other paths could not be taken, by path."""
+    """The nodes by path, in order of their paths, and why documents at other paths could not be taken, by path.
+
+    `left_out` says, by path, why objects of a scanned file have no documents.
+    """
 
     nodes: dict[str, Node]
     damaged: dict[str, StoreError]
+    left_out: Mapping[str, str] = MappingProxyType({})
 
 
 class Documents(NamedTuple):
@@ -83,11 +88,10 @@ async def hierarchy(
     With `consolidated` the metadata that a writer collected in one document are believed.  `known` are answers to
     reads of whole documents that were made just now.
     """
-    if consolidated:
-        documents = await _consolidated(place, known)
-        if documents is not None:
-            return documents.hierarchy()
-    return (await hierarchy_documents(place, known)).hierarchy()
+    documents = await _consolidated(place, known) if consolidated else None
+    if documents is None:
+        documents = await hierarchy_documents(place, known)
+    return documents.hierarchy()._replace(left_out=place.left_out())
 
 
 async def hierarchy_documents(place: KvPrefix, known: Mapping[str, ReadResult] = _NOTHING) -> Documents:

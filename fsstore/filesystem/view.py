@@ -148,12 +148,12 @@ async def open_view(
     if execution.must_not_wait():
         raise execution.MayWait  # there may be thousands of arrays
     if name in (None, "zarr2", "zarr3", "n5"):
-        nodes, damaged = await hierarchy(kvstore.prefix, known=found.answers)
+        nodes, damaged, left_out = await hierarchy(kvstore.prefix, known=found.answers)
         same = all(node.zarr_format == zarr_format for node in nodes.values())
         if same and not (explode_shards and any(_is_sharded(node) for node in nodes.values())):
             return kvstore
-        for at, error in damaged.items():
-            warnings.warn(f"{quote(at or '/')} is left out: {error}", stacklevel=2)
+        for at, why in (*damaged.items(), *left_out.items()):
+            warnings.warn(f"{quote(at or '/')} is left out: {why}", stacklevel=2)
     else:
         nodes = {}
     driver = ViewDriver(kvstore, zarr_format, context)

@@ -148,6 +148,7 @@ class OpenGroup:
     spec: KvSpecValue
     nodes: Mapping[str, Node]
     damaged: Mapping[str, StoreError]
+    left_out: Mapping[str, str]
     described: str
     kind: str
     """The kind of store it is in."""
@@ -204,6 +205,10 @@ class OpenGroup:
             if not found or isinstance(why, OF_THE_STORE):
                 raise why
             warnings.warn(f"{quote(at)} is left out: {why.message}", stacklevel=2)
+        for at, reason in self.left_out.items():
+            parent, _, name = at.rpartition("/")
+            if parent == path and name not in leave_out:
+                warnings.warn(f"{quote(at)} is left out: {reason}", stacklevel=2)
         yield from found.items()
 
     def _unusable(self, at: str, error: StoreError) -> StoreError:
@@ -257,7 +262,7 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
     if "" in nodes and nodes[""].kind == "array":
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
-    return OpenGroup(bound, nodes, found.damaged, described, place.driver.id, place)
+    return OpenGroup(bound, nodes, found.damaged, found.left_out, described, place.driver.id, place)
 
 
 _DIMENSIONS = "_ARRAY_DIMENSIONS"

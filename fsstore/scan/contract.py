@@ -9,6 +9,7 @@ Every scanner promises this, and `fsstore.testing` checks it:
 * It reads through the `ScanSource` only, and asks for what it needs in few rounds: spans of one call are one round.
 * It never answers a chunk that it cannot locate or decode as absent: absent chunks read as the fill value.
 * An object it cannot show is left out and named in `ScanHierarchy.notes`; it does not cost the rest of the file.
+  Users see these notes wherever they look: in listings, trees and warnings, and in the error when they open the object.
   Missing parts of an object that is shown, such as an attribute, are named in `ScanHierarchy.lacking`.
 * Damaged files raise errors of ours that name object and offset, within bounded time and memory: every count and
   length read from the file is checked against the size of the file before it is believed.

@@ -21,8 +21,14 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
-from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole
+from fsstore.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    NotFoundError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.kvstore.contract.ability import LeavesOut, ListsDocuments, ReadsWhole
 from fsstore.kvstore.contract.batch import AnswerColumns, Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -56,6 +62,7 @@ from fsstore.values.json_value import Json, dumps, quote
 __all__ = ["Means", "Scan", "ScanDriver"]
 
 _MOST_NAMED = 20
+_DOCUMENTS = (".zarray", ".zgroup", "zarr.json")
 _Ask: TypeAlias = "Callable[[ReferenceDriver], Awaitable[Sequence[ReadResult]]]"
 _log = logging.getLogger("fsstore.kvstore")
 
@@ -82,7 +89,7 @@ class Means:
     pool: CachePool
 
 
-class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
+class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"
@@ -113,11 +120,34 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments):
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
         """Return one result for each of `reads`, all from one generation of the file."""
         newest = max([read.staleness_bound for read in reads], default=0.0)
-        return await self._answer(lambda store: store.read_many(reads), newest)
+        answers = await self._answer(lambda store: store.read_many(reads), newest)
+        self._explain([read.key for read in reads], answers)
+        return answers
 
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
         """Return one result for each of `keys`, all from one generation of the file."""
-        return await self._answer(lambda store: store.read_whole(keys), math.inf)
+        answers = await self._answer(lambda store: store.read_whole(keys), math.inf)
+        self._explain(keys, answers)
+        return answers
+
+    def left_out(self) -> Mapping[str, str]:
+        """Return why objects of the file are not shown, by path; nothing if the file was not scanned yet."""
+        found = None if self._scan is None else self._scan.found
+        return {} if found is None else found.hierarchy.notes
+
+    def _explain(self, keys: Sequence[str], answers: Sequence[ReadResult]) -> None:
+        """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
+        notes = self.left_out()
+        if not notes:
+            return
+        for number, key in enumerate(keys):
+            if key.endswith(_DOCUMENTS) and answers[number].state == "missing":
+                path = key
+                while path := path.rpartition("/")[0]:
+                    if path in notes:
+                        raise UnimplementedError(
+                            f"{quote(path)} of {self._described} is left out: {notes[path]}"
+                        )
 
     async def _answer(self, ask: _Ask, newest: float) -> Sequence[ReadResult]:
         """Return what the store over the file answers, as the file is at `newest` or later.

@@ -67,9 +67,9 @@ class Subject:
         with self._lock:
             if self._listed is None:
                 listed = group._listed()
-                damaged = {path: str(error) for path, error in listed.damaged.items()}
+                damaged = {path: str(error) for path, error in listed.damaged.items()} | dict(listed.left_out)
                 whole = listed._replace(damaged={})
-                groups, entries = described(whole)
+                groups, entries, _ = described(whole)
                 self._images = {path for path, node in listed.nodes.items() if datasets_of(node.attributes)}
                 self._listed = {path: entries.get(path) for path in paths_of(groups, entries)}, damaged
         return self._listed

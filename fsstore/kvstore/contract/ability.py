@@ -30,6 +30,7 @@ __all__ = [
     "IsMetered",
     "KeepsDirectories",
     "KnowsSizes",
+    "LeavesOut",
     "ListsDocuments",
     "ListsNames",
     "MayBeMissing",
@@ -195,6 +196,16 @@ class ListsDocuments:
 
     def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield what `scan` does, perhaps without keys that end in a number."""
+        raise NotImplementedError  # a driver that names the ability defines it
+
+
+class LeavesOut:
+    """A driver that shows a file as a hierarchy, and cannot show all that the file holds."""
+
+    __slots__ = ()
+
+    def left_out(self) -> Mapping[str, str]:
+        """Return why objects of the file are not shown, by path, as far as the file was read; waits for nothing."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
