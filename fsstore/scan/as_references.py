@@ -16,12 +16,13 @@ from fsstore.kvstore.contract.batch import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import Grid
-from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.refset import ScanRecord, TableSet
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.target.targets import open_in
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.scan.driver import Means, ScanDriver
+from fsstore.scan.saved_index import stamp_of
 from fsstore.scan.scanned_set import family_of
 from fsstore.scan.signature import HDF5
 from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
@@ -83,7 +84,8 @@ async def references_of(driver: ScanDriver, url: str, inline: int = 0) -> tuple[
                 f"A set of {driver.base.describe()} would hold more than {_MOST_MADE} bytes of values itself"
             )
     found = TableSet(builder.finish())
-    found.scanned = await driver.record(url)
+    source = (await driver.current()).source
+    found.scanned = ScanRecord(driver.id, url, source.size, stamp_of(driver.base, source.generation))
     return found, {**hierarchy.shortcomings, **unnamed}
 
 

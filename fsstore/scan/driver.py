@@ -45,14 +45,13 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.spec.parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
-from fsstore.reference.table.refset import ScanRecord
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.target.policy import beside
 from fsstore.reference.target.targets import Fetcher, OpenTarget, check_prefixes, policy_of
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.together import FirstTouch
 from fsstore.scan.contract import SELF, FileScanner, ScanHierarchy
-from fsstore.scan.saved_index import SavedIndex, check_index, load_index, stamp_of
+from fsstore.scan.saved_index import SavedIndex, check_index, load_index
 from fsstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.scan.source import FileChangedError, ScanSource
 from fsstore.scan.targets import PinnedFile, ScanTargets
@@ -121,33 +120,19 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         """Return one result for each of `reads`, all from one generation of the file."""
         newest = max([read.staleness_bound for read in reads], default=0.0)
         answers = await self._answer(lambda store: store.read_many(reads), newest)
-        self._explain([read.key for read in reads], answers)
+        _explain(self.left_out(), [read.key for read in reads], answers, self._described)
         return answers
 
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
         """Return one result for each of `keys`, all from one generation of the file."""
         answers = await self._answer(lambda store: store.read_whole(keys), math.inf)
-        self._explain(keys, answers)
+        _explain(self.left_out(), keys, answers, self._described)
         return answers
 
     def left_out(self) -> Mapping[str, str]:
         """Return why objects of the file are not shown, by path; nothing if the file was not scanned yet."""
         found = None if self._scan is None else self._scan.found
         return {} if found is None else found.hierarchy.notes
-
-    def _explain(self, keys: Sequence[str], answers: Sequence[ReadResult]) -> None:
-        """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
-        notes = self.left_out()
-        if not notes:
-            return
-        for number, key in enumerate(keys):
-            if key.endswith(_DOCUMENTS) and answers[number].state == "missing":
-                path = key
-                while path := path.rpartition("/")[0]:
-                    if path in notes:
-                        raise UnimplementedError(
-                            f"{quote(path)} of {self._described} is left out: {notes[path]}"
-                        )
 
     async def _answer(self, ask: _Ask, newest: float) -> Sequence[ReadResult]:
         """Return what the store over the file answers, as the file is at `newest` or later.
@@ -262,11 +247,6 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
             raise FailedPreconditionError(f"{self._described} is read through an index, and was not scanned")
         return found
 
-    async def record(self, url: str) -> ScanRecord:
-        """Return what a saved set says of the file, which it calls `url`."""
-        source = (await self.current()).source
-        return ScanRecord(self.id, url, source.size, stamp_of(self.base, source.generation))
-
     async def hierarchy(self) -> ScanHierarchy:
         """Return the structure of the file, with what is left out of it."""
         return (await self.scanned()).hierarchy
@@ -288,6 +268,20 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
     def spec(self) -> Mapping[str, Json]:
         """Return the members the store was opened with, credentials left out."""
         return self._members
+
+
+def _explain(
+    notes: Mapping[str, str], keys: Sequence[str], answers: Sequence[ReadResult], described: str
+) -> None:
+    """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
+    if not notes:
+        return
+    for number, key in enumerate(keys):
+        if key.endswith(_DOCUMENTS) and answers[number].state == "missing":
+            path = key
+            while path := path.rpartition("/")[0]:
+                if path in notes:
+                    raise UnimplementedError(f"{quote(path)} of {described} is left out: {notes[path]}")
 
 
 def _are_of_file(answers: Sequence[ReadResult], source: ScanSource) -> bool:
