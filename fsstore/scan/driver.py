@@ -276,12 +276,16 @@ def _explain(
     """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
     if not notes:
         return
-    for number, key in enumerate(keys):
-        if key.endswith(_DOCUMENTS) and answers[number].state == "missing":
-            path = key
-            while path := path.rpartition("/")[0]:
-                if path in notes:
-                    raise UnimplementedError(f"{quote(path)} of {described} is left out: {notes[path]}")
+    missing = [
+        key for key, answer in zip(keys, answers, strict=True)
+        if key.endswith(_DOCUMENTS) and answer.state == "missing"
+    ]  # fmt: skip
+    for key in missing:
+        parts = key.split("/")
+        for depth in range(1, len(parts)):
+            path = "/".join(parts[:depth])
+            if path in notes:
+                raise UnimplementedError(f"{quote(path)} of {described} is left out: {notes[path]}")
 
 
 def _are_of_file(answers: Sequence[ReadResult], source: ScanSource) -> bool:
