@@ -16,7 +16,7 @@ import numpy as np
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, IntArray, Segment, even
 from fsstore.chunk.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along
 from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, Points, chunk_columns
-from fsstore.chunk.tuning import CELLS_MADE_TOGETHER, FEW_BOXES, FEW_CELLS
+from fsstore.chunk.tuning import FEW_BOXES, FEW_CELLS
 
 
 def batches(
@@ -47,7 +47,7 @@ def batches(
 def _made(
     plan: CellPlan, model: ChunkModel, numbers: range, size: int
 ) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
-    step = size if size > FEW_CELLS else size * (CELLS_MADE_TOGETHER // size)
+    step = size if size > FEW_CELLS else size * (4 * FEW_CELLS // size)
     for begin in numbers[::step]:
         run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
         yield from _cut(run if size > 1 else list(run), run.keys(model), size)

@@ -4,12 +4,8 @@ Measured on two cores: waking a thread takes 0.1 ms, in which zstd decodes `HOP_
 """
 
 HOP_BYTES = 128 * 1024  # that zstd decodes while a thread is woken: the price of handing anything over
-# that zstd decodes in 0.4 ms, the share of a decoding for which another thread is woken
-THREAD_WORTH_BYTES = 448 * 1024
 # of a request to memory, as bytes that zstd decodes meanwhile: two cores would encode it sooner, and wake later
 INLINE_EFFORT_BYTES = 512 * 1024
-# that zstd decodes as soon as a chunk is encoded that is worth a worker: of less, most is Python
-SHARED_WRITE_BYTES = 2 * 1024
 # bytes read from the page cache while zstd decodes one: the weight of reading beside decoding
 COPIED_PER_DECODED = 5
 DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
@@ -54,8 +50,6 @@ FEW_CELLS = 32  # columns for fewer cells cost more than the cells
 FEW_LARGE_CELLS = 16  # of so many cells, which are large, fetching is reading, and needs no turns
 # decoded together, that are copied as boxes; to find the boxes of fewer takes as long as copying them
 FEW_BOXES = 8
-# cells of batches of few; more at once are quicker, but between large chunks, which fill the caches, they take longer
-CELLS_MADE_TOGETHER = 128
 # of each of many small sub-chunks: so few are gathered in less time than a slice of each is copied
 GATHERED_ELEMENTS = 512
 # that a write names; 4,096 take half a millisecond, and writes of more stand for every chunk

@@ -37,7 +37,7 @@ from fsstore.codec.contract import (
     too_long,
     too_short,
 )
-from fsstore.codec.tuning import CACHE_BYTES, STEP_BYTES, STREAM_FEED_BYTES
+from fsstore.codec.tuning import CACHE_BYTES, DIRECT_BYTES, STEP_BYTES
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.values.json_value import integer
 
@@ -138,7 +138,7 @@ def _add_member(room: _Room, data: memoryview, at: int, inflater: Inflater) -> i
     first little more than these.
     """
     stream = inflater.start()
-    feed = STREAM_FEED_BYTES if at else CACHE_BYTES
+    feed = DIRECT_BYTES // 8 if at else CACHE_BYTES
     while not stream.eof and not room.is_over:
         given = stream.unconsumed_tail if inflater.keeps_tail else b""
         wants_more = not given if inflater.keeps_tail else stream.needs_input

@@ -19,7 +19,3 @@ ROWS_COPIED_FROM = 1024
 ROW_BYTES = 512  # of a row that is copied as one element; NumPy copies longer ones as quickly itself
 # columns of a strip of a transposed copy: fewer cost more calls, and more leave the cache before they are used
 STRIP_ELEMENTS = 16
-# texts whose bytes are counted together: an eighth of the time that decoding them takes
-VLEN_TOGETHER = 4096
-# of input for a member behind the first, doubled step by step: input that it does not need is copied
-STREAM_FEED_BYTES = 4 << 10

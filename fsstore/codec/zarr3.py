@@ -25,10 +25,11 @@ from fsstore.codec.contract import (
     too_long,
     too_short,
 )
-from fsstore.codec.tuning import VLEN_TOGETHER
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of, quote
+
+_TEXTS = 4096  # whose bytes are counted together: an eighth of the time that decoding them takes
 
 _NARROW = {"int2": 0x03, "uint2": 0x03, "int4": 0x0F, "uint4": 0x0F, "float4_e2m1fn": 0x0F,
            "float6_e2m3fn": 0x3F, "float6_e3m2fn": 0x3F}  # fmt: skip
@@ -286,8 +287,8 @@ class BoundVlen:
         if self.name == "vlen-array":
             return sum(item.nbytes for item in array)
         total = 0
-        for start in range(0, len(array), VLEN_TOGETHER):
-            items = array[start : start + VLEN_TOGETHER].tolist()
+        for start in range(0, len(array), _TEXTS):
+            items = array[start : start + _TEXTS].tolist()
             total += len("".join(items).encode() if self.name == "vlen-utf8" else b"".join(items))
         return total
 

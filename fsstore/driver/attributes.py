@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from fsstore.driver.contract import ArrayDriver
-from fsstore.driver.tuning import DOCUMENT_ATTEMPTS, METADATA_ATTEMPTS
+from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import AbortedError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.attributes import NodeWords, parsed, words_of
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read
@@ -190,7 +190,7 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
         return
     root, _ = _ROOTS[key]
     async for group, name in _groups_above(array, key):
-        for _ in range(METADATA_ATTEMPTS):
+        for _ in range(DOCUMENT_ATTEMPTS):
             documents = await _read(array, (key, *others))
             entries = _entries(name, documents)
 
@@ -204,7 +204,7 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
                 break
         else:
             raise AbortedError(
-                f"{array.describe(key)} was changed by other writers {METADATA_ATTEMPTS} times in a row"
+                f"{array.describe(key)} was changed by other writers {DOCUMENT_ATTEMPTS} times in a row"
             )
 
 

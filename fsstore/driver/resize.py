@@ -19,7 +19,7 @@ from fsstore.chunk.write.request import finish
 from fsstore.driver.attributes import renew_collected
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FROM, METADATA_ATTEMPTS
+from fsstore.driver.tuning import DOCUMENT_ATTEMPTS, KEYS_AT_ONCE, LISTED_FROM
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
@@ -263,7 +263,7 @@ class Resize:
             raise FailedPreconditionError(
                 "Resize operation would affect other fields but `resize_tied_bounds` was not specified"
             )
-        for attempt in range(METADATA_ATTEMPTS):
+        for attempt in range(DOCUMENT_ATTEMPTS):
             old = await self._entry.read(fresh_after=float("inf"))
             if old is None:
                 raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")

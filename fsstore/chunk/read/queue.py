@@ -23,7 +23,15 @@ from fsstore.chunk.read.reader import (
     read_spread,
     read_waiting,
 )
-from fsstore.chunk.read.window import ChunkReader, Planned, ReadCell, ReadRequest, Window, locate_error
+from fsstore.chunk.read.window import (
+    THREAD_WORTH,
+    ChunkReader,
+    Planned,
+    ReadCell,
+    ReadRequest,
+    Window,
+    locate_error,
+)
 from fsstore.chunk.shard_source import ShardGrid
 from fsstore.chunk.tuning import (
     FAR_WINDOW_BYTES,
@@ -33,7 +41,6 @@ from fsstore.chunk.tuning import (
     INLINE_READ_BYTES,
     QUEUE_LIMIT,
     SHARD_READ_ATTEMPTS,
-    THREAD_WORTH_BYTES,
     WINDOW_BYTES,
 )
 from fsstore.codec.chain import BoundChain
@@ -290,9 +297,7 @@ class _SharedChunks(NamedTuple):
         if len(pairs) < 2:
             return 1
         part, chain = self._reader(pairs[0][0])
-        return min(
-            part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH_BYTES)
-        )
+        return min(part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH))
 
     def _place_all(self, pairs: Sequence[Pair]) -> None:
         """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""

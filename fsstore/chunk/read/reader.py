@@ -23,6 +23,7 @@ from fsstore.chunk.place import Placement, placement_of
 from fsstore.chunk.planner import CellPlan, ChunkBox, FewPlan, Plan, plan
 from fsstore.chunk.read.gather import CellBox, Gather, boxes, split
 from fsstore.chunk.read.window import (
+    THREAD_WORTH,
     Answers,
     ChunkReader,
     Planned,
@@ -51,7 +52,6 @@ from fsstore.chunk.tuning import (
     JOINT_BYTES,
     NEAR_SHARD_BYTES,
     NEAR_WINDOW_BYTES,
-    THREAD_WORTH_BYTES,
     TURN_S,
     WINDOW_BYTES,
     WINDOW_CELLS,
@@ -246,12 +246,12 @@ def _sharers(windows: Sequence[Window]) -> int:
     chain = windows[0].part.usual_chain
     if (
         windows[0].part.chunks.cache is not None
-        or chain.effort * sum([len(window.cells) for window in windows]) < 2 * THREAD_WORTH_BYTES
+        or chain.effort * sum([len(window.cells) for window in windows]) < 2 * THREAD_WORTH
     ):
         return 1
     effort = sum(map(_effort_of, windows))
     threads = windows[0].part.chunks.workers(chain.working_size)
-    return min(threads, int(effort // THREAD_WORTH_BYTES))
+    return min(threads, int(effort // THREAD_WORTH))
 
 
 def _effort_of(window: Window) -> float:
@@ -388,7 +388,7 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
     if not small:
         return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
-    return model.chain.effort >= 2 * THREAD_WORTH_BYTES and not store.driver.features.waits
+    return model.chain.effort >= 2 * THREAD_WORTH and not store.driver.features.waits
 
 
 def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:

@@ -30,7 +30,6 @@ from fsstore.chunk.tuning import (
     INLINE_EFFORT_BYTES,
     JOINT_BYTES,
     NEAR_WINDOW_BYTES,
-    SHARED_WRITE_BYTES,
     STORED_BLOCK_BYTES,
     WINDOW_BYTES,
     WINDOWS,
@@ -207,7 +206,7 @@ class _LargeWrite(NamedTuple):
         elif chunks.store.driver.features.slow_writes:
             workers = chunks.workers(each, DISK_WORKERS)
         else:  # encoding so little is mostly Python: threads would wait for each other
-            workers = self._encoders if _effort(chain) >= SHARED_WRITE_BYTES else 1
+            workers = self._encoders if _effort(chain) >= HOP_BYTES // 64 else 1
         windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), 4 * WINDOWS))
         writer = Writer(chunks.store.driver)
         return _spread(writer, windows, workers=min(self.cells, workers), kind="io", ended=self.ended)
