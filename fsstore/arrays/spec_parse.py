@@ -356,7 +356,7 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
 
 
 def written_down(spec: S) -> S:
-    """Return the spec with its bound resources as a `context`; of what has no JSON, without them."""
+    """Return the spec with its bound resources as a `context`, except resources without JSON."""
     try:
         plain = array_spec(spec.to_json())
     except UnimplementedError:

@@ -84,7 +84,7 @@ class SpecValue:
     # --- what it says of the array
 
     def _below(self) -> Schema:
-        """Return what is known of the array below the transform."""
+        """Return the known statistics of the array below the transform."""
         below = [spec.schema for spec in (self.base_spec, *self.layers) if spec is not None]
         return self.kind.known(self.members, self.base_schema, below)
 
@@ -263,7 +263,7 @@ class SpecValue:
             return False
         try:
             same: bool = self.to_json() == other.to_json()
-        except StoreError:  # of what has no JSON form
+        except StoreError:  # a resource has no JSON form
             return False
         return same
 

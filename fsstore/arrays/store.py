@@ -88,7 +88,7 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
 def _read_there(source: OpenArray, memory: Array) -> Future[None]:
     """Begin to read an array to where it is copied to, at once, as any other read."""
     reading = source.driver.read_into(source.transform, memory)
-    reading.force()  # nobody may wait for the end of a copy
+    reading.force()  # the caller need not wait for the end of a copy
     return futures.mapped(reading, None)
 
 

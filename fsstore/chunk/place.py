@@ -99,7 +99,7 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
 
 
 def _cut(part: Array, alike: Sequence[_Repeated]) -> Array:
-    """Return a view of what segments go to, cut into a piece for each: the first dimensions count the pieces."""
+    """Return a view of the target of segments, cut into one piece for each: the first dimensions count the pieces."""
     counts = [each.times for each in alike]
     if all(each.apart == each.length for each in alike):
         rank = len(alike)
@@ -363,7 +363,7 @@ class BoxPlacement:
         chunk[box.inside] = box.target
 
     def source(self, box: ChunkBox) -> Array:
-        """Return what the box holds."""
+        """Return the elements of the box."""
         return box.target
 
     def fill(self, box: ChunkBox, value: Any) -> None:
@@ -400,7 +400,7 @@ def _blocks(part: Array, count: int, shape: tuple[int, ...]) -> Array | None:
 
 
 def placement_of(plan: FewPlan, array: Array) -> Sending:
-    """Return what places the cells of a request in its array, or takes them from there."""
+    """Return the placement of the cells of a request in its array."""
     if isinstance(plan, CellPlan):
         return Placement(plan, array)
     return _FewPlacement(plan) if isinstance(plan, ChunkBoxes) else _BOXES

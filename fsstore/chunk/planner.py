@@ -189,7 +189,7 @@ class CellPlan(NamedTuple):
     """The cells of a request, as the product of segments; they do not know the array, which a placement holds.
 
     `separable`: every component is one output dimension that depends on at most one input dimension; then `axes`
-    orders the input dimensions as the result must be transposed to match chunks (dimensions nobody uses first).
+    orders the input dimensions as the result must be transposed to match chunks (unused dimensions first).
     `basic`: moreover no positions are listed.  `listed`: nothing but listed positions and constants.
     """
 
@@ -272,7 +272,7 @@ def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes:
 def plan_few(
     maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
 ) -> FewPlan:
-    """Return what `plan` does; of a box over up to `most` chunks, which a `CellPlan` takes longer for, its boxes."""
+    """Return the result of `plan`; of a box over up to `most` chunks, its boxes, which are made sooner."""
     return _box(maps, array, axes) or _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
 
 
@@ -338,7 +338,7 @@ def _boxes(
 
 
 def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[BoxSide] | None:
-    """Return what some positions select of each chunk along a dimension; None if that are more than `most` chunks."""
+    """Return the segments that some positions select of each chunk along a dimension; None for more than `most`."""
     sides: list[BoxSide] = []
     done = 0
     while done < count:

@@ -88,7 +88,7 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
 def maps_within(
     transform: IndexTransform, shape: Sequence[int]
 ) -> tuple[tuple[int, ...], list[OutputMap]] | None:
-    """Return what `located` does of a transform whose positions lie within the array, else None.
+    """Return the result of `located` for a transform whose positions lie within the array, else None.
 
     Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
     that is implicit is where the array ends.

@@ -147,7 +147,7 @@ class ShardEntries:
         return cells, [tuple([sum([number[level] for number in each]) for level in levels]) for each in added]
 
     def identities(self, key: str, numbers: Sequence[Any] | Ints) -> Sequence[Any]:
-        """Return what `source` calls the entries of a shard: pairs, nested where shards are."""
+        """Return the identities of the entries of a shard: pairs, nested if shards are."""
         if isinstance(numbers, np.ndarray):
             return EntryRun.within(key, numbers)
         return [_identity(key, number) for number in numbers]
@@ -164,7 +164,7 @@ def entry_axes(grid: ShardGrid, model: ChunkModel) -> list[Axis]:
 
 
 def entry_at(numbers: Sequence[int], grid: ShardGrid, model: ChunkModel) -> Any:
-    """Return what a source calls the sub-chunk of some numbers along the dimensions of the array."""
+    """Return the identity of the sub-chunk with some numbers along the dimensions of the array."""
     outer = grid.levels[0].shard
     key = model.key([number // size for number, size in zip(numbers, outer, strict=False)])
     added = [sum([level.add(axis, numbers[axis]) for axis in range(len(outer))]) for level in grid.levels]
@@ -172,7 +172,7 @@ def entry_at(numbers: Sequence[int], grid: ShardGrid, model: ChunkModel) -> Any:
 
 
 def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> Sequence[Any]:
-    """Return what a source calls sub-chunks whose numbers along each dimension of the array are a column."""
+    """Return the identities of sub-chunks whose numbers along each dimension of the array are a column."""
     shards = [column // size for column, size in zip(columns, grid.levels[0].shard, strict=False)]
     firsts, owners = _distinct(shards)
     keys = model.keys_of([column[firsts] for column in shards])
@@ -222,7 +222,7 @@ def _sums(columns: Sequence[Ints]) -> Ints:
 
 
 def _identity(key: str, number: int | tuple[int, ...]) -> Any:
-    """Return what a source calls the entry of a number, which has one a level where shards hold shards."""
+    """Return the identity of an entry by its number, which has one for each level of nested shards."""
     identity: Any = key
     for level in (number,) if isinstance(number, int) else number:
         identity = (identity, level)

@@ -128,7 +128,7 @@ class EntryParts(NamedTuple):
 
 
 class RunAnswers:
-    """The answers to a run of entries; those that nobody gives are missing."""
+    """The answers to a run of entries; entries without an answer are missing."""
 
     __slots__ = ("_sources", "_starts", "_stops", "_where")
 
@@ -202,7 +202,7 @@ class ShardSource:
         return await self.read_many(list(map(ByteRange, identities)))
 
     async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
-        """Return what `read_many` does, by columns: entries that lie next to each other are read as one."""
+        """Return the result of `read_many` by columns: entries that lie next to each other are read as one."""
         source = self._for_one_operation()
         found, wanted = RunAnswers(len(run)), run.by_shard()
         for _ in range(SHARD_READ_ATTEMPTS):
@@ -214,7 +214,7 @@ class ShardSource:
     async def _attempt_run(
         self, wanted: dict[Any, Ints], numbers: Ints, found: RunAnswers
     ) -> dict[Any, Ints]:
-        """Answer what is wanted of each shard, places in a run; return the shards that changed meanwhile."""
+        """Answer the wanted entries of each shard, places in a run; return the shards that changed meanwhile."""
         known = await self._heads({shard: numbers[places] for shard, places in wanted.items()})
         heads = [known[shard] for shard in wanted]
         pieces = self._pieces(heads, wanted, numbers)
@@ -293,7 +293,7 @@ class ShardSource:
     async def _attempt(
         self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange], answers: list[Any]
     ) -> dict[Any, list[int]]:
-        """Answer what is wanted of each shard; return the shards that changed meanwhile."""
+        """Answer the wanted entries of each shard; return the shards that changed meanwhile."""
         entries = {
             shard: [ranges[number].identity[1] for number in numbers] for shard, numbers in wanted.items()
         }
@@ -329,7 +329,7 @@ class ShardSource:
     async def _heads(
         self, wanted: Mapping[Any, Sequence[int] | Ints], known: Mapping[Any, bytes] | None = None
     ) -> dict[Any, _Head]:
-        """Return what is read of each shard first, or was read of it before.
+        """Return the first bytes to read of each shard, or those read before.
 
         `known` are generations the caller has.
         """
@@ -376,7 +376,7 @@ class ShardSource:
         return len(numbers) >= least and len(set(numbers)) >= least
 
     def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:
-        """Return what is read of a shard first: all of it, or its index; nothing if the caller has it all."""
+        """Return the first range to read of a shard: all of it, or its index; none if the caller has it all."""
         if whole:
             return ByteRange(shard, if_not_equal=known)
         if self._layout.at_start:
@@ -484,7 +484,7 @@ class ShardGrid(NamedTuple):
 
     @property
     def layout(self) -> ShardLayout:
-        """The layout of what holds the sub-chunks."""
+        """The layout of the shards that hold the sub-chunks."""
         return self.layouts[-1]
 
     def numbering(self, inside: int = 0) -> list[Numbering]:
@@ -576,5 +576,5 @@ class Numbering(NamedTuple):
         )
 
     def add(self, output: int, number: Any) -> Any:
-        """Return what a position along a dimension of the array, or each of many, adds to the number of its entry."""
+        """Return the part of an entry number that a position along a dimension, or each of many, adds."""
         return number % self.shard[output] // self.entry[output] * self.stride[output]

@@ -10,7 +10,7 @@ INLINE_EFFORT_BYTES = 512 * 1024
 COPIED_PER_DECODED = 5
 DISK_WORKERS = 4  # waiting for the disk is part of a write, so more workers than two cores
 TURN_S = 0.005  # that a worker waits for its turn to fetch before it fetches beside the others
-# that small writes wait for the next one unless somebody asks for them: larger batches against how soon they are stored
+# that small writes wait for the next one unless a caller asks for them: larger batches against how soon they are stored
 SMALL_GATHER_S = 0.01
 
 # Memory of requests

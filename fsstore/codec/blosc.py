@@ -51,7 +51,7 @@ def _imagecodecs(verb: str) -> Any:
 
 
 def decompress(data: Any) -> Any:
-    """Return what a buffer holds; raises `RuntimeError` or `ValueError` if it is damaged."""
+    """Return the content of a buffer; raises `RuntimeError` or `ValueError` if it is damaged."""
     return _imagecodecs("decompress").blosc_decode(bytes(data))
 
 

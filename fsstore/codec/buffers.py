@@ -144,7 +144,7 @@ def _copy_in_strips(target: Array, source: Array) -> None:
 
 
 def missing_element(dtype: np.dtype[Any], fill: Any) -> Any:
-    """Return what missing elements are: the fill value; where there is none, zero, of times NaT, of objects None."""
+    """Return the value of missing elements: the fill value; without one, zero, NaT for times, None for objects."""
     if fill is not None or dtype.hasobject:
         return fill
     return np.array("NaT", dtype)[()] if dtype.kind in "mM" else np.zeros((), dtype)[()]

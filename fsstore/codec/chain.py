@@ -393,7 +393,7 @@ class BoundChain:
         Parts of a shard that equal the fill value are stored unless `elide`.
         """
         data: Any = array
-        del array  # and so what becomes of it step by step, unless the caller keeps it: it may be large
+        del array  # a large chunk and its forms are freed step by step, unless the caller keeps them
         if self.shard is not None:
             data = through(self._arrays, data)
             yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
@@ -434,7 +434,7 @@ def _order(chunk: ChunkSpec, arrays: Sequence[BoundCodec]) -> tuple[int, ...] | 
 
 
 def find_codec(name: Any) -> CodecFactory:
-    """Return what is registered as `name`, or raise an error that says why nothing is."""
+    """Return the codec registered as `name`, or raise an error that says why there is none."""
     found: CodecFactory | None = registry.codecs.get(string(name))
     for prefix in registry.codec_families.names() if found is None else ():
         if name.startswith(prefix) and (find := registry.codec_families.get(prefix)) is not None:
@@ -589,7 +589,7 @@ def is_raw(chain: BoundChain) -> bool:
 
 
 def part_of(chain: BoundChain, shape: tuple[int, ...]) -> BoundChain:
-    """Return what decodes a box of raw chunks, whose bytes follow each other."""
+    """Return the chain that decodes a box of raw chunks, whose bytes follow each other."""
     assert chain.order is not None
     assert chain.packed is not None
     spec = ChunkSpec(chain.chunk.dtype, shape, chain.chunk.fill_value)

@@ -199,12 +199,12 @@ _OF_CODECS, _OF_FACTORIES = _defaults(Abilities), _defaults(FactoryAbilities)
 
 
 def abilities_of(codec: BoundCodec) -> Abilities:
-    """Return what a bound codec can do."""
+    """Return the abilities of a bound codec."""
     return Abilities(*[getattr(codec, name, default) for name, default in _OF_CODECS])
 
 
 def factory_abilities_of(factory: CodecFactory) -> FactoryAbilities:
-    """Return what a factory can do."""
+    """Return the abilities of a factory."""
     return FactoryAbilities(*[getattr(factory, name, default) for name, default in _OF_FACTORIES])
 
 

@@ -158,7 +158,7 @@ class ShardLayout:
         return b"".join(itertools.chain.from_iterable(self.portions(parts)))
 
     def portions(self, parts: Iterable[Buffer | None]) -> Iterator[list[Buffer]]:
-        """Yield what `assemble` joins, about a megabyte at a time.
+        """Yield the pieces that `assemble` joins, about a megabyte at a time.
 
         If the index comes last, the sub-chunks are asked for as they are yielded.
         """
@@ -217,7 +217,7 @@ class ShardLayout:
         return self.inner.encoded_size is None and enough
 
     def map_parts(self, encode: Callable[[S], T], parts: Sequence[S], size: int) -> Iterator[T]:
-        """Yield what `encode` makes of parts of about `size` bytes, on every core if that is worth it.
+        """Yield the results of `encode` for parts of about `size` bytes, on every core if that is worth it.
 
         They are not made far ahead of a slow taker.
         """
@@ -335,7 +335,7 @@ def are_sound(entries: Entries, owners: npt.NDArray[np.int64], sizes: Sequence[i
 
 
 def shard_of(chain: BoundChain) -> ShardLayout | None:
-    """Return the layout of what a chain encodes when that is a shard, else None."""
+    """Return the layout of the shards that a chain encodes, or None if it encodes no shards."""
     return chain.shard if isinstance(chain.shard, ShardLayout) else None
 
 
@@ -438,7 +438,7 @@ class ShardingCodec(Configured):
         """Return the codec for chunks like `decoded`."""
         if not isinstance(decoded, ChunkSpec):
             raise StoreError('"sharding_indexed" codec requires an array')
-        if len(decoded.shape) >= MAX_RANK:  # the index has one dimension more, and nobody else reads that
+        if len(decoded.shape) >= MAX_RANK:  # the index has one more dimension than other readers accept
             raise StoreError(
                 f"Rank of {len(decoded.shape)} exceeds maximum rank of {MAX_RANK - 1} supported for sharding_indexed"
             )
@@ -465,7 +465,7 @@ class BoundSharding:
         return self.shard.assemble(self.shard.encode_parts(data))
 
     def decode(self, data: Buffer) -> Array:
-        """Return the array of a shard, the fill value in place of what is missing."""
+        """Return the array of a shard, with the fill value for missing sub-chunks."""
         chunk = self.shard.chunk
         out = np.empty(chunk.shape, chunk.dtype)
         self.shard.decode_into(data, out)

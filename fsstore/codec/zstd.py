@@ -195,7 +195,7 @@ def _damaged(error: BaseException, data: bytes, at: int) -> FailedPreconditionEr
 
 
 def _frame(data: bytes, at: int, room: int, refusal: StoreError) -> tuple[bytes, int]:
-    """Return what the frame at `at` holds and where it ends; raise `refusal` if it holds more than `room`.
+    """Return the size of the content of the frame at `at`, and its end; raise `refusal` if it holds more than `room`.
 
     Where the frame does not state its size, input is fed in steps so small that none inflates to more than a few
     blocks.

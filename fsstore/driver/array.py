@@ -240,7 +240,7 @@ class InMemoryDriver(ArrayDriver):
 
 
 def _selection(output: OutputMap, shape: Sequence[int]) -> int | slice:
-    """Return what an affine map chooses of a dimension of an array, which must not be empty."""
+    """Return the slice that an affine map chooses of a dimension of an array, which must not be empty."""
     if isinstance(output, Constant):
         return output.position
     assert isinstance(output, Affine)

@@ -1,4 +1,4 @@
-"""`auto`: the driver that finds out what stands in a store, and opens that.
+"""`auto`: the driver that detects the format of a store, and opens it.
 
 One step looks at one place: first as a file, by its first and last bytes, then as a directory, by the files in it, each
 time with one batch of requests.  An array format is opened and is the result; an adapter (an archive, a database, a
@@ -149,9 +149,9 @@ async def enter(
 async def enter_group(
     kvstore: OpenKv, context: Context, beside: Sequence[str] = (".zmetadata",)
 ) -> tuple[OpenKv, FoundFormat]:
-    """Return the directory inside all adapters, and what is known of it; raises at a file, which holds no group.
+    """Return the directory inside all adapters, and its findings; raises at a file, which holds no group.
 
-    Documents that are read `beside` those of arrays are among what is known: one round for all.
+    Documents that are read `beside` those of arrays are among the findings: one round of requests for all.
     """
     opened, found = await enter(kvstore, context, beside=beside)
     if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
@@ -163,7 +163,7 @@ async def enter_group(
 
 
 async def _shown(kvstore: OpenKv, found: FoundFormat, context: Context) -> tuple[OpenKv, FoundFormat]:
-    """Return the store that shows a file of arrays, and what stands at its root."""
+    """Return the store that shows a file of arrays, and the findings at its root."""
     kind = registry.kvstores.get(found.name or "")
     assert kind is not None, "a scanner is registered beside its store"
     place = found.place(kvstore)
@@ -183,7 +183,7 @@ def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind
 
 
 async def _no_array(kvstore: OpenKv, found: FoundFormat) -> str:
-    """Return the message for a place without an array: the arrays below it, or what is there."""
+    """Return the message for a place without an array: the arrays below it, or its contents."""
     directory = kvstore.at(as_directory(kvstore.path))
     listed = "" if found.bare else await _listed(directory, found)
     what = listed or await no_array(kvstore.prefix, bare=found.bare)

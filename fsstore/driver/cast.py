@@ -355,7 +355,7 @@ class CastKind(PlainKind):
         return merged
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what is known of the base, with the data type asked for."""
+        """Return the statistics of the base, converted to the data type of the view."""
         known = bases[0] if bases else Schema()
         return known.retyped(self.constrain(members, schema).dtype)
 

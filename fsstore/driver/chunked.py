@@ -86,7 +86,7 @@ class ChunkedKind(OwnSpace):
         return self.format.constrain_schema(members.get("metadata", {}), self._chosen(members), schema)
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what schema and metadata constraints say; the upper bounds of a domain follow the stored array."""
+        """Return the schema with the constraints of the metadata; upper bounds of a domain follow the stored array."""
         known = self.format.implied_schema(members.get("metadata", {}), self._chosen(members), schema)
         if schema.domain is None or known.domain is None:
             return known

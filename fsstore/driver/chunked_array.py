@@ -247,7 +247,7 @@ class ChunkedDriver(ArrayDriver):
         return self.options.resources
 
     def schema(self) -> Schema:
-        """Return what the metadata say."""
+        """Return the properties in the metadata."""
         array = self.array
         return Schema(
             dtype=array.dtype,
@@ -312,7 +312,7 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        if self._ahead is not None:  # what is under way brings what is wanted
+        if self._ahead is not None:  # a fetch under way brings the wanted chunks
             unfinished = unfinished | _read_ahead(self._ahead, chunks, transform)
         if unfinished:
             return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
@@ -436,7 +436,7 @@ def _begin_reading(
 
 
 def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform) -> set[Future[Any]]:
-    """Begin to read what will be wanted after a view; return what is under way for the view itself."""
+    """Begin to read the elements after a view; return the fetches under way for the view itself."""
 
     def begin(box: Box) -> Future[Any]:
         domain = IndexDomain(inclusive_min=[low for low, _ in box], exclusive_max=[high for _, high in box])

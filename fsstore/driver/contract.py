@@ -252,7 +252,7 @@ class ArrayDriver:
         return {}
 
     def schema(self) -> Schema:
-        """Return what is known of the whole array."""
+        """Return the known statistics of the whole array."""
         raise NotImplementedError  # every driver has one
 
     def read(self, transform: IndexTransform, order: str = "C") -> Future[Array]:
@@ -280,7 +280,7 @@ class ArrayDriver:
         raise UnimplementedError("Destination does not support writing.")
 
     def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write values that nobody changes any more: a store in memory may keep them without a copy."""
+        """Begin to write values that are not changed again: a store in memory may keep them without a copy."""
         return self.write(transform, values)
 
     def in_batch(self, batch: Any) -> ArrayDriver:
@@ -383,7 +383,7 @@ class PlainKind(OwnSpace):
         return schema
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what members and schema say of the array."""
+        """Return the properties of the array that follow from members and schema."""
         return self.constrain(members, schema)
 
     def kvstore_path(self, path: str) -> str:

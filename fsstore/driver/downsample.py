@@ -337,7 +337,7 @@ class DownsampleKind(PlainKind):
         return merged
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what is known of the base, seen at the lower resolution."""
+        """Return the statistics of the base, at the lower resolution."""
         factors, method = members["downsample_factors"], members["downsample_method"]
         base = bases[0] if bases else Schema()
         if schema.dtype is not None:
@@ -500,7 +500,7 @@ class DownsampleDriver(ArrayDriver):
     async def statistics(
         self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
     ) -> Statistics:
-        """Return the base's statistics of what the view is about."""
+        """Return the base's statistics of the part that the view covers."""
         driver, below = self.base
         view = compose(self.base_view(transform), below)
         return await driver.statistics(view, not_stored=not_stored, fully_stored=fully_stored)

@@ -3,7 +3,7 @@
 Consolidated metadata answer with one request.  Otherwise the keys are listed; a store that lists in order is asked to
 continue after the chunks of every array it comes upon, so that the listing costs a request an array and not a page for
 every thousand chunks.  Documents are read together; those that cannot be read, or are none, are named beside the nodes,
-and what becomes of them is the caller's to decide.
+and the caller decides about them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class Documents(NamedTuple):
     damaged: dict[str, StoreError]
 
     def hierarchy(self) -> Hierarchy:
-        """Return what the documents describe."""
+        """Return the nodes that the documents describe."""
         nodes, damaged = _nodes(self.found, self.damaged)
         return Hierarchy(dict(sorted(nodes.items())), dict(sorted(damaged.items())))
 
@@ -126,7 +126,7 @@ async def _read(
 
 
 async def _answers(place: KvPrefix, names: list[str]) -> Sequence[Outcome[ReadResult]]:
-    """Return what stands at keys, or why it cannot be read; raises if that is so of all."""
+    """Return the values at keys, or why each cannot be read; raises if none can."""
     answers = await outcomes(place.read_many, [Read(name) for name in names], StoreError)
     first = answers[0]
     if isinstance(first, BaseException) and all(isinstance(answer, BaseException) for answer in answers):
@@ -161,7 +161,7 @@ def _is_n5(document: Any) -> bool:
 
 
 def _n5_node(path: str, document: Any, *, inside: bool) -> Node | None:
-    """Return what an `attributes.json` describes; `inside` says that the root is one of N5."""
+    """Return the node that an `attributes.json` describes; `inside` says that the root is one of N5."""
     if _is_n5(document):
         return Node(path, "array", 0, document, N5_WORDS.attributes_of(document))
     if _says_n5(document) or (inside and isinstance(document, dict)):
@@ -202,7 +202,7 @@ def _nodes(
 
 
 def _kind(name: str, document: Any) -> Literal["array", "group"] | StoreError | None:
-    """Return what a document of this name describes, None if it only adds to another, or why it describes nothing."""
+    """Return the node of a document of this name, None if it only adds to another, or why it describes none."""
     if name not in (".zarray", ".zgroup", "zarr.json"):
         return None
     if not isinstance(document, dict):

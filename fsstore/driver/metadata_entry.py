@@ -59,7 +59,7 @@ class _KnownArray:
         self.keep(None, UNKNOWN, float("-inf"))
 
     def keep(self, array: ChunkedArray | None, generation: bytes, time: float) -> None:
-        """Remember what is known to be stored."""
+        """Remember the stored state."""
         self.array, self.generation, self.time = array, generation, time
 
 
@@ -97,7 +97,7 @@ class MetadataEntry:
     def shared(
         cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
     ) -> MetadataEntry:
-        """Return the entry of a handle; those of a cache pool share what is known, as do those in a transaction."""
+        """Return the entry of a handle; handles of a cache pool share an entry, and so do handles in a transaction."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, place_of(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
@@ -116,7 +116,7 @@ class MetadataEntry:
         return "document", self.format.id, self.key if scale is None else f"{self.key} {scale}", self.place
 
     def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
-        """Return the entry of a handle in a transaction, which knows what is known outside until it is written."""
+        """Return the entry of a handle in a transaction; until it is written, it knows the state outside."""
         entry = MetadataEntry(self.format, kvstore.prefix, array.extra, self.identity)._share(kvstore, pool)
         if not entry._document.is_written:
             entry.keep(array, self.generation, self._document.time)
@@ -246,7 +246,7 @@ class MetadataEntry:
         )
 
     def cache_owner(self, array: ChunkedArray) -> Hashable:
-        """Return what owns the cached chunks of the view: equal for handles whose chunks are alike."""
+        """Return the owner of the cached chunks of the view: equal for handles whose chunks are alike."""
         known, owner = self._view.owner
         if known is not array:
             owner = self.identity, dumps(_fixed(array), allow_nan=True)
@@ -254,7 +254,7 @@ class MetadataEntry:
         return owner
 
     def keep(self, array: ChunkedArray, generation: bytes, time: float) -> None:
-        """Remember what is known to be stored."""
+        """Remember the stored state."""
         self._document.keep(array, generation, time)
         self._view.array = self._view.seen = array
 
@@ -270,5 +270,5 @@ class MetadataEntry:
 
 
 def _fixed(array: ChunkedArray) -> dict[str, Any]:
-    """Return what cannot change while an array is open: everything but the shape and the attributes."""
+    """Return the part that cannot change while an array is open: everything but the shape and the attributes."""
     return {name: value for name, value in array.metadata.items() if name not in _CHANGING}

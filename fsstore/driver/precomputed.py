@@ -90,7 +90,7 @@ class PrecomputedKind(OwnSpace):
         return constrain(members, schema)
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return what schema and members say."""
+        """Return the schema with the constraints of the members."""
         return implied(members, schema)
 
     def kvstore_path(self, path: str) -> str:

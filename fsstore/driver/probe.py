@@ -50,7 +50,7 @@ _GROUPS = (".zgroup", ".zmetadata", "zarr.json", "attributes.json")
 
 
 async def no_array(place: KvPrefix, *, bare: bool) -> str:
-    """Return what is at a place without an array; `bare` says that its store lists nothing there."""
+    """Return the contents of a place without an array; `bare` says that its store lists nothing there."""
     if place.driver.features.waits:
         if bare:
             return "nothing is stored under this path; check it, or list what is there with KvStore.open(…).list()"
@@ -73,7 +73,7 @@ async def no_array(place: KvPrefix, *, bare: bool) -> str:
 
 
 async def instead_of_metadata(place: KvPrefix) -> str:
-    """Return what stands at the directory of an array whose metadata are missing, to be added to the message."""
+    """Return the contents of the directory of an array whose metadata are missing, to be added to the message."""
     if place.driver.features.waits or not place.path.endswith("/"):
         return ""
     names = await _names(place.driver, place.path)
@@ -218,7 +218,7 @@ def _is_parquet_index(document: object) -> bool:
 
 
 def detections() -> tuple[Detection, ...]:
-    """Return what every format looks like, those of plug-ins included."""
+    """Return the signatures of all formats, including those of plug-ins."""
     return _all_known().formats
 
 
@@ -236,7 +236,7 @@ def _known(names: tuple[str, ...]) -> _Known:
 
 
 def looked_for() -> str:
-    """Return what detection looks for, for messages."""
+    """Return the marks that detection looks for, for messages."""
     names = detections()
     files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
     signed = sorted({each.name for each in names if each.is_of_files})
@@ -268,7 +268,7 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
 async def find(
     kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, beside: Sequence[str] = ()
 ) -> FoundFormat:
-    """Return the format of a place; what is known of its store `since` then need not be asked again.
+    """Return the format of a place; answers of its store `since` then are not asked for again.
 
     If several formats fit, the array format `prefer` is the one, if it is among them.  Documents
     `beside` are read with the other names; nothing else is asked for where they are of a group of zarr v2.
@@ -350,7 +350,7 @@ async def _beginning(place: KvPrefix, size: int) -> bytes:
 
 
 async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str | None) -> FoundFormat:
-    """Return what a directory is."""
+    """Return the format of a directory."""
     place = kvstore.prefix
     answers = await _ask(place, known.reads, since)
     matched = match_files(known.formats, _present(answers))

@@ -57,7 +57,7 @@ class ResizeTarget:
 def target_of(
     transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0
 ) -> ResizeTarget | None:
-    """Return what new bounds of a view ask of the array; None if they ask for nothing.
+    """Return the change of the array that new bounds of a view need; None if none.
 
     `tied` is the leave to change what the view hides; the last `fixed` dimensions of the array have their extent.
     Raises `StoreError` for bounds that cannot be changed.
@@ -178,7 +178,7 @@ async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedAr
 
 
 async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Numbers]) -> list[_Numbers]:
-    """Delete chunks unless the array has them again; return those that somebody has written just now."""
+    """Delete chunks unless the array has them again; return those that another writer has just written."""
     keys = {old.model.key(numbers): numbers for numbers in chunks}
     seen = await _stored(entry.store, keys)
     newest = await entry.read(fresh_after=math.inf)

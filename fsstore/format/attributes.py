@@ -109,7 +109,7 @@ _GROUP_MEMBERS = frozenset(("zarr_format", "node_type", "attributes", "consolida
 def group_problem(document: Mapping[str, Any]) -> str | None:
     """Return why the document of a group of zarr v3 is not understood, or None.
 
-    Members beyond those of the specification must say that whoever does not know them may go on.
+    Members beyond those of the specification must say that readers may ignore them.
     """
     strange = [name for name in document if name not in _GROUP_MEMBERS and _must_be_known(document[name])]
     if strange:
@@ -190,7 +190,7 @@ MARK = "_FillValue"
 def fill_marks(store: str, fill: Any) -> bool:
     """Return whether the fill value of an array of zarr v2 in a store of this kind marks missing data.
 
-    That of a scanned file says what stands where nothing was written, and so do the zeros of a reference set.
+    The fill value of a scanned file stands for unwritten elements, and so do the zeros of a reference set.
     """
     if fill is None or store == "mosaic" or registry.scanners.get(store) is not None:
         return False

@@ -195,7 +195,7 @@ class Field:
 
 
 def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
-    """Return what is shown of elements of a stored type; of a structure with several fields, all of them.
+    """Return the shown part of elements of a stored type; of a structure with several fields, all of them.
 
     That is more than TensorStore shows, but what zarr-python does.  The only field of a structure is shown by itself.
     """
@@ -350,7 +350,7 @@ def new_shape(schema: Schema) -> tuple[int, ...]:
 
 
 def refuse_codec_chunk(layout: LayoutValue) -> None:
-    """Raise if a layout requires a shape of what is compressed together: no format here has one."""
+    """Raise if a layout requires a shape of units compressed together: no format here has one."""
     if layout.required().codec_chunk.shape is not None:
         raise StoreError("codec_chunk_shape not supported")
 

@@ -141,7 +141,7 @@ class DefaultKeys:
         return {} if self.separator == self.usual else {"separator": self.separator}
 
     def keys(self) -> KeyEncoding:
-        """Return what makes the keys."""
+        """Return the encoding of keys."""
         return KeyEncoding("c", self.separator, "c")
 
 
@@ -154,7 +154,7 @@ class Version2Keys(DefaultKeys):
     usual: ClassVar[str] = "."
 
     def keys(self) -> KeyEncoding:
-        """Return what makes the keys."""
+        """Return the encoding of keys."""
         return KeyEncoding("", self.separator, "0")
 
 
@@ -212,10 +212,10 @@ class ChunkGrid(Extension, Protocol):
 
 
 class KeyNaming(Extension, Protocol):
-    """How chunks are called: what stands at the `chunk_key_encoding` of metadata."""
+    """The naming of chunks: an extension at the `chunk_key_encoding` of metadata."""
 
     def keys(self) -> ChunkKeys:
-        """Return what makes keys of the numbers of chunks, and numbers of keys."""
+        """Return the encoding of the numbers of chunks as keys, and back."""
         ...
 
 
@@ -240,7 +240,7 @@ class DataTypeExtension(Extension, Protocol):
 
 
 def read_extension(value: Any, registry: Registry[ExtensionFactory[T]]) -> T:
-    """Return what an object of metadata, with a name and perhaps a configuration, stands for."""
+    """Return the extension that an object of metadata names, with its configuration if it has one."""
     fields = Fields(value)
 
     def find(named: Any) -> ExtensionFactory[T]:
@@ -250,7 +250,7 @@ def read_extension(value: Any, registry: Registry[ExtensionFactory[T]]) -> T:
         return found
 
     factory = fields.require("name", find)
-    fields.take("must_understand", boolean)  # what is known is understood
+    fields.take("must_understand", boolean)  # a known extension is understood
     configuration = fields.take("configuration", obj, default={})
     fields.finish()
     try:

@@ -332,7 +332,7 @@ class MortonKeys(WholeKeys):
 
 
 def folder_of(path: str, key: str) -> str:
-    """Return what the keys of the chunks of a scale begin with, given the path of the volume and the scale's key.
+    """Return the prefix of the keys of the chunks of a scale, given the path of the volume and the scale's key.
 
     >>> folder_of("p/q/", "../x"), folder_of("p/", "k"), folder_of("", "")
     ('p/x/', 'p/k/', '')

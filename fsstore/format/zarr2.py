@@ -166,7 +166,7 @@ def object_dtype(filters: Any) -> dtype | None:
 
 
 def shown_field(native: np.dtype[Any], options: Mapping[str, Any], filters: Any = None) -> Field:
-    """Return what an array shows of its elements; `filters` say what objects are."""
+    """Return the shown part of elements; `filters` tell the type of objects."""
     if native.kind == "O" and not is_chosen(options):
         return Field(object_dtype(filters) or dtype_of("ustring"), native)
     return select_field(native, options)
@@ -241,7 +241,7 @@ def implied_schema(constraints: Mapping[str, Any], options: Mapping[str, Any], s
 
 
 def constrained_layout(constraints: Mapping[str, Any], rank: int, trailing: tuple[int, ...]) -> ChunkLayout:
-    """Return what the constraints say of the layout of an array whose last dimensions are those of its elements."""
+    """Return the layout by the constraints, for an array whose last dimensions are those of its elements."""
     layout = ChunkLayout(grid_origin=(0,) * rank)
     stored = rank - len(trailing)
     chunks = constraints.get("chunks") or [None] * stored

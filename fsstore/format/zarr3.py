@@ -451,7 +451,7 @@ class Zarr3:
 
 @lru_cache(maxsize=64)
 def kept_constraints(given: bytes) -> bytes:
-    """Return the constraints that a `metadata` member means; both are marshalled, so that nobody can change them.
+    """Return the constraints that a `metadata` member means; both are marshalled, so that no caller can change them.
 
     Programs open many arrays alike, or one many times.
     """

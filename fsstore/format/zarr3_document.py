@@ -161,7 +161,7 @@ def parse_data_type(value: Any) -> DataType:
 
 
 def shown_field(kind: DataType, options: Mapping[str, Any]) -> Field:
-    """Return what an array shows of its elements; of a structure with several fields, all of them unless one is chosen.
+    """Return the shown part of elements; of a structure with several fields, all of them unless one is chosen.
 
     That is more than TensorStore shows, but what zarr-python does.
     """

@@ -189,7 +189,7 @@ class Compressor(Protocol):
 
 
 def compressor(method: Method) -> Compressor:
-    """Return what writes a file."""
+    """Return the writer of a compressed file."""
     match method:
         case "zstd":
             import zstandard
@@ -209,7 +209,7 @@ def usual_limit(size: int) -> int:
 
 
 def expand(method: Method, data: Any, limit: int) -> bytes:
-    """Return what a whole file decompresses to: at most `limit` bytes, or `ResourceExhaustedError`."""
+    """Return the content of a whole file: at most `limit` bytes, or `ResourceExhaustedError`."""
     parts = list(pieces(method, data, limit))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -240,7 +240,7 @@ def beginning(method: Method, data: Any, size: int) -> bytes:
 
 
 def _pieces(method: Method, data: Any) -> Generator[bytes]:
-    """Yield what a file decompresses to, piece by piece."""
+    """Yield the content of a file, piece by piece."""
     view = memoryview(data).cast("B")
     at = 0
     while not at or at < len(view):
@@ -258,7 +258,7 @@ def _pieces(method: Method, data: Any) -> Generator[bytes]:
 
 
 def _member(method: Method, view: memoryview, at: int) -> Generator[bytes, None, int]:
-    """Yield what a member or stream decompresses to; return where it ends."""
+    """Yield the content of a member or stream; return where it ends."""
     machine = _MACHINES[method]()
     while not machine.eof:
         fed = view[at : at + _FEED] if machine.needs_input else view[:0]

@@ -2,7 +2,7 @@
 
 A parser is a function from a JSON value to a Python value that raises `JsonError`.  `Fields` reads the
 members of one object through parsers, collects every problem with its place, and refuses members that
-nobody asked for.  Messages follow TensorStore's wording.
+were not asked for.  Messages follow TensorStore's wording.
 
 Numbers are JSON numbers: `5.0` is an integer, `"5"` and `true` are not.
 """
@@ -202,7 +202,7 @@ class Fields:
     """The members of one JSON object, read one by one.
 
     `take` reads a member through a parser and remembers its problem instead of raising;
-    `finish` raises all of them at once, together with the members nobody took.
+    `finish` raises all of them at once, together with the members that were not taken.
     """
 
     def __init__(self, value: Any) -> None:

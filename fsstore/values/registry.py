@@ -34,7 +34,7 @@ class Registry(Generic[T]):
         self._plugins_read = True
 
     def get(self, name: str) -> T | None:
-        """Return the object called `name`, or None when nobody registered the name."""
+        """Return the object called `name`, or None if the name is not registered."""
         if name in self._loaded:
             return self._loaded[name]
         where = self.where(name)
@@ -67,7 +67,7 @@ class Registry(Generic[T]):
             self._where, self._loaded = where, loaded
 
     def where(self, name: str) -> str | None:
-        """Return where the code of `name` is, as `"module:attribute"`, or None when nobody registered the name."""
+        """Return where the code of `name` is, as `"module:attribute"`, or None if the name is not registered."""
         if name not in self._where:
             self._read_plugins()
         return self._where.get(name)

@@ -170,7 +170,7 @@ def unit_of(value: Any) -> Unit:
 
 
 def units_of(values: Any) -> Units:
-    """Return one unit or None per dimension from a sequence of what `unit_of` takes.
+    """Return one unit or None per dimension from a sequence of arguments of `unit_of`.
 
     Raises `TypeError` for anything else, `StoreError` for more than 32 dimensions.
     """

@@ -198,14 +198,14 @@ def _planned(alike: _Alike) -> BoxPlans:
 
 
 def _reader(chunks: OpenChunks) -> ChunkReader:
-    """Return what reads boxes, of chunks or of the sub-chunks of shards."""
+    """Return the reader of boxes, of chunks or of the sub-chunks of shards."""
     grid = None if chunks.model.shard is None else shard_grid(chunks.model.chain)
     source: Source = chunks.source
     return ChunkReader(chunks, BoxPlacement(), source if grid is None else grid.source(source), grid)
 
 
 def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) -> list[Any]:
-    """Return what the source calls chunks, or sub-chunks of shards, of given numbers."""
+    """Return the identities of chunks, or of sub-chunks of shards, with given numbers."""
     if grid is None:
         return model.keys_of(list(touched.T))
     return list(entries_at(list(touched.T), grid, model))
@@ -287,7 +287,7 @@ class ReadAhead:
         self._forget()
 
     def note(self, box: Box, chunks: OpenChunks, begin: Callable[[Box], Future[Any]]) -> set[Future[Any]]:
-        """Take note of a read and begin those that will follow; return what is under way for this one."""
+        """Take note of a read and begin the reads that will follow; return the fetches under way for this one."""
         cache = chunks.cache
         waits = chunks.store.driver.features.waits
         if cache is None or not waits or cache.fresh_after > time.time() or not _has_elements(box):
@@ -339,7 +339,7 @@ class _Portion(NamedTuple):
         return number * self.side, (number + 1) * self.side
 
     def rest(self, low: int, high: int, step: int) -> tuple[int, int]:
-        """Return what a box leaves of its last portion, without the chunk that it touches itself."""
+        """Return the rest of the last portion of a box, without the chunk that the box touches."""
         if step > 0:
             return -(-high // self.chunk) * self.chunk, -(-high // self.side) * self.side
         return low // self.side * self.side, low // self.chunk * self.chunk

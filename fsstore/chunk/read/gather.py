@@ -2,7 +2,7 @@
 
 The cells of such a request are boxes of the plan: some segments along each component, and all their products.  Where
 small chunks of a box are decoded next to each other, the address of every wanted element in that memory is a sum, a
-column of integers a component; so one gather takes what is wanted of all of them, and no object is made for a point or
+column of integers a component; so one gather takes the wanted elements of all, and no object is made for a point or
 a chunk.  A large chunk is a box of one.
 """
 
@@ -275,7 +275,7 @@ class Gather:
         return base, columns
 
     def _outside(self, cells: CellBox) -> tuple[Any, ...]:
-        """Return the index of what a box of cells selects of the array."""
+        """Return the index of the elements that a box of cells selects of the array."""
         chosen = [
             component.listed.outside(span.start, span.stop)
             for component, span in zip(self.plan.components, cells.spans, strict=True)
@@ -290,7 +290,7 @@ class Gather:
 
 
 def _common(span: range, ranges: Sequence[range]) -> list[range]:
-    """Return what a range has in common with each of several that follow each other, and lie around it."""
+    """Return the overlap of a range with each of several consecutive ranges around it."""
     if len(ranges) == 1:
         return [span]
     common = [range(max(span.start, each.start), min(span.stop, each.stop)) for each in ranges]

@@ -118,7 +118,7 @@ class JointReads:
                 self._planned[number], self._outs[number] = planned, planned.out
 
     def _make(self) -> None:
-        """Make the reads; whatever happens, nobody waits for ever."""
+        """Make the reads; each future is resolved, whatever happens."""
         try:
             execution.drive(self._make_together())
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
@@ -220,7 +220,7 @@ class _SharedChunks(NamedTuple):
         execution.drive(self.make(batch))
 
     async def make(self, batch: Sequence[Any]) -> None:
-        """Read chunks and put what is wanted of them in its place; only what is damaged fails.
+        """Read chunks and put the wanted elements in place; only reads of damaged chunks fail.
 
         The entries of a shard are of one generation, whether they are read at once, in parts, or one by one.
         """
@@ -236,7 +236,7 @@ class _SharedChunks(NamedTuple):
             await execution.gather(self._make_in_parts(grid, entries, read) for entries in shards)
 
     async def _make_at_once(self, grid: ShardGrid, entries: Sequence[Any]) -> bool:
-        """Read entries as one and put what is wanted of them in its place; return False if that fails."""
+        """Read entries as one and put the wanted elements in place; return False if that fails."""
         try:
             found = await grid.source(self.part.chunks.source).read_whole(entries)
         except Exception:  # noqa: BLE001  # they are read again, and each is told its own error
@@ -258,7 +258,7 @@ class _SharedChunks(NamedTuple):
             self._fail(identity, parts.never_at_rest([identity[0]]))
 
     async def _place_found(self, batch: Sequence[Any], found: Sequence[Outcome[ReadResult]]) -> None:
-        """Put what is wanted of chunks in its place; the workers share the decoding."""
+        """Put the wanted elements of chunks in place; the workers share the decoding."""
         pairs: list[Pair] = []
         for identity, outcome in zip(batch, found, strict=True):
             if isinstance(outcome, BaseException):
@@ -280,11 +280,11 @@ class _SharedChunks(NamedTuple):
             part.chunks.meter.decoded(len(batch), begin_ns)
 
     def bytes_of(self, batch: Sequence[Any]) -> int:
-        """Return what a batch weighs while it is under way."""
+        """Return the bytes that a batch weighs while it is under way."""
         return max(2 * HOP_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
 
     def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
-        """Return what reads a chunk, and its codecs."""
+        """Return the reader of a chunk, and its codecs."""
         _, part, _ = next(iter(self.users[identity]))
         return part, part.usual_chain
 
@@ -300,7 +300,7 @@ class _SharedChunks(NamedTuple):
         return min(part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH))
 
     def _place_all(self, pairs: Sequence[Pair]) -> None:
-        """Put what is wanted of chunks in its place; small chunks that only boxes want are decoded many at a time."""
+        """Put the wanted elements of chunks in place; small chunks that only boxes want are decoded many at a time."""
         left: list[Pair] = []
         boxed: dict[BoundChain, list[tuple[BoxRun, Pair]]] = {}
         for pair in pairs:
@@ -374,7 +374,7 @@ Waiting: TypeAlias = "tuple[Future[Any], Planned | BoxView]"
 class ReadQueue:
     """Reads of one array that have begun and not started.
 
-    Over a store that never waits they start when somebody waits for one of them.  Over one that waits, the event loop
+    Over a store that never waits they start when a caller waits for one of them.  Over one that waits, the event loop
     starts them as soon as it gets to it, with those that were begun until then; one alone is made by a thread that asks
     for each result at once, while the store answers soon.
     """
@@ -413,7 +413,7 @@ class ReadQueue:
             waiting = [each for each in waiting if not each[0].cancelled()]
             if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
                 JointReads([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
-        except BaseException as error:  # Ctrl-C: nobody waits for ever
+        except BaseException as error:  # Ctrl-C: no future is left unresolved
             for future, _ in waiting:
                 futures.fail(future, error)
             raise

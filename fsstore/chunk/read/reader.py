@@ -154,10 +154,10 @@ def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
 
 
 def _taking_turns() -> Callable[[Window], None]:
-    """Return what workers do with a window, such that one decodes while the other fetches.
+    """Return the function that workers call with a window, so that one decodes while the other fetches.
 
     Fetching many small values is Python between short system calls; two threads that do it at once pass the
-    interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, nobody waits long.
+    interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, no thread waits long.
     Windows of a few cells take no turns, nor do parts of shards, which are read as one.
     """
     turn = fork.brief_lock()
@@ -231,7 +231,7 @@ def _weight(window: Window) -> int:
 def _pieces(
     window: Window, answers: Answers, count: int, least: int = FEW_LARGE_CELLS
 ) -> Iterator[tuple[Window, Answers]]:
-    """Yield `count` parts of a window and of what was fetched, or fewer that have `least` cells."""
+    """Yield `count` parts of a window and of its answers, or fewer that have `least` cells."""
     begin = 0
     for cells in split(window.cells, max(least, math.ceil(len(window.cells) / count))):
         end = begin + len(cells)

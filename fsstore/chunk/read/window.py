@@ -107,7 +107,7 @@ class ChunkReader(NamedTuple):
     def of_one_shape(
         self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> Iterator[tuple[ChunkReader, Sequence[ReadCell], Sequence[Any], Sequence[ReadResult]]]:
-        """Yield what reads chunks of one shape, and of these the cells, what they are called, and what was found."""
+        """Yield a reader for the chunks of each shape, and their cells, identities and answers."""
         model = self.chunks.model
         if model.bind is None or not isinstance(cells, CellRun):
             yield self, cells, identities, answers
@@ -194,7 +194,7 @@ class ChunkReader(NamedTuple):
         return None if run is None else map(self._view, run)
 
     def chain(self, cell: ReadCell) -> BoundChain:
-        """Return what decodes the chunk of a cell."""
+        """Return the codecs of the chunk of a cell."""
         model = self.chunks.model
         if self.shaped is not None:
             return self.shaped
@@ -203,7 +203,7 @@ class ChunkReader(NamedTuple):
         return model.chain_of(self.placement.numbers(cell))
 
     def chains(self, numbers: Sequence[IntArray]) -> Iterable[BoundChain]:
-        """Return what decodes each of some chunks, whose numbers along each dimension are a column."""
+        """Return the codecs of each of some chunks, whose numbers along each dimension are a column."""
         model = self.chunks.model
         if self.grid is not None or model.bind is None:
             return repeat(self.usual_chain)
@@ -238,7 +238,7 @@ class ChunkReader(NamedTuple):
             self.placement.copy_out(cell, chunk)
 
     def _missing(self, cell: ReadCell, identity: Any) -> Array | None:
-        """Return what stands for a missing chunk, None if that is one value everywhere; or raise."""
+        """Return the elements of a missing chunk, None if they are one value everywhere; or raise."""
         if not self.chunks.fill_missing:
             numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
@@ -285,7 +285,7 @@ class ShardGuard:
         self._lock = fork.brief_lock()
 
     def over(self) -> Window | None:
-        """Say that another window is in its place; return what has to be read again, when it is the last."""
+        """Count a window that is in its place; after the last, return the window to read again if the shard changed."""
         with self._lock:
             self._left -= 1
             return self._all if not self._left and len(self._source.generations) > 1 else None
@@ -330,7 +330,7 @@ class Planned(NamedTuple):
 
 
 def fetch(window: Window) -> Coroutine[Any, Any, Answers]:
-    """Return what is stored of each cell of a window, and what the cache has if there is one."""
+    """Return the stored bytes of each cell of a window, and its cached chunk if there is a cache."""
     cache = window.part.chunks.cache
     return window.part.source.read_whole(window.identities) if cache is None else _find(window, cache)
 
@@ -411,8 +411,8 @@ def in_parts(request: ReadRequest) -> ReadRequest:
 
 
 def _same_part(maps: Sequence[OutputMap], out: Array, axes: Sequence[Axis], chain: BoundChain) -> _SamePart:
-    """Return the smallest part that holds what is wanted of each chunk: as its bytes are ordered, one position of the
-    outer dimensions, some of the next, and all of the others.
+    """Return the smallest part of the bytes that holds the wanted elements of each chunk: in their order, one position
+    of the outer dimensions, some of the next, and all of the others.
     """
     assert chain.order is not None
     whole = chain.chunk.shape
@@ -453,7 +453,7 @@ def _ends(output_map: OutputMap, out: Array) -> tuple[int, int] | None:
 
 
 class _PartSource:
-    """The same part of each chunk: `size` bytes from `first` on of what `chain` decodes.
+    """The same part of each chunk: `size` bytes from `first` on of the bytes that `chain` decodes.
 
     A chunk of another size than it should have is damaged, wherever the part lies; such a chunk is read whole, to say
     what is wrong with it.

@@ -71,7 +71,7 @@ def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
-    """Return what `data` decodes to if that is kept; it is the caller's then, to change it if need be."""
+    """Return the chunk that `data` decodes to if it is kept; the caller owns it then and may change it."""
     found = pool.now.take(_key(chain, data)) if is_kept(chain) else None
     # which compares memory, also with a view: `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None
@@ -156,7 +156,7 @@ def decoded_run(olds: Sequence[ReadResult | None], chain: BoundChain) -> Array |
 
 
 def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
-    """Return the encoding of a chunk that nobody changes any more, in portions."""
+    """Return the encoding of a chunk after its last change, in portions."""
     if is_kept(chain):
         yield [encoded(chunk, chain)]
         return
@@ -166,7 +166,7 @@ def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
 
 
 def encoded(chunk: Array, chain: BoundChain) -> Buffer:
-    """Return the encoding of a chunk that nobody changes any more."""
+    """Return the encoding of a chunk after its last change."""
     data = chain.encode(chunk)
     keep(chain, data, chunk)
     return data
@@ -293,7 +293,7 @@ class ShardChange(NamedTuple):
     parts: ShardParts
 
     def is_whole(self, cell: AnyCell) -> bool:
-        """Return whether nothing of what is stored of a sub-chunk is left."""
+        """Return whether the change replaces all that is stored of a sub-chunk."""
         return not self.model.is_partial and self.placement.has_target(cell)
 
     def covering(self, cell: AnyCell) -> Array:
@@ -307,7 +307,7 @@ class ShardChange(NamedTuple):
         self.placement.copy_in(cell, self.model.view(self.grid.in_array_order(chunk)))
 
     def encoded(self, chunk: Array, chain: BoundChain, *, is_own: bool) -> Buffer | None:
-        """Return the encoding of a sub-chunk after its last change; if it `is_own` nobody changes it any more."""
+        """Return the encoding of a sub-chunk after its last change; if it `is_own`, its memory stays unchanged."""
         fill = chain.chunk.fill_value
         if not self.elide:
             return chain.encode_all(chunk)

@@ -282,7 +282,7 @@ def in_turn(
 
 
 def _turns(store: KvPrefix) -> KvPrefix:
-    """Return what stands for the writes at a place that are still to be begun; no key has a zero byte there."""
+    """Return the key for the writes at a place that are still to be begun; no other has a zero byte there."""
     return store._replace(path=store.path + "\0")
 
 

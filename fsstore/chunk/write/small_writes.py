@@ -4,16 +4,16 @@ A small durable write is waiting for the disk, and the disk takes many files in 
 In every store that never waits, writes that change the same chunk share its decoding and its encoding.
 Nothing is faster for one alone than to make it at once, on the thread that begins it.  A caller that begins another
 before it has asked for the result of the one before wants several: from then on its writes wait, with a copy of their
-values.  A pool thread makes them in batches when somebody asks for one of the results, when many wait, or after a
+values.  A pool thread makes them in batches when a caller asks for one of the results, when many wait, or after a
 moment: batches are as large as they can be, and the caller who begins more has the interpreter to itself.  Where
 writing waits for a disk it begins at once, since the disk and the caller do not stand in each other's way.
 
 One batch of a store is under way at a time.  Within a batch the changes of a chunk are made in the order in which their
 writes were begun, and the chunk is read, encoded and stored once.  Boxes wait unplanned, and are planned when they are
 written, all those of an array at once (`written_boxes`).  Reads of the array see what was begun before: they finish it
-first, with `settle`.  Writing the same values again, which is what becomes of a batch that fails, changes nothing.
+first, with `settle`.  A batch that fails is written again one by one: the same values again change nothing.
 
-All is written before a process forks, because nobody would in the child, and before the interpreter exits.
+All is written before a process forks, because the child has no thread for it, and before the interpreter exits.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _make(driver: KvDriver, batch: Sequence[BegunWrite]) -> Sequence[Outcome[Non
 
 
 def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:
-    """Yield parts of what is written, each of chunks that are in memory together."""
+    """Yield parts of a batch, each of chunks that are in memory together."""
     window: list[Changed] = []
     size = 0
     for pair in changed:

@@ -119,7 +119,7 @@ class RequestChanges(Changes):
 
 
 class Change(NamedTuple):
-    """The change of one chunk by one request; `is_whole` if nothing of what is stored of the chunk is left."""
+    """The change of one chunk by one request; `is_whole` if it replaces all that is stored of the chunk."""
 
     of: Changes
     cell: WrittenCell
@@ -232,7 +232,7 @@ class Writer:
         return found
 
     def _stored_of_large(self, key: str, change: Change) -> Stored:
-        """Return what is stored of a large chunk; a shard is read while the new one is written."""
+        """Return the stored bytes of a large chunk; a shard is read while the new one is written."""
         shard = shard_of(change.of.request.chunks.model.chain)
         try:
             return self._stored(key) if shard is None else StoredShard.read(self._driver, key, shard)
@@ -360,7 +360,7 @@ def written_box(request: WriteRequest) -> PlainBox | None:
 def changed_by_boxes(
     chunks: OpenChunks, requests: Sequence[WriteRequest], boxes: Sequence[PlainBox]
 ) -> Iterator[Changed]:
-    """Yield what requests, each of a box, write to each chunk, in order; what a whole chunk replaces is left out."""
+    """Yield the changes of each chunk by requests of a box each, in order, without replaced ones."""
     model, path = chunks.model, chunks.store.path
     first, sizes = (np.array(column, np.int64) for column in zip(*[box[:2] for box in boxes], strict=True))
     extent = np.array(chunks.bounds.domain.exclusive_max)
@@ -388,7 +388,7 @@ def _cells(parts: BoxParts, sources: Sequence[Array]) -> Iterator[ChunkBox]:
 def _changes_of_chunks(
     of: Changes, parts: BoxParts, edges: IntArray, sources: Sequence[Array]
 ) -> Iterator[list[Change]]:
-    """Yield what is written to each chunk, whose rows begin at `edges`."""
+    """Yield the changes of each chunk, whose rows begin at `edges`."""
     cells = _cells(parts, sources)
     for count in np.diff(edges).tolist():
         changes: list[Change] = []
@@ -402,7 +402,7 @@ def _changes_of_chunks(
 def _changes_of_shards(
     of: Changes, parts: BoxParts, edges: IntArray, sources: Sequence[Array]
 ) -> Iterator[list[Change]]:
-    """Yield what is written to each shard, whose rows begin at `edges`: all of it, or to some of its sub-chunks."""
+    """Yield the changes of each shard, whose rows begin at `edges`: of all of it, or of some of its sub-chunks."""
     chunks = of.request.chunks
     grid, counts = shard_grid(chunks.model.chain), np.diff(edges)
     rows, shard = np.arange(len(parts.box)), np.repeat(np.arange(len(counts)), counts)
@@ -456,7 +456,7 @@ class BegunWrite(NamedTuple):
 
 
 def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
-    """Yield what is written to each chunk, in order; what a whole chunk replaces is left out."""
+    """Yield the changes of each chunk, in order, without those that a whole chunk replaces."""
     by_path: dict[str, list[BegunWrite]] = {}
     for write in writes:
         by_path.setdefault(write.request.chunks.store.path, []).append(write)

@@ -117,7 +117,7 @@ def integral(x: Array, mode: str) -> Array:
 
 
 def _known(target: np.dtype[Any]) -> Any:
-    """Return what is known of a float type; ml_dtypes tells it of NumPy's, too."""
+    """Return the properties of a float type, of ml_dtypes or of NumPy."""
     finfo: Any = ml_dtypes.finfo
     return finfo(target)
 

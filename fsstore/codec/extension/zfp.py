@@ -156,7 +156,7 @@ class ZfpCodec(Configured):
             raise JsonError(f'The mode "{self.mode}" of zfp has {", ".join(wanted) or "no"} parameter')
 
     def parameters(self) -> dict[str, Any]:
-        """Return what goes with the mode."""
+        """Return the parameters of the mode."""
         named = {name: getattr(self, name) for name in self.members if name != "mode"}
         return {name: value for name, value in named.items() if value is not None}
 

@@ -309,7 +309,7 @@ def parse_compression(value: Any) -> dict[str, Json]:
 
 
 def default_compression(itemsize: int) -> dict[str, Json]:
-    """Return what new datasets are compressed with."""
+    """Return the default compression of new datasets."""
     shuffle = 2 if itemsize == 1 else 1
     return {"type": "blosc", "cname": "lz4", "clevel": 5, "shuffle": shuffle, "blocksize": 0}
 

@@ -52,7 +52,7 @@ def is_elementwise(name: str, options: Mapping[str, Any]) -> bool:
 
 
 def in_blocks(function: Callable[[Array], Any], elements: Array, dtype: np.dtype[Any]) -> Any:
-    """Return what `function` makes of flat `elements`, as many of `dtype`."""
+    """Return the result of `function` for flat `elements`, as many of `dtype`."""
     if len(elements) <= _ELEMENTS:
         return function(elements)
     out: Array = passing(len(elements) * dtype.itemsize).view(dtype)
@@ -293,7 +293,7 @@ class Notation(Protocol):
         ...
 
     def read(self, data: Any, limit: int, shape: tuple[int, ...]) -> Any:
-        """Return what `data` encodes, or raise `ResourceExhaustedError` if it takes more than `limit` bytes."""
+        """Return the values in `data`, or raise `ResourceExhaustedError` if it takes more than `limit` bytes."""
         ...
 
 
@@ -317,7 +317,7 @@ class Json2:
         return json.dumps(items, separators=(",", ":"), sort_keys=True).encode(self.encoding)
 
     def read(self, data: Any, limit: int, shape: tuple[int, ...]) -> Any:
-        """Return what the text says."""
+        """Return the values of the text."""
         text = str(data, self.encoding)
         # texts within the text may hold any of the signs that are counted; leaving them out takes longer
         if parsed_size(text) > limit and parsed_size(_TEXT.sub('""', text)) > limit:
@@ -369,7 +369,7 @@ class MsgPack2:
         return packed
 
     def read(self, data: Any, limit: int, shape: tuple[int, ...]) -> Any:
-        """Return what is packed; a list inside an element has at most a million items."""
+        """Return the packed values; a list inside an element has at most a million items."""
         import msgpack
 
         left = limit

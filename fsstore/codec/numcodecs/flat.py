@@ -84,7 +84,7 @@ class ForeignCodec(Protocol):
         ...
 
     def encoded(self, decoded: FlatSpec) -> FlatSpec:
-        """Return what encoding `decoded` would give."""
+        """Return the form that encoding `decoded` would give."""
         ...
 
     def bind(self, decoded: FlatSpec) -> BoundCodec:

@@ -329,7 +329,7 @@ class _StripCodecs:
 
     @classmethod
     def of(cls, name: str, value: Json) -> _StripCodecs:
-        """Return what an option says."""
+        """Return the value of an option."""
         if not isinstance(value, Mapping):
             raise JsonError(f"Codec {quote(name)} needs the members full and last")
         return cls(

@@ -271,7 +271,7 @@ class ZipMember:
 
 
 def _zip_member(data: Any) -> memoryview:
-    """Return what is deflated in a member of a zip file."""
+    """Return the deflated bytes in a member of a zip file."""
     if len(data) < _ZIP_HEAD.size:
         raise FailedPreconditionError("Invalid deflate data: the header of the zip member is cut off")
     signature, _, _, method, _, _, _, stored, _, name, extra = _ZIP_HEAD.unpack_from(data)
@@ -341,13 +341,13 @@ def _imagecodecs(name: str) -> Any:
 
 
 def _szip(library: Any, data: memoryview, values: Sequence[int], size: int) -> Any:
-    """Return what szip packed: the size, then the packed bytes."""
+    """Return the bytes that szip packed: the size, then the packed bytes."""
     check_size(int.from_bytes(data[:4], "little"), size)
     return library.szip_decode(data, *values[:4], header=True, out=bytearray(size))
 
 
 def _bitshuffle(library: Any, data: memoryview, values: Sequence[int], size: int) -> Any:
-    """Return what bitshuffle transposed: in blocks, each of them compressed perhaps."""
+    """Undo bitshuffle, which transposes bits in blocks that may be compressed."""
     width, block, method = values[2], values[3], values[4] if len(values) > 4 else 0
     if not 0 < width <= size:
         raise FailedPreconditionError(f"Invalid bitshuffle data: elements of {width} bytes")
@@ -399,7 +399,7 @@ def _lz4_block(packed: Any, size: int) -> bytes:
 
 
 def _lz4(data: memoryview, _: Sequence[int], size: int) -> Any:
-    """Return what LZ4 packed block by block; a block as long as what it holds is stored as it is."""
+    """Return the bytes that LZ4 packed block by block; a block as long as its content is stored raw."""
     total, block = struct.unpack_from(">QI", data)
     check_size(total, size)
     out, at, done = [], 12, 0

@@ -138,7 +138,7 @@ class Numcodec:
             raise JsonError(f"Invalid options of codec {quote(self.id)}: {error}") from None
 
     def encoded(self, decoded: FlatSpec) -> FlatSpec:
-        """Return what encoding `decoded` gives."""
+        """Return the form that encoding `decoded` gives."""
         foreign = self.foreign
         if foreign is not None:
             return foreign.encoded(decoded)
@@ -171,7 +171,7 @@ class Numcodec:
         return fixed_dtype(self.id, string(value))
 
     def decoded_dtype(self, decoded: FlatSpec) -> np.dtype[Any] | None:
-        """Return the dtype that decoding gives by the options, or what is wanted when they do not say."""
+        """Return the dtype that decoding gives by the options, or the wanted one if they do not say."""
         value = self.options.get("decode_dtype" if self.id == "astype" else "dtype")
         if value is None or self.id in ("bitround", "packbits", "categorize"):
             return decoded.dtype

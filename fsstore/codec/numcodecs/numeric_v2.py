@@ -73,7 +73,7 @@ class _Numeric:
         return FlatSpec(None, 0)
 
     def _elements(self, decoded: FlatSpec) -> np.dtype[Any]:
-        """Return what the package takes the elements for; raises `StoreError` where it knows none like them."""
+        """Return the dtype under which the package takes the elements; raises `StoreError` if there is none."""
         dtype = decoded.dtype
         widths = () if dtype is None else self._widths.get(dtype.kind, ())
         if dtype is None or dtype.itemsize not in widths or not dtype.isnative:
