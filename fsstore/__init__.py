@@ -23,9 +23,8 @@ if TYPE_CHECKING:
         stack,
         virtual_chunked,
     )
-    from fsstore.arrays.opening import open
     from fsstore.arrays.spec import Spec
-    from fsstore.arrays.store import TensorStore
+    from fsstore.arrays.store import TensorStore, open
     from fsstore.context.context import Context
     from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
@@ -106,11 +105,10 @@ _HOMES = {
     "observe.trace": "Trace trace",
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode RecheckCacheOption",
-    "arrays.opening": "open",
     "references": "references",
     "schema.schema": "Schema",
     "arrays.spec": "Spec",
-    "arrays.store": "TensorStore",
+    "arrays.store": "TensorStore open",
     "values.units": "Unit",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}

@@ -6,8 +6,7 @@ the driver's array and an index transform.
 * `spec_value`: the value under a spec, its schema, and the options of open as types
 * `spec_parse`: parsing specs: JSON objects, URL pipelines, stores; and keyword arguments that change a spec
 * `spec`: the public class of specs, opening one, and the spec of an open array
-* `opening`: open: from a spec and keyword arguments to an open array
-* `store`: an open array or a view of one, and copying between two
+* `store`: open, an open array or a view of one, and copying between two
 * `protocols`: protocols of Python, NumPy and notebooks, and values that may be written
 * `layers`: arrays made of other arrays, stores over arrays and functions
 """

@@ -100,7 +100,7 @@ def undecodable_pieces(driver: MosaicDriver, store: KvStore) -> Iterator[Problem
 def _of_array(
     store: KvStore, path: str, options: Mapping[str, Any], chunks: tuple[Grid | None, Iterator[str]]
 ) -> Iterator[Problem]:
-    from fsstore.arrays.opening import open as open_array
+    from fsstore.arrays.store import open as open_array
 
     try:
         array = open_array({**options, "kvstore": store.spec() / (f"{path}/" if path else "")}).result()

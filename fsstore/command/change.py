@@ -144,7 +144,7 @@ def pyramid(arguments: Namespace) -> int:
 
 
 def _attributes(arguments: Namespace, *, mode: str) -> Any:
-    from fsstore.arrays.opening import open as open_array
+    from fsstore.arrays.store import open as open_array
     from fsstore.dataset.group import Group
 
     found = source_of(arguments)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from operator import index
 from typing import Any
 
-from fsstore.arrays.opening import open as open_array
+from fsstore.arrays.store import open as open_array
 from fsstore.dataset.consolidated import renew
 from fsstore.dataset.place import Place
 from fsstore.driver.hierarchy import Node

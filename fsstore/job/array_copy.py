@@ -10,8 +10,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
 from fsstore.dataset.new_array import NewArray

@@ -8,8 +8,8 @@ from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.consolidated import consolidate, consolidated, is_consolidated, root_document
 from fsstore.dataset.group import Group

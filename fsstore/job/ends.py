@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.new_array import NewArray, dtype_name, new_array

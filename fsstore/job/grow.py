@@ -29,9 +29,9 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.arrays.layers import array as wrapped
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.protocols import source_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group

@@ -74,7 +74,7 @@ async def _with_own_database(order: Order, own: OwnDatabase) -> Order:
     from dataclasses import replace
     from uuid import uuid4
 
-    from fsstore.arrays.opening import open as open_array
+    from fsstore.arrays.store import open as open_array
 
     store = (await opened_database(own.base / f"{uuid4().hex[:16]}/")) / own.path
     if own.untouched:

@@ -23,8 +23,8 @@ from tempfile import TemporaryDirectory
 from typing import TypeVar
 from uuid import uuid4
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
 from fsstore.dataset.removal import remove_directory
 from fsstore.errors import AbortedError, StoreError, UnimplementedError

@@ -16,8 +16,8 @@ from uuid import uuid4
 
 import numpy as np
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.new_array import NewArray

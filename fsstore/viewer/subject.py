@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fsstore.arrays.opening import open as open_array
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group
 from fsstore.dataset.listing import ArrayEntry, described, paths_of
