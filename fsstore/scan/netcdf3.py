@@ -98,8 +98,8 @@ class _HeaderReader:
         return count
 
     def name(self) -> str:
-        """Return a name."""
-        return self.take(self.count()).decode("utf-8", "replace")
+        """Return a name; the NetCDF library ends it at the first NUL."""
+        return self.take(self.count()).partition(b"\0")[0].decode("utf-8", "replace")
 
     def dtype(self) -> np.dtype[Any]:
         """Return a data type."""

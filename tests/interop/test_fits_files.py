@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -94,6 +95,7 @@ def compressed():
         yield f"exact {kind}", NOISE.astype(kind), {"compression_type": "GZIP_2", "quantize_level": 0}
     with_nan = NOISE.astype("f4")
     with_nan[3, 4] = np.nan
+    yield "exactly no number", with_nan, {"compression_type": "GZIP_2", "quantize_level": 0}
     yield "not a number", with_nan, {"compression_type": "RICE_1", "quantize_method": 1, "dither_seed": 3}
 
 
@@ -161,6 +163,26 @@ def test_scaled_columns_and_text_tables(tmp_path):
     assert read(path, "V", field="v").tolist() == fits.getdata(path, "V")["v"].tolist()
     for name in "xke":
         np.testing.assert_array_equal(read(path, "T", field=name), fits.getdata(path, "T")[name])
+
+
+def test_undefined_numbers_of_text_tables_are_nan(tmp_path):
+    """The text that TNULL names is no number, in columns of whole ones too; the others are kept."""
+    path = tmp_path / "a.fits"
+    columns = [
+        fits.Column("x", format="F8.3", array=[1.5, -2.25, 1e3], null="*"),
+        fits.Column("k", format="I6", array=[1, -20, 777], null="777"),
+    ]
+    write(path, fits.TableHDU.from_columns(columns, name="T"))
+    path.write_bytes(path.read_bytes().replace(b"  -2.250", b"       *"))
+    np.testing.assert_array_equal(read(path, "T", field="x"), [1.5, np.nan, 1e3])
+    np.testing.assert_array_equal(read(path, "T", field="k"), [1, -20, np.nan])
+
+
+def test_tiles_of_wider_numbers_are_read():
+    """As astropy and CFITSIO do it: old writers deflated numbers of two bytes as numbers of four."""
+    path = Path(fits.__file__).parent / "hdu/compressed/tests/data/m13_gzip.fits"
+    [entry] = [each for each in ts.list_arrays(f"file://{path}") if each.shape == (300, 300)]
+    np.testing.assert_array_equal(read(path, entry.path), fits.getdata(path, 1))
 
 
 def test_units_have_names(tmp_path):

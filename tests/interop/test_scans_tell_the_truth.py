@@ -3,6 +3,7 @@
 import json
 import warnings
 
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -198,3 +199,19 @@ def test_records_in_another_order(tmp_path):
     scanned(path)
     assert read(path, "b").tolist() == expected["c"] and read(path, "c").tolist() == expected["b"]
     assert read(path, "a").tolist() == expected["a"]
+
+
+def test_names_of_netcdf3_end_at_the_first_nul(tmp_path):
+    """The NetCDF library shows names that are padded with NUL without it: of dimensions, variables and attributes."""
+    path = tmp_path / "a.nc"
+    xr.Dataset({"yyy": ("xxx", np.arange(3.0), {"aaa": 1.0})}).to_netcdf(path, engine="scipy")
+    data = path.read_bytes()
+    for name in (b"yyy", b"xxx", b"aaa"):
+        assert data.count(name) == 1
+        data = data.replace(name, name[:2] + b"\0")
+    path.write_bytes(data)
+    with netCDF4.Dataset(path) as file:
+        assert (list(file.variables), list(file.dimensions)) == (["yy"], ["xx"])
+    found = xr.open_dataset(path, engine="fsstore")
+    assert (list(found), list(found.sizes), list(found["yy"].attrs)) == (["yy"], ["xx"], ["aa"])
+    np.testing.assert_array_equal(found["yy"], [0, 1, 2])

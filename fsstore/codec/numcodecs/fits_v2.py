@@ -149,6 +149,7 @@ class _FitsColumnReader:
         self.times = integer(0, row)(options.get("count", 1))
         self.how = one_of("copy", "sign", "bool", "bits", "scale", "text")(options.get("how", "copy"))
         self.scale, self.offset = number(options.get("scale", 1.0)), number(options.get("offset", 0.0))
+        self.null = string(options.get("null", "")).encode()
         if self.at + self.times * self.stored.itemsize > row:
             raise JsonError(f"Codec {quote(codec)} has a column behind its row of {row} bytes")
 
@@ -167,17 +168,17 @@ class _FitsColumnReader:
             case "scale":
                 return raw.astype("f8") * self.scale + self.offset
             case "text":
-                texts = [
-                    each.replace(b"D", b"E").replace(b"d", b"E").strip() or b"0"
-                    for each in raw[:, 0].tolist()
-                ]
-                return np.array([_text_number(each) for each in texts])
+                texts = [each.strip() for each in raw[:, 0].tolist()]
+                return np.array([_text_number(each, self.null) for each in texts])
             case _:
                 return raw
 
 
-def _text_number(text: bytes) -> float:
-    """Return a number of an ASCII table: whole ones keep all their digits."""
+def _text_number(text: bytes, null: bytes) -> float:
+    """Return a number of an ASCII table: whole ones keep all their digits; `null` stands for none, unless it is empty."""
+    if null and text == null:
+        return math.nan
+    text = text.replace(b"D", b"E").replace(b"d", b"E") or b"0"
     try:
         return int(text)
     except ValueError:
@@ -256,12 +257,18 @@ class FitsTile:
                 raise FailedPreconditionError(f"Invalid fits_tile data: RICE of {self._width} bytes")
             return np.asarray(rice(bytes(data), shape=(count,), dtype=kind, nblock=self._block))
         if method in (METHODS["GZIP_1"], METHODS["GZIP_2"]):
-            inflate = zlib.decompressobj(31)
-            plain = inflate.decompress(data, size + 1)
-            check_size(len(plain), size)
+            plain = zlib.decompressobj(31).decompress(data, 8 * count + 1)
+            wide = (
+                stored.kind == "i" and len(plain) == 4 * count
+            )  # old writers packed whole numbers in four bytes
+            packed = np.dtype(">i4") if wide else stored
+            check_size(len(plain), count * packed.itemsize)
             if method == METHODS["GZIP_2"]:
-                plain = np.frombuffer(plain, "u1").reshape(stored.itemsize, count).T.tobytes()
-            return np.frombuffer(plain, stored)
+                plain = np.frombuffer(plain, "u1").reshape(packed.itemsize, count).T.tobytes()
+            found = np.frombuffer(plain, packed)
+            if wide and (found.astype(stored) != found).any():
+                raise FailedPreconditionError(f"Invalid fits_tile data: numbers beyond {stored}")
+            return found.astype(stored, copy=False)
         if method != METHODS["NOCOMPRESS"]:
             raise FailedPreconditionError(f"Invalid fits_tile data: unknown method {method}")
         check_size(len(data), size)

@@ -27,7 +27,7 @@ class FitsColumn(NamedTuple):
     """A column: its name, where it begins in a row, how it is stored there, and what is shown of it.
 
     `how` is `copy`, `sign` (numbers stored with the sign turned), `bool` (letters), `bits`, `scale` or `text`;
-    columns of arrays of any length have `heap` instead of a shown type.
+    columns of arrays of any length have `heap` instead of a shown type.  `null` is the text of an undefined number.
     """
 
     name: str
@@ -40,10 +40,13 @@ class FitsColumn(NamedTuple):
     scale: float = 1.0
     offset: float = 0.0
     heap: str = ""
+    null: str = ""
 
     def option(self) -> dict[str, Json]:
         """Return what the codec has to know."""
         out: dict[str, Json] = {"at": self.at, "dtype": self.stored.str, "count": self.times, "how": self.how}
+        if self.null:
+            return {**out, "null": self.null}
         return {**out, "scale": self.scale, "offset": self.offset} if self.how == "scale" else out
 
     def field(self) -> list[Json]:
@@ -90,7 +93,11 @@ def _text_column(unit: FitsUnit, number: int, name: str, form: str) -> FitsColum
     stored = np.dtype(f"S{size}")
     if found[1] == "A":
         return FitsColumn(name, at, stored, 1, stored.str)
-    return FitsColumn(name, at, stored, 1, "<i8" if found[1] == "I" else "<f8", how="text")
+    null = unit.text(f"TNULL{number}").strip()
+    shown = (
+        "<i8" if found[1] == "I" and not null else "<f8"
+    )  # whole numbers have no value for an undefined one
+    return FitsColumn(name, at, stored, 1, shown, how="text", null=null)
 
 
 def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> FitsColumn:
