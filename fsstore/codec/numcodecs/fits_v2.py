@@ -175,7 +175,7 @@ class _FitsColumnReader:
 
 
 def _text_number(text: bytes, null: bytes) -> float:
-    """Return a number of an ASCII table: whole ones keep all their digits; `null` stands for none, unless it is empty."""
+    """Return a number of an ASCII table: whole ones keep all their digits; `null` (if any) stands for none."""
     if null and text == null:
         return math.nan
     text = text.replace(b"D", b"E").replace(b"d", b"E") or b"0"
