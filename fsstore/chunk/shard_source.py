@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, overload
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from fsstore.chunk.model import RegularAxis
 from fsstore.chunk.open_chunks import ByteRange, Source
-from fsstore.chunk.tuning import FEW_CELLS, HOP_BYTES, SHARD_READ_ATTEMPTS
+from fsstore.chunk.tuning import FEW_CELLS, HOP_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.codec.sharding import (
@@ -30,10 +30,11 @@ from fsstore.codec.sharding import (
     shard_damage,
     shard_of,
 )
-from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
+from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.batch import REMOTE, AnswerColumns, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.contract.request import resolve_range
+from fsstore.runtime.attempt import until_settled
 
 _NEAR = 2**62  # the sum of two such numbers is a number
 
@@ -204,15 +205,13 @@ class ShardSource:
     async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
         """Return the result of `read_many` by columns: entries that lie next to each other are read as one."""
         source = self._for_one_operation()
-        found, wanted = RunAnswers(len(run)), run.by_shard()
-        for _ in range(SHARD_READ_ATTEMPTS):
-            if not wanted:
-                return found.columns()
-            wanted = await source._attempt_run(wanted, run.numbers, found)
-        raise self.never_at_rest(wanted)
+        found = RunAnswers(len(run))
+        attempt = partial(source._attempt_run, run.numbers, found)
+        await until_settled(attempt, run.by_shard(), self.named, reads=True)
+        return found.columns()
 
     async def _attempt_run(
-        self, wanted: dict[Any, Ints], numbers: Ints, found: RunAnswers
+        self, numbers: Ints, found: RunAnswers, wanted: dict[Any, Ints]
     ) -> dict[Any, Ints]:
         """Answer the wanted entries of each shard, places in a run; return the shards that changed meanwhile."""
         known = await self._heads({shard: numbers[places] for shard, places in wanted.items()})
@@ -276,22 +275,18 @@ class ShardSource:
             wanted.setdefault(each.identity[0], []).append(number)
         answers: list[Any] = [None] * len(ranges)
         source = self._for_one_operation()
-        for _ in range(SHARD_READ_ATTEMPTS):
-            if not wanted:
-                return answers
-            wanted = await source._attempt(wanted, ranges, answers)
-        raise self.never_at_rest(wanted)
+        await until_settled(partial(source._attempt, ranges, answers), wanted, self.named, reads=True)
+        return answers
 
     def _for_one_operation(self) -> ShardSource:
         return self if self._known is not None else ShardSource(self._base.remembering(), self._layout)
 
-    def never_at_rest(self, shards: Iterable[Any]) -> AbortedError:
-        """Return the error of shards that could not be read in one generation."""
-        names = ", ".join(map(self._base.describe, shards))
-        return AbortedError(f"{names} was rewritten again and again while it was read; try again")
+    def named(self, shards: Iterable[Any]) -> str:
+        """Return the names of shards, for messages."""
+        return ", ".join(map(self._base.describe, shards))
 
     async def _attempt(
-        self, wanted: dict[Any, list[int]], ranges: Sequence[ByteRange], answers: list[Any]
+        self, ranges: Sequence[ByteRange], answers: list[Any], wanted: dict[Any, list[int]]
     ) -> dict[Any, list[int]]:
         """Answer the wanted entries of each shard; return the shards that changed meanwhile."""
         entries = {

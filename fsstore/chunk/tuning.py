@@ -57,5 +57,3 @@ LISTED_CHUNKS = 1 << 18
 QUEUE_LIMIT = 4096  # reads; when so many wait they are made unasked, because each holds a plan
 
 # Attempts
-SHARD_READ_ATTEMPTS = 20  # at a shard that is rewritten while it is read, before the read fails
-WRITE_ATTEMPTS = 10_000  # at a chunk that others write: one of them gets on each time

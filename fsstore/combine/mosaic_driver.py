@@ -10,11 +10,11 @@ import numpy as np
 
 from fsstore.combine.mosaic import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.combine.mosaic_document import document_like, load_mosaic, with_copy
-from fsstore.combine.tuning import KEYS_OF_A_PAGE, SAVE_ATTEMPTS
+from fsstore.combine.tuning import KEYS_OF_A_PAGE
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
-from fsstore.errors import AbortedError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.format.contract import WHOLE
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
@@ -44,6 +44,7 @@ from fsstore.reference.table.set_state import Overlay, State, inline_generation
 from fsstore.reference.target.policy import beside
 from fsstore.reference.target.targets import OpenTarget, Scanned, open_in
 from fsstore.runtime import execution, fork
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import encode_path
 
@@ -247,17 +248,20 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
 
         Readers that have the dataset open keep it as it was.
         """
-        if self._document is None:
+        document = self._document
+        if document is None:
             raise UnimplementedError(f"{self._described} is saved nowhere, and takes no copies")
         taking = await self.references.taking(others, writes, deleted)
-        for _ in range(SAVE_ATTEMPTS):
-            mosaic, answer = await load_mosaic(self._document, with_scan=True)
+
+        async def attempt() -> None:
+            mosaic, answer = await load_mosaic(document, with_scan=True)
             await check_unchanged(self._showing(mosaic), unchanged)
             after = await with_copy(mosaic, taking)
-            data = await execution.offload(document_like, after, answer, self._document)
-            if (await self._document.write("", data, answer.generation)).generation != UNKNOWN:
-                return
-        raise AbortedError(f"Too many writers compete for {self._described}")
+            data = await execution.offload(document_like, after, answer, document)
+            if (await document.write("", data, answer.generation)).generation == UNKNOWN:
+                raise ChangedError
+
+        await until_unchanged(attempt, lambda: self._described)
 
     def _showing(self, mosaic: Mosaic) -> MosaicDriver:
         """Return a store of another state of the dataset, whose documents are read."""

@@ -19,10 +19,9 @@ from fsstore.combine.tuning import (
     FINGERPRINT_CHUNKS,
     FINGERPRINT_ELEMENTS,
     FORMAT_HEAD_BYTES,
-    OPEN_ATTEMPTS,
     PAST_BLOCKS_BYTES,
 )
-from fsstore.errors import AbortedError, DataLossError, JsonError, NotFoundError, StoreError
+from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
@@ -34,6 +33,7 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import until_unchanged
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileScanner
 from fsstore.scan.driver import ScanDriver
@@ -269,13 +269,12 @@ def _is_no_set(begun: ScanSource | None, error: StoreError) -> bool:
 async def _scanned(
     url: str, place: KvPrefix, scanner: FileScanner, begun: ScanSource | None = None
 ) -> SourceFile:
-    for _ in range(OPEN_ATTEMPTS):
-        try:
-            source, begun = begun or await ScanSource(place).begin(), None
-            return ScannedSource(url, source, await scanner.scan(source, {}))
-        except FileChangedError:
-            continue
-    raise AbortedError(f"{place.describe()} keeps changing")
+    async def attempt() -> SourceFile:
+        nonlocal begun
+        source, begun = begun or await ScanSource(place).begin(), None
+        return ScannedSource(url, source, await scanner.scan(source, {}))
+
+    return await until_unchanged(attempt, place.describe, changed=FileChangedError, reads=True)
 
 
 async def _hierarchy(url: str, place: KvPrefix) -> SourceFile | None:

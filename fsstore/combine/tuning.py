@@ -7,7 +7,6 @@ CHECKED_AT_ONCE = 64
 DOCUMENT_HEAD_BYTES = 256  # that tell whether a place holds a virtual dataset: one small request
 # places of a grid for each chunk, up to which a column for all places is smaller than an index
 DENSE_PLACES = 1.5
-SAVE_ATTEMPTS = 50  # at a document that others change, before the change fails
 FINGERPRINT_BYTES = 4 * 2**20  # of chunks that a fingerprint reads at once: requests against memory
 FINGERPRINT_CHUNKS = 64  # of such a group at most, where chunks are small
 SCAN_ATTEMPTS = 3  # at a file whose worker dies, before it counts as failed
@@ -16,7 +15,6 @@ TASK_S = 2.0  # what a task is to take: handing it over costs milliseconds, and 
 TASK_FILES = 2000  # of a task at most: what it found is sent back as one piece
 FINGERPRINT_READERS = 4  # files of which fingerprints are made at once: threads against what each holds
 SCANS_AT_ONCE = 16  # files of a store that waits that are scanned together: requests in flight against memory
-OPEN_ATTEMPTS = 5  # at a file that changes while it is opened
 PAST_BLOCKS_BYTES = 2**20  # of chunks that are read past the blocks of the scan, which they would drive out
 # of a variable that is compared, up to which its values are kept; of a larger one a fingerprint is
 VALUES_KEPT_BYTES = 64 * 1024

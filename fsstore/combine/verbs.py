@@ -28,13 +28,13 @@ from fsstore.combine.mosaic_driver import mosaic_driver
 from fsstore.combine.order import OnOverlap
 from fsstore.combine.report import CombineError, CombineReport
 from fsstore.combine.scanning import Wanted, place_of
-from fsstore.combine.tuning import SAVE_ATTEMPTS
-from fsstore.errors import AbortedError, NotFoundError, StoreError, UnimplementedError
+from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
 from fsstore.reference.rewrite import moving
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 
@@ -506,7 +506,9 @@ async def _change(
     given = [places] if isinstance(places, str | PathLike) else list(places)
     urls = await written_out(given) if given else []
     new: FileBatch | None = None
-    for _ in range(SAVE_ATTEMPTS):
+
+    async def attempt() -> CombineReport:
+        nonlocal new
         mosaic, answer = await load_mosaic(base, with_scan=True)
         before = batch_of(mosaic.facts.get("scan") or {}, mosaic.scan)
         options = dict(mosaic.facts.get("options") or {})
@@ -527,9 +529,11 @@ async def _change(
             partial(document_bytes, whole, after, options, as_json=as_json, place=base)
         )
         stamp = await base.write("", data, answer.generation)
-        if stamp.generation != UNKNOWN:
-            return report
-    raise AbortedError(f"Too many writers compete for {base.describe()}")
+        if stamp.generation == UNKNOWN:
+            raise ChangedError
+        return report
+
+    return await until_unchanged(attempt, base.describe)
 
 
 def _wishes(options: Mapping[str, Any]) -> Wishes:

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from fsstore.dataset.tuning import ATTRIBUTE_ATTEMPTS
 from fsstore.driver.attributes import change_document
 from fsstore.driver.hierarchy import hierarchy_documents
 from fsstore.errors import AbortedError, StoreError
 from fsstore.format.attributes import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import same
 
 __all__ = [
@@ -118,18 +118,18 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
     if words.zarr_format != 2:
         return
     group = place.join(f"{path}/" if path else "")
-    for _ in range(ATTRIBUTE_ATTEMPTS):
+
+    async def attempt() -> None:
         answer = await group.read(words.attributes)
         own = (
             parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
         )
         await change_document(group, ".zmetadata", partial(_with_own, group, words, own))
         now = await group.read(words.attributes)
-        if (now.state, now.value) == (answer.state, answer.value):
-            return
-    raise AbortedError(
-        f"{group.describe(words.attributes)} was changed by other writers {ATTRIBUTE_ATTEMPTS} times in a row"
-    )
+        if (now.state, now.value) != (answer.state, answer.value):
+            raise ChangedError
+
+    await until_unchanged(attempt, partial(group.describe, words.attributes))
 
 
 def _with_own(

@@ -13,11 +13,11 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from fsstore.driver.contract import ArrayDriver
-from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
-from fsstore.errors import AbortedError, PermissionDeniedError, StoreError, UnimplementedError
+from fsstore.errors import PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.attributes import NodeWords, parsed, words_of
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import loads, quote, show
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]
@@ -161,18 +161,19 @@ async def change_document(
 
     Nothing that another writer stores meanwhile is lost: the change is made again on top of it.
     """
-    for _ in range(DOCUMENT_ATTEMPTS):
+
+    async def attempt() -> bytes | None:
         answer = await place.read(key)
         stored = bytes(answer.value) if answer.state == "value" else None
         wanted = changed(stored)
         if wanted is None or wanted == stored:
             return stored
         condition = NO_VALUE if stored is None else answer.generation
-        if (await place.write(key, wanted, condition)).generation != UNKNOWN:
-            return wanted
-    raise AbortedError(
-        f"{place.describe(key)} was changed by other writers {DOCUMENT_ATTEMPTS} times in a row; try again"
-    )
+        if (await place.write(key, wanted, condition)).generation == UNKNOWN:
+            raise ChangedError
+        return wanted
+
+    return await until_unchanged(attempt, partial(place.describe, key))
 
 
 # Keeping consolidated metadata true when one array below them changes.
@@ -190,22 +191,21 @@ async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
         return
     root, _ = _ROOTS[key]
     async for group, name in _groups_above(array, key):
-        for _ in range(DOCUMENT_ATTEMPTS):
-            documents = await _read(array, (key, *others))
-            entries = _entries(name, documents)
+        attempt = partial(_renew_once, array, (key, *others), (group, root, name))
+        await until_unchanged(attempt, partial(array.describe, key))
 
-            def changed(
-                stored: bytes | None, entries: Mapping[str, Any] = entries, at: KvPrefix = group
-            ) -> bytes | None:
-                return None if stored is None else _renewed(parsed(stored, at.describe(root)), root, entries)
 
-            await change_document(group, root, changed)
-            if await _read(array, (key, *others)) == documents:
-                break
-        else:
-            raise AbortedError(
-                f"{array.describe(key)} was changed by other writers {DOCUMENT_ATTEMPTS} times in a row"
-            )
+async def _renew_once(array: KvPrefix, keys: Sequence[str], above: tuple[KvPrefix, str, str]) -> None:
+    group, root, name = above
+    documents = await _read(array, keys)
+    entries = _entries(name, documents)
+
+    def changed(stored: bytes | None) -> bytes | None:
+        return None if stored is None else _renewed(parsed(stored, group.describe(root)), root, entries)
+
+    await change_document(group, root, changed)
+    if await _read(array, keys) != documents:
+        raise ChangedError
 
 
 def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:

@@ -13,6 +13,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,9 +22,7 @@ from fsstore.chunk.open_chunks import new_array
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role
 from fsstore.driver.metadata_entry import place_of
-from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
-    AbortedError,
     DataLossError,
     FailedPreconditionError,
     JsonError,
@@ -36,6 +35,7 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Read, begin_creating
 from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout
@@ -323,18 +323,17 @@ class JsonDriver(ArrayDriver):
                 ' if only this process writes here, say so: "single_writer": true in the spec of the store'
             )
         begin_creating(self._store.driver)
-        for attempt in range(DOCUMENT_ATTEMPTS):
-            answer = await self._store.read()
-            document = {} if answer.state == "missing" else self._parse(answer.value)
-            try:
-                changed = dumps(replace(document, self._pointer, part)).encode()
-            except StoreError as error:
-                raise error.within(f"Error writing {self._store.describe()}") from None
-            condition = NO_VALUE if answer.state == "missing" else answer.generation
-            if await self._write(changed, condition):
-                return
-            await execution.pause(min(0.1, 0.001 * attempt))
-        raise AbortedError(f"{self._store.describe()} was changed by other writers at every attempt")
+        await until_unchanged(partial(self._replace_part, part), self._store.describe)
+
+    async def _replace_part(self, part: Any) -> None:
+        answer = await self._store.read()
+        document = {} if answer.state == "missing" else self._parse(answer.value)
+        try:
+            changed = dumps(replace(document, self._pointer, part)).encode()
+        except StoreError as error:
+            raise error.within(f"Error writing {self._store.describe()}") from None
+        if not await self._write(changed, NO_VALUE if answer.state == "missing" else answer.generation):
+            raise ChangedError
 
     def with_transaction(self, transaction: Any) -> JsonDriver:
         """Return the document as a transaction sees it; None unbinds."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions
 from fsstore.driver.contract import OpenArray, Opening, OwnSpace, Role
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.tuning import DOCUMENT_ATTEMPTS
 from fsstore.errors import (
-    AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
     JsonError,
@@ -43,6 +42,7 @@ from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, integer
@@ -153,20 +153,22 @@ class _Finder:
         if self.mode.delete_existing:
             await finish(self.store)
             await self.store.delete_range(KeyRange())
-        for _ in range(DOCUMENT_ATTEMPTS):
-            answer = self.documents.get("info") or await self.store.read("info")
-            self.documents = {}
-            info = self._parsed(answer)
-            if self.mode.open:
-                found = self._found(info)
-                if found is not None:
-                    return found, answer
-            if not self.mode.create:
-                raise NotFoundError(f"Metadata at {self.store.describe('info')} does not exist")
-            made = await self._created(info, answer)
-            if made is not None:
-                return made
-        raise AbortedError(f"{self.store.describe('info')} was changed by other writers at every attempt")
+        return await until_unchanged(self._attempt, partial(self.store.describe, "info"))
+
+    async def _attempt(self) -> tuple[ChunkedArray, ReadResult]:
+        answer = self.documents.get("info") or await self.store.read("info")
+        self.documents = {}
+        info = self._parsed(answer)
+        if self.mode.open:
+            found = self._found(info)
+            if found is not None:
+                return found, answer
+        if not self.mode.create:
+            raise NotFoundError(f"Metadata at {self.store.describe('info')} does not exist")
+        made = await self._created(info, answer)
+        if made is None:
+            raise ChangedError
+        return made
 
     def _parsed(self, answer: ReadResult) -> dict[str, Any] | None:
         if answer.state != "value":

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, product
 from operator import ge
 from typing import Any
@@ -19,15 +20,15 @@ from fsstore.chunk.write.request import finish
 from fsstore.driver.attributes import renew_collected
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.tuning import DOCUMENT_ATTEMPTS, KEYS_AT_ONCE, LISTED_FROM
-from fsstore.errors import AbortedError, FailedPreconditionError, StoreError
+from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FROM
+from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.interval import MAX_FINITE
 from fsstore.index.output_map import ARRAY, SINGLE
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
-from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 
 Interval = tuple[int | None, int | None]
 
@@ -263,37 +264,36 @@ class Resize:
             raise FailedPreconditionError(
                 "Resize operation would affect other fields but `resize_tied_bounds` was not specified"
             )
-        for attempt in range(DOCUMENT_ATTEMPTS):
-            old = await self._entry.read(fresh_after=float("inf"))
-            if old is None:
-                raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")
-            target.check_hidden(old.shape)
-            new_shape = tuple(
-                size if wanted is None else wanted
-                for size, wanted in zip(old.shape, target.extents, strict=True)
-            )
-            self._check_direction(old.shape, new_shape)
-            if self._options.ask is not None:
-                await self._options.ask(old)
-            new = self._entry.format.resized(old, new_shape)
-            stamp = await self._replace_document(new)
-            if stamp is not None:
-                self._entry.stored(new, *stamp)
-                await renew_collected(self._entry.store, self._entry.key)
-                if not self._options.resize_metadata_only:
-                    await finish(self._entry.store)  # what was begun in the larger shape
-                    await delete_outside(self._entry, old, new)
-                return new
-            await execution.pause(0.001 * attempt)
-        raise AbortedError(f"{self._entry.describe()} was changed by other writers at every attempt")
+        old, new = await until_unchanged(partial(self._attempt, target), self._entry.describe)
+        await renew_collected(self._entry.store, self._entry.key)
+        if not self._options.resize_metadata_only:
+            await finish(self._entry.store)  # what was begun in the larger shape
+            await delete_outside(self._entry, old, new)
+        return new
 
-    async def _replace_document(self, new: ChunkedArray) -> tuple[bytes, float] | None:
+    async def _attempt(self, target: ResizeTarget) -> tuple[ChunkedArray, ChunkedArray]:
+        """Replace the metadata; return those before and after."""
+        old = await self._entry.read(fresh_after=float("inf"))
+        if old is None:
+            raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")
+        target.check_hidden(old.shape)
+        new_shape = tuple(
+            size if wanted is None else wanted for size, wanted in zip(old.shape, target.extents, strict=True)
+        )
+        self._check_direction(old.shape, new_shape)
+        if self._options.ask is not None:
+            await self._options.ask(old)
+        new = self._entry.format.resized(old, new_shape)
+        self._entry.stored(new, *await self._replace_document(new))
+        return old, new
+
+    async def _replace_document(self, new: ChunkedArray) -> tuple[bytes, float]:
         entry = self._entry
         conditional = entry.store.driver.features.conditional_write
         condition = entry.generation if conditional else UNKNOWN
         stamp = await entry.store.write(entry.key, entry.format.encode(new), condition)
         if conditional and stamp.generation == UNKNOWN:
-            return None
+            raise ChangedError
         return stamp.generation, stamp.time
 
     def _check_direction(self, old: tuple[int, ...], new: tuple[int, ...]) -> None:

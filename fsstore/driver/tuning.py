@@ -1,6 +1,5 @@
 """The numbers that tune array drivers, each with its trade."""
 
-DOCUMENT_ATTEMPTS = 1000  # at a document that others write: each time one of them has succeeded
 DOWNSAMPLED_ELEMENTS = 1 << 22  # of two pieces at once: one is reduced while the next is read
 # at once: what passes over them again and again should find them in the cache of the core
 REDUCED_ELEMENTS = 1 << 18

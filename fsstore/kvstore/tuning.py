@@ -39,7 +39,6 @@ PUBLISHERS = 3  # of few files, beside their makers; one alone loses 0.03
 # Stores as users hold them, and transactions
 WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
 QUEUED_TOGETHER = 64  # writes of a batch: what finished early should not wait long for the others
-COMMIT_ATTEMPTS = 1000  # at a key that others write, before the commit fails
 COMMITTED_AT_ONCE = 256  # keys that are written together: requests in flight against memory
 
 # Web servers and clouds
@@ -104,10 +103,7 @@ SMALL_MEMBER_BYTES = 64 * 1024
 ZIP_PAGE = 1000  # entries of a listing at a time
 # that are unpacked on the thread that asks, which is sooner than waking another
 INLINE_UNPACK_BYTES = 64 * 1024
-CHANGED_ARCHIVE_ATTEMPTS = 8  # at an archive that changes while it is read
-REWRITE_ATTEMPTS = 10_000  # at a file that others write: one of them gets on each time
 ARCHIVE_PORTION_BYTES = 8 << 20  # of the old archive that are read at once: requests against memory
-CHANGED_SHARD_ATTEMPTS = 100  # at a shard that others write while it is read
 MINISHARDS_KEPT_BYTES = 64 << 20  # of indexes: memory against reading them again
 SHARD_INDEX_BLOCK = 16384  # entries that are read together: 256 KiB
 SHARD_INDEX_BLOCKS = 64  # of them that are kept

@@ -8,15 +8,14 @@ condition refuses to commit, unless the spec says `single_writer` and so promise
 from __future__ import annotations
 
 import os
-import random
 import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
 from fsstore.errors import (
-    AbortedError,
     AlreadyExistsError,
     FailedPreconditionError,
     StoreError,
@@ -45,8 +44,8 @@ from fsstore.ocdbt.manifest import (
 )
 from fsstore.ocdbt.node import Builder, Root
 from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_version
-from fsstore.ocdbt.tuning import MANIFESTS_KEPT, PADDED_FROM_BYTES, REWRITE_ATTEMPTS
-from fsstore.runtime import execution
+from fsstore.ocdbt.tuning import MANIFESTS_KEPT, PADDED_FROM_BYTES
+from fsstore.runtime.attempt import until_settled
 
 # The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
 # back.
@@ -137,7 +136,6 @@ class Committer:
         self._options = options
         self._swept = False
         self._features = source.manifests.driver.features
-        self._pause_s = 0.01 if self._features.waits else 0.001
         self.assumed = options.constraints.complete(self._default_kind()) if options.assume_config else None
 
     def _default_kind(self) -> ManifestKind:
@@ -197,22 +195,18 @@ class Committer:
     async def commit(self, requests: Sequence[Request]) -> None:
         """Apply `requests` in one new version, or in none if they change nothing, and answer them."""
         await self._sweep()
-        for attempt in range(REWRITE_ATTEMPTS):
-            if attempt:
-                # the loser waits a little, at random: an attempt in vain leaves a data file behind
-                await execution.pause(random.uniform(0, self._pause_s * 2 ** min(attempt, 7)))
-            snapshot = await self.source.snapshot()
-            if snapshot.manifest is None or not snapshot.manifest.versions:
-                snapshot = await self._begin(snapshot)
-            manifest = snapshot.manifest
-            if manifest is None or not (manifest.versions or self.assumed):
-                continue
-            self.check(manifest.config)
-            if await self._attempt(snapshot, manifest, requests):
-                return
-        raise AbortedError(
-            f"{self.source.manifests.describe()} changed {REWRITE_ATTEMPTS} times during one commit"
-        )
+        await until_settled(partial(self._once, requests), True, lambda _: self.source.manifests.describe())
+
+    async def _once(self, requests: Sequence[Request], _: bool) -> bool:
+        """Try one commit; return whether it must be tried again, because another writer was faster."""
+        snapshot = await self.source.snapshot()
+        if snapshot.manifest is None or not snapshot.manifest.versions:
+            snapshot = await self._begin(snapshot)
+        manifest = snapshot.manifest
+        if manifest is None or not (manifest.versions or self.assumed):
+            return True
+        self.check(manifest.config)
+        return not await self._attempt(snapshot, manifest, requests)
 
     async def _sweep(self) -> None:
         """Before the first commit, remove unfinished data files of killed writers: their names are not used again."""

@@ -11,6 +11,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
@@ -31,7 +32,8 @@ from fsstore.ocdbt.manifest import (
     numbered_key,
 )
 from fsstore.ocdbt.node import Interior, Leaf, Node, decode_node
-from fsstore.ocdbt.tuning import MANIFEST_ATTEMPTS, NODES_KEPT_BYTES, TREE_WINDOW_BYTES, TREE_WINDOW_NODES
+from fsstore.ocdbt.tuning import NODES_KEPT_BYTES, TREE_WINDOW_BYTES, TREE_WINDOW_NODES
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Json, quote
 
@@ -131,22 +133,22 @@ class DatabaseSource:
 
     async def _newest_numbered(self, head: Snapshot) -> Snapshot:
         """Return `head` with the newest numbered manifest; it may vanish between listing and reading."""
-        for _ in range(MANIFEST_ATTEMPTS):
-            numbers = await self._numbers()
-            if head.manifest is None or not numbers:
-                manifest = None if head.manifest is None else Manifest(head.manifest.config)
-                return head._replace(manifest=manifest, numbers=(), file_generation=UNKNOWN)
-            known = head.file_generation if head.manifest.generation == numbers[-1] else UNKNOWN
-            key = numbered_key(numbers[-1])
-            found = await self._read_manifest(key, known, float("inf"))
-            if found.state == "unspecified":
-                return head._replace(numbers=numbers)
-            if found.state == "value":
-                manifest = self._decode(found.value, key, number=numbers[-1])
-                return head._replace(manifest=manifest, numbers=numbers, file_generation=found.generation)
-        raise DataLossError(
-            f"The newest manifest in {self.manifests.describe()} vanishes whenever it is read"
-        )
+        return await until_unchanged(partial(self._numbered, head), self.manifests.describe, reads=True)
+
+    async def _numbered(self, head: Snapshot) -> Snapshot:
+        numbers = await self._numbers()
+        if head.manifest is None or not numbers:
+            manifest = None if head.manifest is None else Manifest(head.manifest.config)
+            return head._replace(manifest=manifest, numbers=(), file_generation=UNKNOWN)
+        known = head.file_generation if head.manifest.generation == numbers[-1] else UNKNOWN
+        key = numbered_key(numbers[-1])
+        found = await self._read_manifest(key, known, float("inf"))
+        if found.state == "unspecified":
+            return head._replace(numbers=numbers)
+        if found.state == "missing":
+            raise ChangedError
+        manifest = self._decode(found.value, key, number=numbers[-1])
+        return head._replace(manifest=manifest, numbers=numbers, file_generation=found.generation)
 
     async def _numbers(self) -> tuple[int, ...]:
         numbers: list[int] = []

@@ -1,6 +1,5 @@
 """The numbers that tune ocdbt, each with its unit and what it trades."""
 
-REWRITE_ATTEMPTS = 10_000  # at a file that others write: one of them gets on each time
 # of nodes, by a store in whose context nothing is cached: memory against reading them again
 NODES_KEPT_BYTES = 16 * 1024 * 1024
 MANIFESTS_KEPT = 128  # of a numbered database; older ones are deleted, and a slow reader may miss them
@@ -9,7 +8,6 @@ COLUMN_LETTERS = 64  # of keys that are compared letter by letter, as columns; l
 SHORT_COLUMN = 24  # numbers; fewer are packed sooner one by one than by NumPy
 # of a data file, from which on values begin at pages: space against reads of whole pages
 PADDED_FROM_BYTES = 4 * 1024 * 1024
-MANIFEST_ATTEMPTS = 100  # at manifests that are deleted while they are listed
 COMPACTED_BYTES = 32 * 1024 * 1024  # of values that are moved together: requests against memory
 TREE_WINDOW_BYTES = 32 * 1024 * 1024  # of nodes that are written together
 TREE_WINDOW_NODES = 64  # of them: requests in flight against memory

@@ -11,7 +11,6 @@ MANY_MEMBERS = 4096  # where that patience ends
 PARSED_BYTES = 1 << 16  # given to a parser at a time
 LOADED_PIECE_BYTES = 4 * 2**20  # of a document that are read at a time: requests against memory
 PARQUET_FILES_AT_ONCE = 32  # that are loaded together: requests in flight against memory
-SET_ATTEMPTS = 50  # against other processes that write the set
 PARQUET_KEPT_BYTES = 64 * 2**20  # of files that are kept: memory against reading them again
 DICTIONARY_FROM = 10  # references to each URL from which on the URLs are written as a dictionary
 PARQUET_WRITES = 64  # files that are in memory at once while a set is saved

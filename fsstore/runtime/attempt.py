@@ -1,8 +1,14 @@
-"""Writers wait here while a commit runs, and go into the next one together.
+"""Changes that several writers make at once: each is tried again until no other writer comes between.
 
-The first caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of
-those who came meanwhile.  So a hundred concurrent writes make two commits, and nobody works for others longer than
-for one round.  Callers wait on a thread event where coroutines never suspend, and on an asyncio future otherwise.
+Stores have no locks over several requests.  What is changed is read, and written under the condition that it is still
+what was read; what takes several requests to read is read from one generation, or from the start.  `until_settled` and
+`until_unchanged` repeat such attempts.  Readers begin again at once, and give up soon.  Writers do not give up, for
+whenever one of them fails another has succeeded; they pause at random, longer with the time already spent.
+
+In a `CommitQueue`, writers of one process wait while a commit runs, and go into the next one together.  The first
+caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of those who came
+meanwhile.  So a hundred concurrent writes make two commits, and no caller works for others longer than for one round.
+Callers wait on a thread event where coroutines never suspend, and on an asyncio future otherwise.
 
 Ctrl-C may come between any two steps of a caller.  So what others wait for is one assignment, and leaving the queue,
 which comes last, is done again if it was interrupted.
@@ -11,13 +17,62 @@ which comes last, is done again if it was interrupted.
 from __future__ import annotations
 
 import copy
+import random
 import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
-from fsstore.errors import FailedPreconditionError
-from fsstore.runtime import fork
+from fsstore.errors import AbortedError, FailedPreconditionError
+from fsstore.runtime import execution, fork
 from fsstore.runtime.together import Moment
+from fsstore.runtime.tuning import LONGEST_PAUSE_S, READ_ATTEMPTS, WRITE_ATTEMPTS
+
+L = TypeVar("L")
+T = TypeVar("T")
+
+
+class ChangedError(Exception):
+    """Another writer came between: what was read is not what is stored any more."""
+
+
+async def until_settled(
+    attempt: Callable[[L], Awaitable[L]], left: L, describe: Callable[[L], str], *, reads: bool = False
+) -> None:
+    """Make attempts at what the one before left, until nothing is left.
+
+    `describe` names what is left for the error after the last attempt; `reads` says that nothing is written.
+    """
+    begun = time.monotonic()
+    for number in range(READ_ATTEMPTS if reads else WRITE_ATTEMPTS):
+        if number > 1 and not reads:
+            await execution.pause(random.uniform(0, min(LONGEST_PAUSE_S, time.monotonic() - begun)))
+        left = await attempt(left)
+        if not left:
+            return
+    raise AbortedError(f"{describe(left)} was changed by other writers at every attempt; try again later")
+
+
+async def until_unchanged(
+    attempt: Callable[[], Awaitable[T]],
+    describe: Callable[[], str],
+    *,
+    changed: type[Exception] = ChangedError,
+    reads: bool = False,
+) -> T:
+    """Return the answer of the first attempt that does not raise `changed`."""
+    answers: list[T] = []
+
+    async def once(_: bool) -> bool:
+        try:
+            answers.append(await attempt())
+        except changed:
+            return True
+        return False
+
+    await until_settled(once, True, lambda _: describe(), reads=reads)
+    return answers[0]
+
 
 R = TypeVar("R")
 _NESTED = (

@@ -10,3 +10,6 @@ LOOK_AGAIN_S = 0.25  # that a thread waits at a time: how late Ctrl-C may be, ag
 # between the beginning of a read and the question for its result, of a caller that will not do anything between them:
 # steps between threads against reads that begin only when they are asked for
 ASKED_SOON_S = 0.001
+READ_ATTEMPTS = 20  # at something that others write while it is read, before the read fails
+WRITE_ATTEMPTS = 10_000  # at something that others write: each time one of them has succeeded
+LONGEST_PAUSE_S = 0.1  # before another attempt: fewer attempts in vain against waiting for nothing

@@ -17,12 +17,12 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, ClassVar, TypeAlias
 
 from fsstore.errors import (
-    AbortedError,
     FailedPreconditionError,
     NotFoundError,
     StoreError,
@@ -48,6 +48,7 @@ from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.target.policy import beside
 from fsstore.reference.target.targets import Fetcher, OpenTarget, check_prefixes, policy_of
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.together import FirstTouch
 from fsstore.scan.contract import SELF, FileScanner, ScanHierarchy
@@ -55,7 +56,7 @@ from fsstore.scan.saved_index import SavedIndex, check_index, load_index
 from fsstore.scan.scanned_set import Kept, ScannedSet
 from fsstore.scan.source import FileChangedError, ScanSource
 from fsstore.scan.targets import PinnedFile, ScanTargets
-from fsstore.scan.tuning import CHANGED_FILE_ATTEMPTS, TRUSTED_S
+from fsstore.scan.tuning import TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote
 
 __all__ = ["Means", "Scan", "ScanDriver"]
@@ -140,33 +141,35 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         Answers that were read in the file say that it is still the one that was scanned.  Whether it is that, is asked
         for others, such as chunks that are not there.
         """
-        for _ in range(CHANGED_FILE_ATTEMPTS):
+
+        async def attempt() -> Sequence[ReadResult]:
             known = self._scan is not None and self._scan.source.generation != UNKNOWN
             scan = self._scan if self._scan is not None and known else await self.current(newest)
-            try:
+            with suppress(FileChangedError):
                 answers = await ask(scan.store)
                 if not known or _are_of_file(answers, scan.source) or await self._is_current(scan, newest):
                     return answers
-            except FileChangedError:
-                pass
             if self._scan is scan:
                 self._scan = None
             if scan.found is not None:  # the file, or one that it refers to, is another one by now
                 scan.found.kept.forget()
-        raise AbortedError(f"{self.base.describe()} keeps changing")
+            raise ChangedError
+
+        return await until_unchanged(attempt, self.base.describe, reads=True)
 
     async def current(self, newest: float = float("inf")) -> Scan:
         """Return the file as it is at `newest` or later, scanned."""
         scan = self._scan
         if scan is not None and await self._is_current(scan, newest):
             return self._scan or scan
-        for _ in range(CHANGED_FILE_ATTEMPTS):
-            try:
-                self._scan = scan = (await self._first.all(("",), self._begin))[""]
-            except FileChangedError:
-                continue
-            return scan
-        raise AbortedError(f"{self.base.describe()} keeps changing")
+
+        async def attempt() -> Scan:
+            return (await self._first.all(("",), self._begin))[""]
+
+        self._scan = scan = await until_unchanged(
+            attempt, self.base.describe, changed=FileChangedError, reads=True
+        )
+        return scan
 
     async def _is_current(self, scan: Scan, newest: float) -> bool:
         trusted = TRUSTED_S if self.features.waits else 0.0

@@ -9,7 +9,6 @@ MADE_AT_ONCE = 64  # chunks that no range says, which are made together: memory
 RUN_CHUNK_BYTES = 4 * 2**20
 # of a variable that is shown although the file ends before it: what is there against listing keys for minutes
 CUT_OFF_CHUNKS = 2**20
-CHANGED_FILE_ATTEMPTS = 8  # at a file that changes while it is read
 SCAN_BLOCK_BYTES = 16 * 1024  # that a scan reads at a time: requests against bytes that it does not need
 SCAN_HEAD_BYTES = 64 * 1024  # that the first request of a scan brings, where most formats begin
 SCAN_KEPT_BYTES = 32 * 2**20  # of blocks that a scan holds: memory against reading them again

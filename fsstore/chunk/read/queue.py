@@ -40,16 +40,16 @@ from fsstore.chunk.tuning import (
     HOP_BYTES,
     INLINE_READ_BYTES,
     QUEUE_LIMIT,
-    SHARD_READ_ATTEMPTS,
     WINDOW_BYTES,
 )
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
-from fsstore.errors import StoreError
+from fsstore.errors import AbortedError, StoreError
 from fsstore.kvstore.contract.ability import AnswersSoon, able
 from fsstore.kvstore.contract.driver import KvDriver, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
@@ -246,16 +246,21 @@ class _SharedChunks(NamedTuple):
 
     async def _make_in_parts(self, grid: ShardGrid, entries: Sequence[Any], read: Reading) -> None:
         """Read the entries of one shard, of which some may be damaged, in parts of one generation."""
-        parts = grid.source_of_parts(self.part.chunks.source, complete=False)
-        for _ in range(SHARD_READ_ATTEMPTS):
+
+        async def attempt() -> None:
+            parts = grid.source_of_parts(self.part.chunks.source, complete=False)
             for begin in range(0, len(entries), self.most):
                 some = entries[begin : begin + self.most]
                 await self._place_found(some, await read(parts.read_whole, some))
-            if len(parts.generations) < 2 or await self._make_at_once(grid, entries):
-                return
-            parts = grid.source_of_parts(self.part.chunks.source, complete=False)
-        for identity in entries:
-            self._fail(identity, parts.never_at_rest([identity[0]]))
+            if len(parts.generations) > 1 and not await self._make_at_once(grid, entries):
+                raise ChangedError
+
+        shard = grid.source_of_parts(self.part.chunks.source, complete=False).named([entries[0][0]])
+        try:
+            await until_unchanged(attempt, lambda: shard, reads=True)
+        except AbortedError as error:
+            for identity in entries:
+                self._fail(identity, error)
 
     async def _place_found(self, batch: Sequence[Any], found: Sequence[Outcome[ReadResult]]) -> None:
         """Put the wanted elements of chunks in place; the workers share the decoding."""

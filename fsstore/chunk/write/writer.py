@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import random
 from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from functools import partial
 from itertools import islice, pairwise
@@ -24,7 +23,7 @@ from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.place import BoxPlacement, Sending, placement_of
 from fsstore.chunk.planner import ChunkBox, FewPlan, plan
 from fsstore.chunk.shard_source import shard_grid
-from fsstore.chunk.tuning import FEW_LARGE_CELLS, NEAR_WINDOW_BYTES, WRITE_ATTEMPTS
+from fsstore.chunk.tuning import FEW_LARGE_CELLS, NEAR_WINDOW_BYTES
 from fsstore.chunk.write.encode import (
     ChunkEncoder,
     Portions,
@@ -40,7 +39,7 @@ from fsstore.chunk.write.encode import (
 from fsstore.codec.chain import rows_together
 from fsstore.codec.contract import Array, Buffer
 from fsstore.codec.sharding import shard_of
-from fsstore.errors import AbortedError, StoreError, UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import Modifies, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -54,6 +53,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Flag, Future
 
 
@@ -143,16 +143,7 @@ class Writer:
 
     async def store(self, window: list[Changed]) -> None:
         """Store changed chunks, again and again those that other writers changed meanwhile."""
-        left = window
-        for attempt in range(WRITE_ATTEMPTS):
-            left = await self._attempt(left)
-            if not left:
-                return
-            if attempt > 2:
-                await execution.pause(random.uniform(0, min(0.1, 0.001 * attempt)))
-        raise AbortedError(
-            f"{self._driver.describe_key(left[0][0])} was changed by other writers at every attempt"
-        )
+        await until_settled(self._attempt, window, lambda left: self._driver.describe_key(left[0][0]))
 
     async def _attempt(self, window: list[Changed]) -> list[Changed]:
         bound = able(self._driver, Modifies)

@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
-from fsstore.errors import AbortedError, StoreError
+from fsstore.errors import StoreError
 from fsstore.kvstore.archive.zip_build import PACKERS
 from fsstore.kvstore.archive.zip_directory import ArchiveMember
 from fsstore.kvstore.archive.zip_member import STORED, check_readable, data_start, header_size, unpack
-from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
+from fsstore.kvstore.archive.zip_source import Archive, ZipSource
 from fsstore.kvstore.archive.zip_writing import ZipWriting, archive_features
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -39,8 +39,9 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
-from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS, INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
+from fsstore.kvstore.tuning import INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.url import encode_path
 
@@ -76,17 +77,19 @@ class ZipDriver(ZipWriting, StandsOver):
         """Return one result for each of `reads`, all from one generation of the archive."""
         if not reads:
             return []
-        for _ in range(CHANGED_ARCHIVE_ATTEMPTS):
-            archive, fresh = self.source.archive, False
-            if archive is None or archive.generation == UNKNOWN:
-                archive, fresh = await self.source.load(None), True
-            if archive is None:
-                return [ReadResult("missing", b"", NO_VALUE, now())] * len(reads)
-            try:
-                return await self._read_from(archive, reads, fresh=fresh)
-            except ChangedError:
-                self.source.archive = None
-        raise AbortedError(f"{self.base.describe()} keeps changing")
+        return await until_unchanged(partial(self._read_once, reads), self.base.describe, reads=True)
+
+    async def _read_once(self, reads: Sequence[Read]) -> list[ReadResult]:
+        archive, fresh = self.source.archive, False
+        if archive is None or archive.generation == UNKNOWN:
+            archive, fresh = await self.source.load(None), True
+        if archive is None:
+            return [ReadResult("missing", b"", NO_VALUE, now())] * len(reads)
+        try:
+            return await self._read_from(archive, reads, fresh=fresh)
+        except ChangedError:
+            self.source.archive = None
+            raise
 
     async def _read_from(self, archive: Archive, reads: Sequence[Read], *, fresh: bool) -> list[ReadResult]:
         results: list[Any] = [None] * len(reads)

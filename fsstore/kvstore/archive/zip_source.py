@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fsstore.errors import AbortedError, DataLossError, OutOfRangeError, StoreError
+from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.archive.zip_directory import (
     TAIL,
     Directory,
@@ -18,10 +18,10 @@ from fsstore.kvstore.archive.zip_directory import (
     parse_directory,
 )
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, now
-from fsstore.kvstore.tuning import CHANGED_ARCHIVE_ATTEMPTS
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 
-__all__ = ["Archive", "ChangedError", "ZipSource"]
+__all__ = ["Archive", "ZipSource"]
 
 """How often a batch starts over while the archive is being replaced."""
 
@@ -34,10 +34,6 @@ class Archive:
     generation: bytes
     time: float
     starts: dict[str, int]
-
-
-class ChangedError(Exception):
-    """The archive has another generation than the directory."""
 
 
 class ZipSource:
@@ -81,13 +77,8 @@ class ZipSource:
         """Return the archive as it is now: `archive` if it is still current; None if there is none."""
         if archive is not None and await self.is_current(archive, ()):
             return archive
-        for _ in range(CHANGED_ARCHIVE_ATTEMPTS):
-            try:
-                self.archive = await self._load_once()
-            except ChangedError:
-                continue
-            return self.archive
-        raise AbortedError(f"{self.base.describe()} keeps changing")
+        self.archive = await until_unchanged(self._load_once, self.base.describe, reads=True)
+        return self.archive
 
     async def _load_once(self) -> Archive | None:
         stamped = now()

@@ -10,13 +10,13 @@ elsewhere it is held in memory.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.kvstore.archive.zip_build import ArchivePlan, check_name, plan_archive
-from fsstore.kvstore.archive.zip_source import Archive, ChangedError, ZipSource
+from fsstore.kvstore.archive.zip_source import Archive, ZipSource
 from fsstore.kvstore.contract.ability import WritesAtOnce, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -30,8 +30,9 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_text
-from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES, REWRITE_ATTEMPTS
+from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import quote
 
 __all__ = ["ZipWriting", "archive_features"]
@@ -113,23 +114,22 @@ class ZipWriting(WritesAtOnce):
             )
         for write in writes:
             check_name(write.key)
-        for attempt in range(REWRITE_ATTEMPTS):
-            archive = await self.source.load(self.source.archive)
-            wanted = decide(archive)
-            index = {} if archive is None else archive.directory.index
-            changes = {key: value for key, value in wanted.items() if value is not None or key in index}
-            if not changes:
-                return Stamp(NO_VALUE if archive is None else archive.generation, now())
-            try:
-                stamp = await self._replace(archive, changes)
-            except ChangedError:
-                stamp = Stamp()
+        return await until_unchanged(partial(self._change_once, decide), self.base.describe)
+
+    async def _change_once(self, decide: Callable[[Archive | None], dict[str, Buffer | None]]) -> Stamp:
+        archive = await self.source.load(self.source.archive)
+        wanted = decide(archive)
+        index = {} if archive is None else archive.directory.index
+        changes = {key: value for key, value in wanted.items() if value is not None or key in index}
+        if not changes:
+            return Stamp(NO_VALUE if archive is None else archive.generation, now())
+        try:
+            stamp = await self._replace(archive, changes)
+        finally:
             self.source.archive = None
-            if stamp.generation != UNKNOWN:
-                return stamp
-            if attempt > 2:
-                await execution.pause(random.uniform(0, min(0.1, 0.001 * attempt)))
-        raise AbortedError(f"{self.base.describe()} was changed by other writers at every attempt")
+        if stamp.generation == UNKNOWN:
+            raise ChangedError
+        return stamp
 
     async def _replace(self, archive: Archive | None, changes: Mapping[str, Buffer | None]) -> Stamp:
         """Write a new archive in place of one, unless another has replaced it; then the stamp is `UNKNOWN`."""

@@ -10,12 +10,12 @@ import math
 import struct
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from fsstore.errors import (
-    AbortedError,
     DataLossError,
     FailedPreconditionError,
     JsonError,
@@ -36,7 +36,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
-from fsstore.kvstore.tuning import CHANGED_SHARD_ATTEMPTS
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Fields, Json, array_of, integer, obj, one_of, quote, string
 
@@ -233,13 +233,9 @@ class GridShardDriver(Rewriting):
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`: the index is read, then the values in one batch."""
         entries = [self._entry(read.key) for read in reads]
-        for _ in range(CHANGED_SHARD_ATTEMPTS):
-            found = await self._answers(reads, entries)
-            if found is not None:
-                return found
-        raise AbortedError(f"{self.base.describe()} was changed by other writers at every attempt")
+        return await until_unchanged(partial(self._answers, reads, entries), self.base.describe, reads=True)
 
-    async def _answers(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult] | None:
+    async def _answers(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult]:
         if len(set(entries)) == self.shard.count and not any(
             read.start or read.stop is not None for read in reads
         ):
@@ -262,7 +258,7 @@ class GridShardDriver(Rewriting):
         values = await self.base.read_many([read for _, read in wanted]) if wanted else []
         for (at, _), value in zip(wanted, values, strict=True):
             if value.state != "value" or value.generation != answer.generation:
-                return None
+                raise ChangedError
             results[at] = value._replace(size=None)
         return [results[at] for at in range(len(reads))]
 

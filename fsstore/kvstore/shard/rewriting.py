@@ -6,12 +6,11 @@ A condition on a value holds if the value is absent (`NO_VALUE`) or if the file 
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
-from fsstore.errors import AbortedError, UnimplementedError
+from fsstore.errors import UnimplementedError
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -24,8 +23,8 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.tuning import REWRITE_ATTEMPTS
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import until_settled
 
 _MISSING = ReadResult("missing", b"", NO_VALUE)
 
@@ -67,19 +66,17 @@ class Rewriting:
         for place, write in enumerate(writes):
             groups.setdefault(self.file_of(write.key), []).append(place)
         stamps = [Stamp()] * len(writes)
-        left = {file: [writes[place] for place in places] for file, places in groups.items()}
-        for attempt in range(REWRITE_ATTEMPTS):
-            for file, made in (await self._attempt(left)).items():
+
+        async def attempt(left: dict[str, list[Write]]) -> dict[str, list[Write]]:
+            done = await self._attempt(left)
+            for file, made in done.items():
                 for place, stamp in zip(groups[file], made, strict=True):
                     stamps[place] = stamp
-                del left[file]
-            if not left:
-                return stamps
-            if attempt > 2:
-                await execution.pause(random.uniform(0, min(0.1, 0.001 * attempt)))
-        raise AbortedError(
-            f"{self.base.describe(next(iter(left)))} was changed by other writers at every attempt"
-        )
+            return {file: changes for file, changes in left.items() if file not in done}
+
+        jobs = {file: [writes[place] for place in places] for file, places in groups.items()}
+        await until_settled(attempt, jobs, lambda left: self.base.describe(next(iter(left))))
+        return stamps
 
     async def _attempt(self, left: Mapping[str, list[Write]]) -> dict[str, list[Stamp]]:
         """Return the stamps of the files that were written or need not be."""

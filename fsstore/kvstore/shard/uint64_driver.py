@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fsstore.errors import AbortedError, OutOfRangeError, StoreError, UnimplementedError
+from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
     AdapterKind,
@@ -39,12 +40,12 @@ from fsstore.kvstore.shard.uint64_layout import (
 )
 from fsstore.kvstore.spec.parse import as_directory
 from fsstore.kvstore.tuning import (
-    CHANGED_SHARD_ATTEMPTS,
     MINISHARDS_KEPT_BYTES,
     SHARD_INDEX_BLOCK,
     SHARD_INDEX_BLOCKS,
 )
 from fsstore.runtime import execution, fork
+from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
 from fsstore.values.json_value import Fields, Json, quote
 
 # Reading: entries, indexes and values, each step one batch for all files.
@@ -91,15 +92,13 @@ class Indexes:
         return found
 
     async def _read(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index]:
-        for _ in range(CHANGED_SHARD_ATTEMPTS):
-            found = await self._attempt(wanted)
-            if found is not None:
-                return found
-        where = self.base.describe(self.sharding.file_name(wanted[0][0][0]))
-        raise AbortedError(f"{where} was changed by other writers at every attempt")
+        file = self.sharding.file_name(wanted[0][0][0])
+        return await until_unchanged(
+            partial(self._attempt, wanted), partial(self.base.describe, file), reads=True
+        )
 
-    async def _attempt(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index] | None:
-        """Return the indexes, None if a file changed between the steps."""
+    async def _attempt(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index]:
+        """Return the indexes; raise `ChangedError` if a file changed between the steps."""
         entries, kept = await self._entries(wanted)
         found: dict[Place, Index] = {}
         spans: dict[Place, tuple[int, int]] = {}
@@ -119,12 +118,12 @@ class Indexes:
         except StoreError as error:
             if kept:  # entries that were kept may be of a file that is gone
                 self._forget_blocks(kept)
-                return None
+                raise ChangedError from None
             raise error.within(f"Error reading minishard {next(iter(spans))[1]}") from None
         for (place, _), answer in zip(spans.items(), answers, strict=True):
             if answer.state != "value" or answer.generation != found[place].generation:
                 self._forget_blocks(kept)
-                return None
+                raise ChangedError
             index = self._located(place, decode_index, answer.value)
             found[place] = Index(index, answer.generation, answer.time)
         for place, read in found.items():
@@ -276,13 +275,14 @@ class Uint64ShardedDriver(Rewriting):
         ids = np.array([key[0] for key in keys], np.uint64)
         shards, minishards = self.sharding.locate(ids)
         places = list(zip(shards.tolist(), minishards.tolist(), strict=True))
-        left, fresh = list(range(len(reads))), False
-        for _ in range(CHANGED_SHARD_ATTEMPTS):
-            indexes = await self._indexes.find([places[at] for at in left], fresh=fresh)
-            spots = _found(indexes, left, places, ids)
+
+        async def attempt(asked: list[int]) -> list[int]:
+            again = len(asked) < len(reads) or bool(asked_before)
+            asked_before.append(True)
+            indexes = await self._indexes.find([places[at] for at in asked], fresh=again)
             wanted: _Spots = []
             left = []
-            for at, index, row in spots:
+            for at, index, row in _found(indexes, asked, places, ids):
                 answer = self._answer(reads[at], keys[at][1], places[at][0], (index, row))
                 if isinstance(answer, Read):
                     wanted.append((at, (answer, index)))
@@ -290,11 +290,14 @@ class Uint64ShardedDriver(Rewriting):
                     left.append(at)
                 else:
                     results[at] = answer
-            left += await self._values(wanted, keys, results)
-            if not left:
-                return self._decoded(reads, results)
-            fresh = True
-        raise AbortedError(f"{self.describe_key(reads[left[0]].key)} was changed at every attempt to read it")
+            return left + await self._values(wanted, keys, results)
+
+        asked_before: list[bool] = []
+        everything = list(range(len(reads)))
+        await until_settled(
+            attempt, everything, lambda left: self.describe_key(reads[left[0]].key), reads=True
+        )
+        return self._decoded(reads, results)
 
     def _answer(
         self, read: Read, before: int | None, shard: int, found: tuple[Index, int]

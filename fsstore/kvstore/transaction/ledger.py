@@ -33,9 +33,10 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
-from fsstore.kvstore.tuning import COMMIT_ATTEMPTS, COMMITTED_AT_ONCE
+from fsstore.kvstore.tuning import COMMITTED_AT_ONCE
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
+from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
 
 # The changes of one store, without input or output.
@@ -284,18 +285,15 @@ async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str
 
 
 async def _write_computed(driver: KvDriver, pending: PendingChanges, keys: Iterable[str]) -> None:
-    left = list(keys)
-    for _ in range(COMMIT_ATTEMPTS):
-        writes = await _compute(driver, pending, left)
-        stamps = await driver.write_many(writes)
-        failed = _failed(writes, stamps)
-        left = [key for key in left if key in failed]
-        if not left:
-            return
-        for key in left:
+    async def attempt(keys: list[str]) -> list[str]:
+        writes = await _compute(driver, pending, keys)
+        failed = _failed(writes, await driver.write_many(writes))
+        for key in failed:
             if not pending.by_key[key].stored:
                 raise _mismatch(driver, key)
-    raise _mismatch(driver, left[0])
+        return [key for key in keys if key in failed]
+
+    await until_settled(attempt, list(keys), lambda left: driver.describe_key(left[0]))
 
 
 def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
@@ -308,15 +306,16 @@ def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
 
 async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: PendingChanges) -> None:
     fixed, computed = pending.writes(), pending.computed()
-    for _ in range(COMMIT_ATTEMPTS):
+
+    async def attempt(_: list[str]) -> list[str]:
         writes = fixed + await _compute(driver, pending, computed) if computed else fixed
         failed = await together.write_atomic(writes, unchanged=pending.observed, deleted=pending.deleted)
-        if not failed:
-            return
         for key in failed:
             if not pending.by_key[key].stored:
                 raise _mismatch(driver, key)
-    raise _mismatch(driver, computed[0])
+        return failed
+
+    await until_settled(attempt, computed, lambda left: driver.describe_key(left[0]))
 
 
 Phase = Literal["open", "waiting", "writing", "aborted"]

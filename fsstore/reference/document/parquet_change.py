@@ -34,6 +34,7 @@ import json
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias
 from uuid import uuid4
 
@@ -54,8 +55,9 @@ from fsstore.reference.document.parquet_set import ParquetSet, encode_partition
 from fsstore.reference.table.keys import Grid, is_document
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking
 from fsstore.reference.table.table import ABSENT, INLINE, Rows
-from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE, SET_ATTEMPTS
+from fsstore.reference.tuning import PARQUET_FILES_AT_ONCE
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import quote
 
 # Taking a copy into a parquet set in one step: new arrays, or new references of one array in one file.
@@ -426,13 +428,14 @@ async def _clear(files: PartitionFiles, record_size: int, path: str, rows: tuple
 
 
 async def _clear_file(files: PartitionFiles, where: Where, first: int, size: int) -> None:
-    for _ in range(SET_ATTEMPTS):
+    async def attempt() -> None:
         basis = await files.load([where])
         file = basis[where].partition
         if file is None:
             return
         rows = range(first, len(file.rows.url))
         edit = _edited(file, size, rows, [None] * len(rows))
-        if edit is None or await _replace(files, basis, {where: edit}):
-            return
-    raise AbortedError(f"Too many writers compete for {files.base.describe(file_name(where))}")
+        if edit is not None and not await _replace(files, basis, {where: edit}):
+            raise ChangedError
+
+    await until_unchanged(attempt, partial(files.base.describe, file_name(where)))

@@ -14,20 +14,20 @@ import json
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from fsstore.errors import AbortedError, NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
+from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvDriver, KvPrefix, Read, Stamp, Write, now
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import check_key, is_document
 from fsstore.reference.table.refset import Page, ReferenceSet, Resolved, TableSet
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
-from fsstore.reference.tuning import SET_ATTEMPTS
 from fsstore.runtime import fork
-from fsstore.runtime.attempt import CommitQueue
+from fsstore.runtime.attempt import ChangedError, CommitQueue, until_settled, until_unchanged
 
 # Writing to a reference set: conditions, several writers, and what stands in memory until it is saved.
 
@@ -244,14 +244,12 @@ class Overlay:
 
     async def _apply(self, writes: Sequence[Write], driver: KvDriver) -> dict[str, Stamp]:
         stamps: dict[str, Stamp] = {}
-        waiting, tries = list(writes), 0
-        while waiting:
-            settled = await self._settle(waiting, driver)
-            stamps.update(settled)
-            waiting = [write for write in waiting if write.key not in stamps]
-            tries = 0 if settled else tries + 1
-            if tries == SET_ATTEMPTS:
-                raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+
+        async def attempt(waiting: list[Write]) -> list[Write]:
+            stamps.update(await self._settle(waiting, driver))
+            return [write for write in waiting if write.key not in stamps]
+
+        await until_settled(attempt, list(writes), lambda _: driver.describe_key(""))
         return stamps
 
     async def check_taking(self, taking: Taking) -> None:
@@ -265,14 +263,16 @@ class Overlay:
         if document is None or not self.writable:
             raise UnimplementedError(f"Not all of {driver.describe_key('')} can be written in one step")
         self.begin_creating()
-        for _ in range(SET_ATTEMPTS):
+
+        async def attempt() -> None:
             before = await self._reloaded(document)
             await check()  # of this state, or of a newer one, which is not replaced
             after = await document.take(before, taking)
-            if after is not None:
-                self._swap(before, after)
-                return
-        raise AbortedError(f"Too many writers compete for {driver.describe_key('')}")
+            if after is None:
+                raise ChangedError
+            self._swap(before, after)
+
+        await until_unchanged(attempt, partial(driver.describe_key, ""))
 
     async def _reloaded(self, document: Document) -> State:
         """Return the state that is stored now, and show it."""
