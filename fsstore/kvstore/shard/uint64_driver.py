@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import chain, repeat
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
@@ -277,9 +278,7 @@ class Uint64ShardedDriver(Rewriting):
         places = list(zip(shards.tolist(), minishards.tolist(), strict=True))
 
         async def attempt(asked: list[int]) -> list[int]:
-            again = len(asked) < len(reads) or bool(asked_before)
-            asked_before.append(True)
-            indexes = await self._indexes.find([places[at] for at in asked], fresh=again)
+            indexes = await self._indexes.find([places[at] for at in asked], fresh=next(fresh))
             wanted: _Spots = []
             left = []
             for at, index, row in _found(indexes, asked, places, ids):
@@ -292,7 +291,7 @@ class Uint64ShardedDriver(Rewriting):
                     results[at] = answer
             return left + await self._values(wanted, keys, results)
 
-        asked_before: list[bool] = []
+        fresh = chain((False,), repeat(True))
         everything = list(range(len(reads)))
         await until_settled(
             attempt, everything, lambda left: self.describe_key(reads[left[0]].key), reads=True
