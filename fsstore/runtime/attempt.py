@@ -1,7 +1,7 @@
 """Changes that several writers make at once: each is tried again until no other writer comes between.
 
-Stores have no locks over several requests.  What is changed is read, and written under the condition that it is still
-what was read; what takes several requests to read is read from one generation, or from the start.  `until_settled` and
+Stores have no locks over several requests.  A value is read, changed, and written under the condition that it is still
+the one that was read; several requests that read one value take it from one generation, or begin again.  `until_settled` and
 `until_unchanged` repeat such attempts.  Readers begin again at once, and give up soon.  Writers do not give up, for
 whenever one of them fails another has succeeded; they pause at random, longer with the time already spent.
 
