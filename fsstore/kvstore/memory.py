@@ -40,7 +40,7 @@ from fsstore.kvstore.contract.request import (
     resolve_range,
     value_sizes,
 )
-from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, MEMORY_PAGE
+from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
@@ -249,8 +249,8 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
             found = storage.keys_in(keys.inclusive_min, keys.exclusive_max)
         if self.meter is not None:
             self.meter.listed("memory", begin_ns, entries=len(found))
-        for start in range(0, len(found), MEMORY_PAGE):
-            yield self._entries(found[start : start + MEMORY_PAGE])
+        for start in range(0, len(found), PAGE):
+            yield self._entries(found[start : start + PAGE])
 
     def _entries(self, keys: list[bytes]) -> EntryColumns:
         values = self.storage.values

@@ -32,7 +32,7 @@ from fsstore.ocdbt.manifest import (
     numbered_key,
 )
 from fsstore.ocdbt.node import Interior, Leaf, Node, decode_node
-from fsstore.ocdbt.tuning import NODES_KEPT_BYTES, TREE_WINDOW_BYTES, TREE_WINDOW_NODES
+from fsstore.ocdbt.tuning import NODES_AT_ONCE, NODES_KEPT_BYTES, WINDOW_BYTES
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import Json, quote
@@ -396,7 +396,7 @@ def _take_window(steps: Iterator[Step]) -> list[Step]:
     for step in steps:
         window.append(step)
         total += step.location.length
-        if len(window) == TREE_WINDOW_NODES or total >= TREE_WINDOW_BYTES:
+        if len(window) == NODES_AT_ONCE or total >= WINDOW_BYTES:
             break
     return window
 

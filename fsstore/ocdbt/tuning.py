@@ -8,7 +8,5 @@ COLUMN_LETTERS = 64  # of keys that are compared letter by letter, as columns; l
 SHORT_COLUMN = 24  # numbers; fewer are packed sooner one by one than by NumPy
 # of a data file, from which on values begin at pages: space against reads of whole pages
 PADDED_FROM_BYTES = 4 * 1024 * 1024
-COMPACTED_BYTES = 32 * 1024 * 1024  # of values that are moved together: requests against memory
-TREE_WINDOW_BYTES = 32 * 1024 * 1024  # of nodes that are written together
-TREE_WINDOW_NODES = 64  # of them: requests in flight against memory
-VERIFIED_AT_ONCE = 64  # nodes or values: requests in flight against memory
+WINDOW_BYTES = 32 * 1024 * 1024  # of values or nodes that are written together: requests against memory
+NODES_AT_ONCE = 64  # nodes or values read or written together: requests in flight against memory

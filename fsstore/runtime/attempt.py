@@ -1,9 +1,10 @@
 """Changes that several writers make at once: each is tried again until no other writer comes between.
 
 Stores have no locks over several requests.  A value is read, changed, and written under the condition that it is still
-the one that was read; several requests that read one value take it from one generation, or begin again.  `until_settled` and
-`until_unchanged` repeat such attempts.  Readers begin again at once, and give up soon.  Writers do not give up, for
-whenever one of them fails another has succeeded; they pause at random, longer with the time already spent.
+the one that was read; several requests that read one value take it from one generation, or begin again.
+`until_settled` and `until_unchanged` repeat such attempts.  Readers begin again at once, and give up soon.  Writers do
+not give up, for whenever one of them fails another has succeeded; they pause at random, longer with the time already
+spent.
 
 In a `CommitQueue`, writers of one process wait while a commit runs, and go into the next one together.  The first
 caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of those who came

@@ -363,7 +363,7 @@ def test_a_value_is_written_while_it_is_made(tmp_path, monkeypatch, tune):
     """Each part is asked for when those before are written, full steps on their way to the disk; the sync comes last."""
     calls = recorded(monkeypatch, "writev", "fsync", "rename")
     monkeypatch.setattr(local_stage, "begin_writeback", lambda fd: calls.append("begin"))
-    tune("kvstore", STAGED_STEP_BYTES=4)
+    tune("kvstore", PIECE_BYTES=4)
 
     def value():
         for portion in ([b"0123456789"], [b"ab", memoryview(b"cdef")], [b"g", b"", b"h"]):

@@ -28,7 +28,7 @@ from fsstore.kvstore.contract.driver import (
     StandsOver,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.kvstore.tuning import UNPACKED_HEAD_BYTES, UNPACKED_KEPT_BYTES
+from fsstore.kvstore.tuning import KEPT_BYTES, UNPACKED_HEAD_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.detection import Method, beginning, expand, usual_limit
@@ -63,7 +63,7 @@ class CompressedDriver(ReadOnly, StandsOver):
             sorted_scan=below.sorted_scan,
             empty_key=not base.path.endswith("/"),
         )
-        self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(UNPACKED_KEPT_BYTES)
+        self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(KEPT_BYTES)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
         """Return one result for each of `reads`; each value is asked of the base once, all in one batch."""

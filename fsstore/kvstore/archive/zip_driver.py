@@ -39,7 +39,7 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
-from fsstore.kvstore.tuning import INLINE_UNPACK_BYTES, SMALL_MEMBER_BYTES, ZIP_PAGE
+from fsstore.kvstore.tuning import PAGE, SMALL_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import Fields, Json, one_of, quote
@@ -102,7 +102,7 @@ class ZipDriver(ZipWriting, StandsOver):
             raise ChangedError
         await self._fetch(archive, jobs)
         size = sum(len(job.data) if job.member.method == STORED else job.member.size for job in jobs)
-        if size > INLINE_UNPACK_BYTES:
+        if size > SMALL_BYTES:
             values = await execution.offload(self._unpack_all, jobs)
         else:
             values = self._unpack_all(jobs)
@@ -141,7 +141,7 @@ class ZipDriver(ZipWriting, StandsOver):
             job.member.name: job.member
             for job in jobs
             if job.member.method == STORED
-            and job.member.packed > SMALL_MEMBER_BYTES
+            and job.member.packed > SMALL_BYTES
             and job.stop - job.start < job.member.size
             and job.member.name not in archive.starts
         }
@@ -210,8 +210,8 @@ class ZipDriver(ZipWriting, StandsOver):
             return
         directory = archive.directory
         names = directory.names(keys)
-        for start in range(0, len(names), ZIP_PAGE):
-            page = names[start : start + ZIP_PAGE]
+        for start in range(0, len(names), PAGE):
+            page = names[start : start + PAGE]
             yield EntryColumns(page, sizes=partial(directory.sizes, page))
 
     def describe_key(self, key: str) -> str:

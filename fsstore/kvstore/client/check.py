@@ -45,7 +45,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import clipped_range, resolve_range
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.tuning import ANSWER_PART_BYTES, SLOWEST_ANSWER
+from fsstore.kvstore.tuning import PIECE_BYTES, SLOWEST_ANSWER
 from fsstore.runtime.fork import OfProcess
 from fsstore.values.json_value import Json, quote
 
@@ -144,7 +144,7 @@ async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float, enough
     The client ends silence; a byte a second is as good as silence, but no client ends that.
     """
     begun, parts, size = time.monotonic(), [], 0
-    while part := await read(ANSWER_PART_BYTES):
+    while part := await read(PIECE_BYTES):
         parts.append(part)
         size += len(part)
         if is_slow(time.monotonic() - begun, size, idle_s):

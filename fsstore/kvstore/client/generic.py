@@ -37,7 +37,7 @@ from fsstore.kvstore.engine.contract import check_condition, is_missing, located
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.tuning import MEMORY_FILE_ATTEMPTS
+from fsstore.kvstore.tuning import ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.runtime.future import Flag
 
@@ -67,14 +67,14 @@ def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
     a listing of pairs may see the dictionary change.
     """
     store = filesystem.store
-    for _ in range(MEMORY_FILE_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         try:
             paths = list(store)
         except RuntimeError:  # it grew all the same
             continue
         found = ((path, store.get(path)) for path in paths)
         return {path: {"size": file.size} for path, file in found if file is not None}
-    raise AbortedError(f"The memory of fsspec changed during {MEMORY_FILE_ATTEMPTS} attempts to list it")
+    raise AbortedError(f"The memory of fsspec changed during {ATTEMPTS} attempts to list it")
 
 
 VERBS: Mapping[str, Callable[..., Any]] = {"info": _info, "insert": _insert, "find": _files}

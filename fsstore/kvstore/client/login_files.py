@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.engine.contract import translate
-from fsstore.kvstore.tuning import LOGIN_PART_BYTES, LOGIN_SILENT_S
+from fsstore.kvstore.tuning import SILENT_S, SMALL_BYTES
 from fsstore.redaction import redact
 from fsstore.runtime import fork
 
@@ -152,9 +152,7 @@ def _ftp_read(filesystem: Any, path: str, start: int = 0, stop: int | None = Non
             raise
         with line:
             while stop is None or len(out) < stop - start:
-                part = line.recv(
-                    LOGIN_PART_BYTES if stop is None else min(LOGIN_PART_BYTES, stop - start - len(out))
-                )
+                part = line.recv(SMALL_BYTES if stop is None else min(SMALL_BYTES, stop - start - len(out)))
                 if not part:
                     break
                 out += part
@@ -208,7 +206,7 @@ def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
         transport = filesystem.client.get_transport()
         if transport is None or not transport.is_active():
             filesystem._connect()
-        filesystem.ftp.get_channel().settimeout(LOGIN_SILENT_S)
+        filesystem.ftp.get_channel().settimeout(SILENT_S)
         try:
             return call()
         except Exception as error:

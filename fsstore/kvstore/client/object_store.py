@@ -51,7 +51,7 @@ from fsstore.kvstore.engine.retry import (
     persist_blocking,
 )
 from fsstore.kvstore.engine.turns import SoonReads, Turns, each_by_threads, read_bytes
-from fsstore.kvstore.tuning import DELETED_AT_ONCE, MOMENT_S, SLOWEST_LINE
+from fsstore.kvstore.tuning import MOMENT_S, PAGE, SLOWEST_LINE
 from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
@@ -83,10 +83,7 @@ class WritesObjects:
         return await each_by_threads(self._write, writes, self.turns, offload=offload_whole)
 
     def _delete_all(self, paths: list[str]) -> bool:
-        return all(
-            self._delete(paths[start : start + DELETED_AT_ONCE])
-            for start in range(0, len(paths), DELETED_AT_ONCE)
-        )
+        return all(self._delete(paths[start : start + PAGE]) for start in range(0, len(paths), PAGE))
 
     def _delete(self, paths: list[str]) -> bool:
         """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""

@@ -51,7 +51,7 @@ from fsstore.kvstore.engine.retry import (
     persist,
 )
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.tuning import DELETED_AT_ONCE
+from fsstore.kvstore.tuning import PAGE
 from fsstore.redaction import without_user
 from fsstore.values.json_value import quote
 
@@ -159,9 +159,9 @@ class S3Engine(TakesValues, TellsModified):
             bucket, _, key = path.partition("/")
             groups.setdefault(bucket, []).append(key)
         batches = [
-            (bucket, keys[start : start + DELETED_AT_ONCE])
+            (bucket, keys[start : start + PAGE])
             for bucket, keys in groups.items()
-            for start in range(0, len(keys), DELETED_AT_ONCE)
+            for start in range(0, len(keys), PAGE)
         ]
 
         async def delete(batch: tuple[str, list[str]]) -> None:

@@ -44,7 +44,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import KeyRange, key_text, resolve_range, value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
-from fsstore.kvstore.tuning import DELETED_AT_ONCE
+from fsstore.kvstore.tuning import PAGE
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
@@ -209,8 +209,8 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
         if not self.features.writable:
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         found = [entry.key async for batch in self.scan(keys) for entry in batch]
-        for start in range(0, len(found), DELETED_AT_ONCE):
-            doomed = [Write(self.root + key, None) for key in found[start : start + DELETED_AT_ONCE]]
+        for start in range(0, len(found), PAGE):
+            doomed = [Write(self.root + key, None) for key in found[start : start + PAGE]]
             await self._write(doomed)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
@@ -509,8 +509,8 @@ class SingleWriterDriver(PassesOn):
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete every key in the range, claimed as other writes are: none comes back by a condition checked before."""
         found = [entry.key async for batch in self.inner.scan(keys) for entry in batch]
-        for start in range(0, len(found), DELETED_AT_ONCE):
-            await self.write_many([Write(key, None) for key in found[start : start + DELETED_AT_ONCE]])
+        for start in range(0, len(found), PAGE):
+            await self.write_many([Write(key, None) for key in found[start : start + PAGE]])
 
     def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range."""

@@ -41,9 +41,9 @@ from fsstore.kvstore.tuning import (
     LARGE_VALUE_BYTES,
     LOCAL_GAP_BYTES,
     LOCAL_SPAN_BYTES,
-    MAPPED_FROM_BYTES,
     MERGED_RANGES_FROM,
     READ_CALL_BYTES,
+    SMALL_BYTES,
 )
 from fsstore.values.json_value import quote
 
@@ -229,7 +229,7 @@ def _read_one(read: Read, time: float, mapped: bool) -> ReadResult:
         if start or stop is not None:
             resolve = clipped_range if type(read) is ReadUpTo else resolve_range
             low, high = resolve(start, stop, size)
-        if mapped and high - low >= MAPPED_FROM_BYTES:
+        if mapped and high - low >= SMALL_BYTES:
             return ReadResult("value", _map(fd, low, high), generation, time, size)
         return ReadResult("value", _pread(fd, low, high), generation, time, size)
     except StoreError as error:
@@ -382,4 +382,4 @@ def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
 
 
 def _take(fd: int, low: int, high: int, mapped: bool) -> Buffer:
-    return _map(fd, low, high) if mapped and high - low >= MAPPED_FROM_BYTES else _pread(fd, low, high)
+    return _map(fd, low, high) if mapped and high - low >= SMALL_BYTES else _pread(fd, low, high)

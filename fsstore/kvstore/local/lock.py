@@ -33,7 +33,7 @@ from typing import TypeVar
 
 from fsstore.errors import DeadlineExceededError, StoreError
 from fsstore.kvstore.local.file import LOCK_SUFFIX, os_failure, parent
-from fsstore.kvstore.tuning import FIRST_LOCK_SLEEP_S, LOCK_ATTEMPTS, LONGEST_LOCK_SLEEP_S
+from fsstore.kvstore.tuning import ATTEMPTS, FIRST_LOCK_SLEEP_S, LONGEST_LOCK_SLEEP_S
 from fsstore.values.json_value import quote
 
 _SUFFIX = LOCK_SUFFIX.encode()
@@ -146,7 +146,7 @@ def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
 
 def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> F:
     """Open `path`; missing parent directories are made."""
-    for _ in range(LOCK_ATTEMPTS):
+    for _ in range(ATTEMPTS):
         try:
             return kind(path, flags)
         except FileNotFoundError:
@@ -161,7 +161,7 @@ def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> 
 
 
 def _make_directories(path: bytes, dirty: set[bytes]) -> None:
-    missing, absent = [path], LOCK_ATTEMPTS + path.count(b"/")
+    missing, absent = [path], ATTEMPTS + path.count(b"/")
     while missing:
         try:
             os.mkdir(missing[-1])

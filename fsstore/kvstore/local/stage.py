@@ -26,11 +26,11 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, LateValue
 from fsstore.kvstore.local.file import file_path, generation_of, os_failure, parent
 from fsstore.kvstore.local.lock import Held, OpenFile, hold, hold_if_free, open_creating
 from fsstore.kvstore.tuning import (
+    CALL_BYTES,
     HELD_SPACE_BYTES,
     HELD_SPACE_FILES,
-    SPACE_FROM_BYTES,
-    STAGED_CALL_BYTES,
-    STAGED_STEP_BYTES,
+    PIECE_BYTES,
+    SMALL_BYTES,
 )
 from fsstore.runtime import execution, fork
 from fsstore.runtime.fork import OfProcess
@@ -96,7 +96,7 @@ def held() -> list[int]:
 def hold_space(path: bytes, before: os.stat_result) -> None:
     """Have a file that is about to be replaced keep its space until the write is answered, if that is worth it."""
     is_local = hasattr(os, "O_PATH") and os.major(before.st_dev) != 0
-    if not is_local or before.st_size < SPACE_FROM_BYTES or not _held.now.reserve(before.st_size):
+    if not is_local or before.st_size < SMALL_BYTES or not _held.now.reserve(before.st_size):
         return
     try:
         fd = os.open(path, _FLAGS)
@@ -341,19 +341,19 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
     for portion in portions:
         for part in _steps(portion, early=early):
             size += _write_portion(fd, part)
-            if size >= STAGED_STEP_BYTES and early and begin_writeback is not None:
+            if size >= PIECE_BYTES and early and begin_writeback is not None:
                 begin_writeback(fd)
                 size = 0
 
 
 def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
     """Yield a portion in steps: if `early` and it is one buffer, or if it is more than is written at once."""
-    if (len(portion) > 1 or not early) and _size(portion) <= STAGED_CALL_BYTES:
+    if (len(portion) > 1 or not early) and _size(portion) <= CALL_BYTES:
         yield portion
         return
     for view in [memoryview(buffer).cast("B") for buffer in portion]:
-        for start in range(0, len(view), STAGED_STEP_BYTES):
-            yield [view[start : start + STAGED_STEP_BYTES]]
+        for start in range(0, len(view), PIECE_BYTES):
+            yield [view[start : start + PIECE_BYTES]]
 
 
 def _size(portion: Sequence[Buffer]) -> int:

@@ -43,7 +43,7 @@ from fsstore.kvstore.tuning import (
     FEW_FILES,
     LARGE_FILE_BYTES,
     LARGE_FILES,
-    LOCAL_PAGE,
+    PAGE,
     PUBLISHERS,
     SYNC_THREADS,
     SYNCED_BYTES,
@@ -324,9 +324,9 @@ def scan(keys: KeyRange) -> Iterator[Sequence[Entry]]:
     batch: list[bytes] = []
     for tree in _walk(keys):
         batch += tree.files
-        while len(batch) >= LOCAL_PAGE:
-            yield EntryColumns(batch[:LOCAL_PAGE])
-            batch = batch[LOCAL_PAGE:]
+        while len(batch) >= PAGE:
+            yield EntryColumns(batch[:PAGE])
+            batch = batch[PAGE:]
     if batch:
         yield EntryColumns(batch)
 

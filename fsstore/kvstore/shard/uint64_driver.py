@@ -41,7 +41,7 @@ from fsstore.kvstore.shard.uint64_layout import (
 )
 from fsstore.kvstore.spec.parse import as_directory
 from fsstore.kvstore.tuning import (
-    MINISHARDS_KEPT_BYTES,
+    KEPT_BYTES,
     SHARD_INDEX_BLOCK,
     SHARD_INDEX_BLOCKS,
 )
@@ -216,7 +216,7 @@ class Indexes:
             old = self._kept.pop(place, None)
             self._bytes += _size(index) - (0 if old is None else _size(old))
             self._kept[place] = index
-            while self._bytes > MINISHARDS_KEPT_BYTES and len(self._kept) > 1:
+            while self._bytes > KEPT_BYTES and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 

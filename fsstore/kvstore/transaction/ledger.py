@@ -33,7 +33,7 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
-from fsstore.kvstore.tuning import COMMITTED_AT_ONCE
+from fsstore.kvstore.tuning import FAR_REQUESTS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import until_settled
@@ -223,11 +223,11 @@ async def commit_changes(driver: KvDriver, pending: PendingChanges) -> None:
     guarded = [write for write in values if write.if_equal != UNKNOWN]
     plain = [write for write in values if write.if_equal == UNKNOWN]
     for writes in (guarded, plain):
-        for start in range(0, len(writes), COMMITTED_AT_ONCE):
-            await _write_values(driver, writes[start : start + COMMITTED_AT_ONCE])
+        for start in range(0, len(writes), FAR_REQUESTS):
+            await _write_values(driver, writes[start : start + FAR_REQUESTS])
     computed = pending.computed()
-    for start in range(0, len(computed), COMMITTED_AT_ONCE):
-        await _write_computed(driver, pending, computed[start : start + COMMITTED_AT_ONCE])
+    for start in range(0, len(computed), FAR_REQUESTS):
+        await _write_computed(driver, pending, computed[start : start + FAR_REQUESTS])
 
 
 def _mismatch(driver: KvDriver, key: str) -> AbortedError:

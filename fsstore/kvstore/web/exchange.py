@@ -28,7 +28,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer, check_announced
-from fsstore.kvstore.tuning import UNASKED_CODING_BYTES, UNASKED_CODING_RATIO, WIRE_REST_S, WIRE_SCRATCH_BYTES
+from fsstore.kvstore.tuning import SMALL_BYTES, UNASKED_CODING_BYTES, UNASKED_CODING_RATIO, WIRE_REST_S
 from fsstore.values.json_value import quote, string
 
 # Answers as bytes: heads and bodies.
@@ -259,7 +259,7 @@ class Exchange:
 
     def __init__(self) -> None:
         self._unread = select.poll()
-        self._scratch = bytearray(WIRE_SCRATCH_BYTES)
+        self._scratch = bytearray(SMALL_BYTES)
         self._view = memoryview(self._scratch)
         self._asks = -1  # the one that is begun here is none
         self._begin(ANYTHING)
@@ -286,7 +286,7 @@ class Exchange:
     @property
     def rested(self) -> bool:
         """Whether so much time has passed since a long answer that what a server sent behind it has arrived."""
-        return self._arrived <= WIRE_SCRATCH_BYTES or monotonic() - self.last_active >= WIRE_REST_S
+        return self._arrived <= SMALL_BYTES or monotonic() - self.last_active >= WIRE_REST_S
 
     @property
     def clean(self) -> bool:
@@ -325,8 +325,8 @@ class Exchange:
                 self._begin_body(head, begin)
                 return
             self._seen = begin  # more is to come
-        if self._used == WIRE_SCRATCH_BYTES:
-            raise UnavailableError(f"The head of the answer has more than {WIRE_SCRATCH_BYTES} bytes")
+        if self._used == SMALL_BYTES:
+            raise UnavailableError(f"The head of the answer has more than {SMALL_BYTES} bytes")
 
     def _begin_body(self, head: Head, begin: int) -> None:
         self._head = head
@@ -419,7 +419,7 @@ def _ignore() -> None:
 
 def _is_enough(enough: int | None, size: int) -> bool:
     """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
-    return enough is not None and size > enough + WIRE_SCRATCH_BYTES
+    return enough is not None and size > enough + SMALL_BYTES
 
 
 def check_size(want: Want, status: int, size: int) -> None:

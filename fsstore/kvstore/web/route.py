@@ -28,7 +28,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.contract import from_status
-from fsstore.kvstore.tuning import CONNECT_S, CONNECTION_DOUBT_S, NAMES_KEPT_S, SLOWEST_ANSWER, STAGGER_S
+from fsstore.kvstore.tuning import CONNECTION_DOUBT_S, NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER, STAGGER_S
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.redaction import redact_url
 from fsstore.values.json_value import quote
@@ -380,7 +380,7 @@ class Dial:
         `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  Addresses
         behind a proxy are the proxy's to judge.
         """
-        limit = min(CONNECT_S, self._idle_s)
+        limit = min(SILENT_S, self._idle_s)
         try:
             async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
                 return await self._connect(route)

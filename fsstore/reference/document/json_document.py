@@ -61,7 +61,7 @@ from fsstore.reference.table.table import (
 )
 from fsstore.reference.table.template import TemplateError, Templates, render
 from fsstore.reference.target.policy import name_of
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
+from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.values.detection import Method, compressor, method_named
 from fsstore.values.json_value import show
@@ -115,7 +115,7 @@ class _Refs:
     def values(self, members: Mapping[Any, Any]) -> None:
         """Take the members of a Python mapping, many at a time where there is nothing special about them."""
         items = iter(members.items())
-        while some := list(islice(items, REFERENCES_AT_ONCE)):
+        while some := list(islice(items, ROWS_AT_ONCE)):
             if not all(type(key) is str for key, _ in some) or not self.batch(dict(some)):
                 for key, value in some:
                     self._value(key, value)

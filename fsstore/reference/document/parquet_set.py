@@ -46,7 +46,7 @@ from fsstore.reference.table.keys import Grid, around_others, grid_of, is_docume
 from fsstore.reference.table.refset import Page, Resolved, ScanRecord
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, is_url
-from fsstore.reference.tuning import DICTIONARY_FROM, PARQUET_WRITES
+from fsstore.reference.tuning import DICTIONARY_FROM, FILES_AT_ONCE
 from fsstore.values.json_value import quote
 
 # Reference sets in parquet: a directory with `.zmetadata` and `<array>/refs.<k>.parq`.
@@ -342,7 +342,7 @@ async def save_parquet(
         for record, rows in array.files(record_size):
             name = file_name((path, record))
             writes.append(Write(name, encode_partition(rows, plan.urls, plan.inline)))
-            if len(writes) >= PARQUET_WRITES:
+            if len(writes) >= FILES_AT_ONCE:
                 await base.write_many(writes)
                 writes = []
     if writes:

@@ -33,7 +33,7 @@ from fsstore.reference.table.template import (
     Templates,
     Value,
 )
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
+from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, integer, obj, optional, show
 
 # Generators: many references described by one pattern, computed when asked for.
@@ -469,11 +469,11 @@ def written_out(gen: Gen, wanted: Callable[[str], bool] | None = None) -> Iterat
     """Yield every key that is wanted with its reference, in batches: in columns as far as they go, then one by one."""
     done = 0
     for batch in _in_columns(gen, wanted):
-        done += REFERENCES_AT_ONCE
+        done += ROWS_AT_ONCE
         if batch is not None:
             yield batch
     rest = itertools.islice(gen.scopes(), done, None) if done < gen.count else iter(())
-    while scopes := list(itertools.islice(rest, REFERENCES_AT_ONCE)):
+    while scopes := list(itertools.islice(rest, ROWS_AT_ONCE)):
         named = [(str(gen.key.value(scope)), scope) for scope in scopes]
         pairs = [(name, gen.evaluate(name, scope)) for name, scope in named if wanted is None or wanted(name)]
         if pairs:
@@ -483,8 +483,8 @@ def written_out(gen: Gen, wanted: Callable[[str], bool] | None = None) -> Iterat
 def _in_columns(gen: Gen, wanted: Callable[[str], bool] | None) -> Iterator[Written | None]:
     """Yield the references of a generator in order, None for a batch of none, as far as columns can tell."""
     sizes = tuple(len(axis) for axis in gen.axes.values())
-    for start in range(0, gen.count if sizes else 0, REFERENCES_AT_ONCE):
-        numbers = np.arange(start, min(start + REFERENCES_AT_ONCE, gen.count))
+    for start in range(0, gen.count if sizes else 0, ROWS_AT_ONCE):
+        numbers = np.arange(start, min(start + ROWS_AT_ONCE, gen.count))
         places = dict(zip(gen.axes, np.unravel_index(numbers, sizes), strict=True))
         try:
             batch = _batch(gen, places, len(numbers), wanted)

@@ -19,7 +19,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.generator import Gen, parse_gen, written_out
 from fsstore.reference.table.table import ABSENT, Located, Row, Rows, Table
 from fsstore.reference.table.template import Templates
-from fsstore.reference.tuning import REFERENCES_AT_ONCE
+from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import fork
 from fsstore.values.json_value import Fields, Json, integer, string
 
@@ -234,7 +234,7 @@ class TableSet:
             found = self._index.find(key)
             if found is not None and found[0] == number:
                 batch.append(key)
-            if len(batch) >= REFERENCES_AT_ONCE:
+            if len(batch) >= ROWS_AT_ONCE:
                 yield batch
                 batch = []
         if batch:
