@@ -16,5 +16,4 @@
 * `resize`: resizing the arrays of a group along named dimensions, in one step for readers of consolidated metadata
 * `same_place`: whether two places are the same, or one lies in the other, whatever they are called
 * `source`: the key-value store that a place of a dataset means, whatever people name it by
-* `tuning`: the numbers that tune it, each with what it trades
 """

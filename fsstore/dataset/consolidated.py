@@ -13,7 +13,7 @@ from typing import Any
 
 from fsstore.driver.attributes import change_document
 from fsstore.driver.hierarchy import hierarchy_documents
-from fsstore.errors import AbortedError, StoreError
+from fsstore.errors import StoreError
 from fsstore.format.attributes import ZARR2_WORDS, ZARR3_WORDS, NodeWords, inline_metadata, parsed
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.runtime.attempt import ChangedError, until_unchanged
@@ -54,10 +54,12 @@ async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
         raise StoreError(f"N5 has no consolidated metadata: {place.describe()}")
     before: dict[str, Any] | None = None
     fresh = await _fresh(place, words)
-    for _ in range(ATTRIBUTE_ATTEMPTS):
+
+    async def attempt() -> None:
+        nonlocal fresh
         entries = fresh
 
-        def changed(stored: bytes | None, entries: Mapping[str, Any] = entries) -> bytes:
+        def changed(stored: bytes | None) -> bytes:
             nonlocal before
             document = {} if stored is None else parsed(stored, place.describe(key))
             before = _entries(document, words) if before is None else before
@@ -65,10 +67,10 @@ async def consolidate(place: KvPrefix, words: NodeWords) -> list[str]:
 
         await change_document(place, key, changed)
         fresh = await _fresh(place, words)
-        if fresh == entries:
-            break
-    else:
-        raise AbortedError(f"What is below {place.describe()} was changed by others again and again")
+        if fresh != entries:
+            raise ChangedError
+
+    await until_unchanged(attempt, lambda: f"The hierarchy below {place.describe()}")
     if not before:
         return []
     return sorted({_path(name, words) for name in {*before, *fresh} if before.get(name) != fresh.get(name)})
@@ -159,13 +161,14 @@ def says_the_same(root: Mapping[str, Any], words: NodeWords, path: str, document
 
 
 async def _renew_one(group: KvPrefix, key: str, words: NodeWords, path: str, *, gone: bool) -> None:
-    for _ in range(ATTRIBUTE_ATTEMPTS):
+    async def attempt() -> None:
         fresh = {} if gone else await _below(group, words, path)
         change = partial(_with_entries, group.describe(key), words, path, fresh)
         await change_document(group, key, change)
-        if gone or fresh == await _below(group, words, path):
-            return
-    raise AbortedError(f"What is at {group.join(path).describe()} was changed by others again and again")
+        if not gone and fresh != await _below(group, words, path):
+            raise ChangedError
+
+    await until_unchanged(attempt, group.join(path).describe)
 
 
 async def _below(group: KvPrefix, words: NodeWords, path: str) -> dict[str, Any]:
