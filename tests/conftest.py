@@ -203,7 +203,15 @@ def _handler(server):
 
         def serve(self, path, query, body):
             """Answer properly."""
-            if self.command == "PUT":
+            source = self.headers.get("x-amz-copy-source")
+            if self.command == "PUT" and source is not None:  # inside the storage
+                data = server.objects.get("/" + unquote(source).lstrip("/"))
+                if data is None:
+                    return self.reply(404, b"<Error><Code>NoSuchKey</Code></Error>")
+                server.put(path, data)
+                tag = f"<CopyObjectResult><ETag>{etag_of(data)}</ETag></CopyObjectResult>"
+                self.reply(200, tag.encode())
+            elif self.command == "PUT":
                 self.store(path, body)
             elif self.command == "DELETE":
                 server.objects.pop(path, None)

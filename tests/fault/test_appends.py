@@ -15,9 +15,14 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore import errors
 from fsstore.errors import FailedPreconditionError
 from fsstore.job import grow
 from tests.fault.test_job_deletions import QUICK, killed
+
+sys.path.insert(0, str(Path(__file__).parent))
+from job_bucket import FAST, FaultyBucket
+from job_faults import Fault
 
 APPENDER = """
 import json, sys, numpy as np, fsstore as ts
@@ -275,3 +280,35 @@ def test_a_source_that_was_written_anew_is_another_append(tmp_path):
     assert found(place) == [0, 1, *range(12, 18)]
     with pytest.raises(FailedPreconditionError, match="to itself"):
         ts.append(place, f"file://{tmp_path}/x/").result()
+
+
+@pytest.mark.parametrize("kind", ["lost", "dropped", "error"])
+def test_an_append_to_a_bucket_with_a_lost_request_or_answer_is_there_once(kind):
+    """Whichever request or answer is lost, the append succeeds, or the same call ends it: the rows are there once."""
+    bucket = FaultyBucket()
+    place = {"driver": "s3", "bucket": "jobs", "path": "x/", "endpoint": bucket.url}
+    try:
+        for number in itertools.count(1):
+            bucket.keep_only({})
+            spec = {"driver": "zarr3", "kvstore": place}
+            options = {"dtype": "int32", "shape": [3, 2], "chunks": [2, 2], "context": FAST}
+            ts.open(spec, create=True, **options).result()[...] = rows(0, 3)
+            bucket.aim(Fault(kind, number))
+            for _ in range(2):
+                try:
+                    ts.append(spec, rows(3, 6), context=FAST).result()
+                    break
+                except errors.StoreError:
+                    bucket.aim(None)
+            else:
+                raise AssertionError(number)
+            hit = bucket.hit
+            bucket.aim(None)
+            values = ts.open(spec, context=ts.Context()).result().read().result()
+            assert values[:, 0].tolist() == [*range(6)], number
+            assert not [key for key in bucket.objects if "fsstore-job" in key], number
+            if not hit:
+                break
+    finally:
+        bucket.close()
+    assert number > 10

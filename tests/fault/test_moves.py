@@ -16,6 +16,10 @@ from fsstore.chunk import open_chunks
 from fsstore.dataset import consolidated
 from tests.fault.test_job_deletions import QUICK, killed
 
+sys.path.insert(0, str(Path(__file__).parent))
+from job_bucket import FAST, FaultyBucket
+from job_faults import Fault
+
 MOVER = """
 import sys, fsstore as ts
 group = ts.open_group(sys.argv[1], context=ts.Context({"file_io_sync": False})).result()
@@ -233,3 +237,41 @@ def test_consolidated_metadata_know_what_is_made_meanwhile(tmp_path, monkeypatch
     monkeypatch.setattr(consolidated, "change_document", late)
     group.consolidate().result()
     assert "late" in [each.path for each in ts.list_arrays(tmp_path / "g")]
+
+
+@pytest.mark.parametrize("kind", ["lost", "dropped", "error"])
+def test_a_move_in_a_bucket_with_a_lost_request_or_answer_is_ended_by_the_same_call(kind):
+    """Whichever request or answer is lost, the array is whole at one name; after the same call only at the new one."""
+    bucket = FaultyBucket()
+    place = {"driver": "s3", "bucket": "jobs", "path": "g/", "endpoint": bucket.url}
+
+    def at(name: str) -> list[int] | None:
+        spec = {"driver": "zarr3", "kvstore": {**place, "path": f"g/{name}/"}}
+        try:
+            return ts.open(spec, context=FAST).result().read().result().tolist()
+        except errors.NotFoundError:
+            return None
+
+    try:
+        for number in itertools.count(1):
+            bucket.keep_only({})
+            group = ts.open_group(place, mode="w", context=FAST).result()
+            group.create_array("x", shape=[6], dtype="i4", chunks=[2]).result()[:] = 5
+            bucket.aim(Fault(kind, number))
+            for _ in range(2):
+                try:
+                    group.move("x", "y").result()
+                    break
+                except errors.StoreError:
+                    bucket.aim(None)
+                    assert [5] * 6 in (at("x"), at("y")), number
+                    if at("x") is None and not [key for key in bucket.objects if "/x/" in key]:
+                        break
+            hit = bucket.hit
+            bucket.aim(None)
+            assert (at("x"), at("y")) == (None, [5] * 6), number
+            if not hit:
+                break
+    finally:
+        bucket.close()
+    assert number > 20
