@@ -18,7 +18,7 @@ from fsstore.dataset.new_array import NewArray
 from fsstore.driver.cast import Casting
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.format.attributes import NodeWords
-from fsstore.job.earlier import fingerprint, is_marked, mark, still_there
+from fsstore.job.earlier import fingerprint, is_marked, mark, still_there, unmark
 from fsstore.job.ends import where
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import (
@@ -39,7 +39,7 @@ from fsstore.job.plan import (
     plan_boxes,
 )
 from fsstore.job.report import CopyReport
-from fsstore.job.scratch import MARK, Scratch, around
+from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
@@ -141,7 +141,7 @@ class ArrayCopy:
         if self.existing is None:
             for key, value in (await self.documents()).values.items():
                 await self.place.write(key, value)
-            await self.place.write(MARK, None)
+            await unmark(self.place)
             return await open_array(self._spec(self.store), context=self.context, open=True)
         if self.existing.shape != self.source.shape:
             await self.existing.resize(exclusive_max=self.source.shape)

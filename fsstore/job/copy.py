@@ -26,7 +26,7 @@ from fsstore.errors import (
 )
 from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
-from fsstore.job.earlier import fingerprint
+from fsstore.job.earlier import fingerprint, unmark
 from fsstore.job.ends import (
     array_like,
     attributes_of,
@@ -40,7 +40,7 @@ from fsstore.job.ends import (
 from fsstore.job.plan import CopyPlan, parse_bytes
 from fsstore.job.replacing import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.report import CopyReport, Ignored, combined
-from fsstore.job.scratch import MARK, Scratch
+from fsstore.job.scratch import Scratch
 from fsstore.job.staging import Stage, check_is_taking, check_takes, made_apart, only_takes, packs
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
@@ -303,7 +303,7 @@ async def _is_done(job: ArrayCopy, notes: KvStore) -> bool:
         return False
     if (await look(job.place, job.words)).kind != "array":
         return False
-    await job.place.write(MARK, None)
+    await unmark(job.place)
     await job.scratch.clear()
     return True
 

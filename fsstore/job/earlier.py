@@ -27,12 +27,13 @@ from fsstore.job.order import Order, OwnDatabase
 from fsstore.job.passes import finished_keys
 from fsstore.job.scratch import MARK, is_of_job
 from fsstore.job.tuning import KEYS_ASKED
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.spec.parse import as_directory
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["fingerprint", "is_marked", "mark", "still_there"]
+__all__ = ["fingerprint", "is_marked", "mark", "still_there", "unmark"]
 
 
 async def fingerprint(source: TensorStore) -> str:
@@ -123,6 +124,14 @@ async def mark(place: KvPrefix, journal: KvStore) -> None:
     value = uuid4().hex.encode()
     await journal.write(MARK, value)
     await place.write(MARK, value)
+
+
+async def unmark(place: KvPrefix) -> None:
+    """Take the mark away from a target, and what a killed writer of it has left."""
+    await place.write(MARK, None)
+    sweeper = able(place.driver, SweepsUnfinished)
+    if sweeper is not None:
+        await sweeper.sweep_unfinished(place.path, MARK)
 
 
 async def still_there(finished: dict[str, set[int]], order: Order, chunk_bytes: int) -> dict[str, set[int]]:

@@ -29,9 +29,10 @@ from fsstore.dataset.removal import remove_tree
 from fsstore.errors import PermissionDeniedError
 from fsstore.format.attributes import BESIDE, is_document
 from fsstore.job.array_copy import ArrayCopy
+from fsstore.job.earlier import unmark
 from fsstore.job.order import Order, root_of, unsynced
 from fsstore.job.passes import key_pass
-from fsstore.job.scratch import APPEND, MARK, WHOLE, Scratch, beside
+from fsstore.job.scratch import APPEND, WHOLE, Scratch, beside
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import WritesAtOnce, able
 from fsstore.kvstore.contract.driver import Read, Write
@@ -72,7 +73,7 @@ async def made_elsewhere(job: ArrayCopy) -> Elsewhere:
     apart = replace(job, store=_at(job.store, told["directory"]), existing=None)
     is_made = (await look(apart.place, job.words)).kind == "array"
     if is_made:
-        await apart.place.write(MARK, None)
+        await unmark(apart.place)
         await apart.scratch.clear()
     return Elsewhere(apart, is_made)
 

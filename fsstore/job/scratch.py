@@ -16,6 +16,7 @@ from pathlib import Path
 from fsstore.dataset.removal import remove_directory, remove_tree
 from fsstore.errors import DataLossError
 from fsstore.format.attributes import BESIDE, DOCUMENTS, is_document
+from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.parse import OpenKv, as_directory
@@ -191,4 +192,7 @@ class Scratch:
                 await self.store.delete_range(KeyRange(begin, kept))
                 begin = KeyRange.prefix(kept).exclusive_max
             await self.store.delete_range(KeyRange(_OVER))
+        sweeper = able(self.opened.driver, SweepsUnfinished)
+        if sweeper is not None:
+            await sweeper.sweep_unfinished(self.opened.path, r"[^/]+")
         await remove_directory(self.opened.prefix)
