@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
@@ -21,7 +22,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
-from fsstore.errors import StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.store.operation import Batch, checked, refused
@@ -44,6 +45,7 @@ from fsstore.values.units import Units
 _PIECE_BYTES = 12 * 1024 * 1024
 _LARGE_PIECE_BYTES = 32 * 1024 * 1024
 _WASTE = 1.25
+_WHOLE_BYTES = 64 * 1024 * 1024  # of a view of an array that is read before it is written to the array
 
 
 def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
@@ -68,9 +70,10 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
     overlapped = math.prod(regions.step) * _itemsize(source, target) <= _PIECE_BYTES
 
     async def run() -> None:
+        pieces = await _apart(regions, source, target)
         writing: Future[None] | None = None
-        for number in range(len(regions)):
-            piece = regions[number].slices
+        for number in range(len(pieces)):
+            piece = pieces[number].slices
             values = await source.driver.read(aligned.transform[piece])
             if writing is not None:
                 await writing
@@ -83,6 +86,47 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
             await writing
 
     return execution.start(run())
+
+
+async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regions:
+    """Return the boxes of a copy, or a single one where later ones would read what earlier ones have written."""
+    if len(regions) < 2 or not await _overlap(source.driver, target.driver):
+        return regions
+    if target.transform.size * _itemsize(source, target) > _WHOLE_BYTES:
+        raise FailedPreconditionError(
+            "What is written is a view of the array that it is written to, and too large to be read before;"
+            " write it to another array first, or write `view.read().result()`"
+        )
+    return replace(
+        regions, step=tuple(max(1, side) for side in target.transform.domain.shape), anchor=regions.start
+    )
+
+
+async def _overlap(source: ArrayDriver, target: ArrayDriver) -> bool:
+    """Whether arrays may show the same elements: one lies where the other does, itself or by what it is a view of."""
+    ours, theirs = [await _places(each) for each in (source, target)]
+    return not ours.isdisjoint(theirs)
+
+
+async def _places(driver: ArrayDriver) -> set[tuple[str, int]]:
+    """Return where the elements of an array lie: the places of stores, and which object in memory."""
+    found: set[tuple[str, int]] = set()
+    waiting = [driver]
+    while waiting:
+        each = waiting.pop()
+        if each.kvstore is not None:
+            root = each.kvstore
+            while root.base is not None:
+                root = root.base
+            memory = id(root.driver) if root.driver.id == "memory" else 0
+            found.add((each.kvstore.as_directory().prefix.describe(), memory))
+        elif each.base is None and not each.layers:
+            found.add(("", id(each)))
+        waiting += [each.base.driver] if each.base is not None else []
+        for layer in each.layers:
+            opened = await layer.opened("read", transaction=each.transaction, writable=False)
+            waiting.append(opened.driver)
+    return found
 
 
 def _read_there(source: OpenArray, memory: Array) -> Future[None]:

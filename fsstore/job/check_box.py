@@ -5,15 +5,21 @@ A box that is not right is looked at again chunk by chunk, so that the report na
 
 from __future__ import annotations
 
+import math
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from fsstore.chunk.regions import Region, Regions
 from fsstore.driver.cast import Cast, shown, unequal
+from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.errors import StoreError
 from fsstore.job.order import Order
+from fsstore.job.tuning import KEYS_ASKED, MANY_CHUNKS
+from fsstore.kvstore.contract.driver import Read
 from fsstore.runtime import execution
+from fsstore.runtime import future as futures
 
 __all__ = ["checked_box", "differ"]
 
@@ -40,9 +46,7 @@ async def checked_box(order: Order, box: Region) -> tuple[int, int, list[tuple[A
 async def _read(order: Order, box: Region) -> tuple[tuple[Any, Any], list[tuple[Any, ...]]]:
     """Return the values of both arrays, both read at once, None for what cannot be read; and why it cannot."""
     arrays = ((order.source, "", "damaged"), (order.target, "What it is compared with: ", "against"))
-    begun = [
-        None if array is None else await execution.offload(array[box.slices].read) for array, *_ in arrays
-    ]
+    begun = [None if array is None else await _begun(array, box) for array, *_ in arrays]
     values: list[Any] = [None, None]
     failures = []
     for number, (future, (_, whose, kind)) in enumerate(zip(begun, arrays, strict=True)):
@@ -51,6 +55,45 @@ async def _read(order: Order, box: Region) -> tuple[tuple[Any, Any], list[tuple[
         except StoreError as error:
             failures.append((box.start, box.stop, f"{whose}{error}", kind))
     return (values[0], values[1]), failures
+
+
+async def _begun(array: Any, box: Region) -> Any:
+    """Begin to read a box; very many sub-chunks of shards that are not stored are fill, and not read."""
+    if await _is_absent(array, box):
+        native = array.dtype.numpy_dtype
+        fill = np.zeros((), native) if array.fill_value is None else np.asarray(array.fill_value, native)
+        return futures.ready(np.broadcast_to(fill, box.shape))
+    return await execution.offload(array[box.slices].read)
+
+
+async def _is_absent(array: Any, box: Region) -> bool:
+    """Whether a box has very many chunks, and none of the keys that they are stored under is there."""
+    driver = array._driver
+    sides = array.chunk_layout.read_chunk.shape or ()
+    if (
+        math.prod(-(-size // (side or size or 1)) for size, side in zip(box.shape, sides, strict=False))
+        < MANY_CHUNKS
+    ):
+        return False
+    if (
+        not isinstance(driver, ChunkedDriver)
+        or driver.domain() != array.domain
+        or driver.array.dtype.numpy_dtype.names
+    ):
+        return False
+    grid = driver.array.model
+    ranges = [
+        range(axis.chunk_of(low), axis.chunk_of(high - 1) + 1)
+        for axis, low, high in zip(grid.axes, box.start, box.stop, strict=True)
+    ]
+    if math.prod(map(len, ranges)) > KEYS_ASKED:
+        return False
+    place = driver.kvstore.as_directory().prefix
+    try:
+        answers = await place.read_many([Read(grid.key(chunk), 0, 0) for chunk in product(*ranges)])
+    except StoreError:
+        return False  # reading says why
+    return all(answer.state == "missing" for answer in answers)
 
 
 def _judged(

@@ -14,3 +14,4 @@ UNPACKED_BYTES = 64 << 20  # that are unpacked at once: memory against passes ov
 REPAIR_ROUNDS = 100  # of repairs, each of as many findings as are reported
 PARTS_TOGETHER = 64  # of a box that are read together: of many small ones more would only take memory
 MOVED_AT_ONCE = 64  # values under way while a tree is moved: requests in flight against memory
+MANY_CHUNKS = 1 << 16  # of a checked box: so many that a request each for their shards is cheap

@@ -221,3 +221,25 @@ def test_an_unknown_difference_is_refused(pair):
     """Names that say nothing are errors."""
     with pytest.raises(ValueError, match="ignore names some of attributes"):
         ts.verify(*pair, ignore=["colour"])
+
+
+def test_a_shard_that_is_not_stored_takes_no_memory(tmp_path):
+    """A document of 400 bytes describes 2^24 sub-chunks; checking that they are absent takes no memory for each."""
+    count = 2**24
+    index = {"chunk_shape": [1], "codecs": ["bytes"], "index_codecs": ["bytes", "crc32c"]}
+    metadata = {
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [count]}},
+        "codecs": [{"name": "sharding_indexed", "configuration": index}],
+    }
+    spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": metadata}
+    ts.open(spec, create=True, dtype="uint8", shape=[count]).result()
+    program = (
+        "import resource, fsstore as ts; found = ts.verify('a').result()"
+        "; print(bool(found), found.absent, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    good, absent, megabytes = answer.stdout.split()
+    assert (good, absent) == ("True", "1")
+    assert int(megabytes) < 400
