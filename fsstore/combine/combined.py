@@ -57,7 +57,9 @@ async def verify_targets(refs: References, members: Mapping[str, Any]) -> SetVer
     """Return what is wrong between references and their targets."""
     prefixes = check_prefixes(members.get("targets") or {})
     rewrite = reveal(members.get("rewrite")) or {}
-    targets = Targets(open_with_spec, policy_of(refs.place, members), refs.place, prefixes, rewrite)
+    targets = Targets(
+        open_with_spec, policy_of(refs.place, members, refs.state.base.origins), refs.place, prefixes, rewrite
+    )
     return await verify_state(refs.state, targets)
 
 

@@ -32,6 +32,7 @@ from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.reference.target.policy import beside
+from fsstore.reference.target.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_unchanged
 from fsstore.scan.as_references import format_of_head
@@ -154,6 +155,10 @@ class ListedSource:
         self.fact, self._state = fact, state
         self.kind: str | None = kind
         self._store = driver_in_memory(state, {}, place)
+        self._policed = None
+        policy = policy_of(place, {}, state.base.origins)
+        if kind == "reference" and policy.restricts:
+            self._policed = Targets(open_with_spec, policy, place)
         self.documents: Mapping[str, bytes] = {}
         self.grids: Mapping[str, Grid] = {}
         self.notes: Mapping[str, str] = {}
@@ -196,6 +201,8 @@ class ListedSource:
         url, offset, length = (int(column[at]) for column in found.rows)
         if url == ABSENT:
             return
+        if url >= 0 and self._policed is not None:  # the whole is not to read what this set may not
+            _ = self._policed.locate(found.urls[url])
         numbers, rows, urls, inline = self._found.setdefault(head, ([], [], [], []))
         numbers.append(number)
         if url >= 0:

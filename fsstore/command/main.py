@@ -50,6 +50,10 @@ _CASTING: Argument = (
 )
 _LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
+_TRUSTED: Argument = (
+    ("--trusted",),
+    {"action": "store_true", "help": "let a set from a remote place read what those of this machine may"},
+)
 _VERSION: Argument = (
     ("--version",),
     {"dest": "version", "metavar": "V", "help": "a version by number or time"},
@@ -240,7 +244,7 @@ COMMANDS: tuple[Command, ...] = (
             _PLACE,
             (("target",), {"metavar": "TARGET", "help": "the new set"}),
             (("--rewrite",), {"action": "append", "metavar": "OLD=NEW", "help": "replace a prefix of URLs"}),
-            _OVERWRITE,
+            _OVERWRITE, _TRUSTED,
         ),
         _SETS,
     ),
@@ -251,7 +255,7 @@ COMMANDS: tuple[Command, ...] = (
             _PLACE,
             (("target",), {"metavar": "TARGET", "help": "the new set"}),
             (("changes",), {"nargs": "+", "metavar": "OLD=NEW", "help": "a prefix of URLs, and what replaces it"}),
-            _OVERWRITE,
+            _OVERWRITE, _TRUSTED,
         ),
         _SETS,
     ),

@@ -97,15 +97,27 @@ def refs_convert(arguments: Namespace) -> int:
     found, changes = _opened(arguments), _rewriting(arguments.rewrite or ())
     if changes:
         found = found.rewrite(changes)
-    found.save(arguments.target, overwrite=arguments.overwrite)
+    _save(found, arguments)
     return 0
 
 
 def refs_rewrite(arguments: Namespace) -> int:
     """Write a set whose targets are elsewhere."""
     found = _opened(arguments).rewrite(_rewriting(arguments.changes))
-    found.save(arguments.target, overwrite=arguments.overwrite)
+    _save(found, arguments)
     return 0
+
+
+def _save(found: Any, arguments: Namespace) -> None:
+    """Write a set or a dataset."""
+    from fsstore.references import References
+
+    if not isinstance(found, References):
+        if arguments.trusted:
+            raise UsageError("--trusted is for reference sets; a dataset of many files has no such limits")
+        found.save(arguments.target, overwrite=arguments.overwrite)
+    else:
+        found.save(arguments.target, overwrite=arguments.overwrite, trusted=arguments.trusted)
 
 
 def _opened(arguments: Namespace) -> Any:

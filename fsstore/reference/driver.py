@@ -411,7 +411,7 @@ def reference_driver(
     limits, open_target = means or (Limits(), open_with_spec)
     targets = Targets(
         open_target,
-        policy_of(base, members),
+        policy_of(base, members, overlay.state.base.origins),
         base,
         check_prefixes(members.get("targets") or {}),
         reveal(members.get("rewrite")) or {},

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,10 +23,11 @@ from fsstore.reference.report import Grids, Report, grids_of, inspect_state
 from fsstore.reference.rewrite import moved, moving, slabs_of
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import Grid, check_key
-from fsstore.reference.table.refset import Resolved, TableSet
+from fsstore.reference.table.refset import Origins, Resolved, TableSet, common_origins
 from fsstore.reference.table.set_state import State, add_page
 from fsstore.reference.table.table import Located, is_url
 from fsstore.reference.target.policy import already_there, beside, directory, name_of, replaced
+from fsstore.reference.target.targets import origins_of
 from fsstore.runtime import execution
 from fsstore.values.detection import Method, method_named
 from fsstore.values.json_value import quote
@@ -107,6 +109,11 @@ class References(Mapping[str, bytes | Located]):
             seen.update(dict.fromkeys(found.urls[number] for number in used.tolist()))
         return list(seen)
 
+    @property
+    def origins(self) -> Origins:
+        """The hosts of the remote places that the set came from, wherever it lies; None for one of this machine."""
+        return common_origins(origins_of(self.place), self.state.base.origins)
+
     def inspect(self) -> Report:
         """Return what reading the set would touch; nothing is fetched."""
         report: Report = self._run(inspect_state(self.state))
@@ -115,7 +122,8 @@ class References(Mapping[str, bytes | Located]):
     def merge(self, *others: References) -> References:
         """Return the set of all keys; of equal keys the last set's wins.
 
-        Relative URLs of the others are made relative to where the first set lies.
+        Relative URLs of the others are made relative to where the first set lies.  The whole may read what each of the
+        sets may: where one is of a remote place, nothing of this machine.
         """
         builder = TableBuilder()
         places = [one.place for one in (self, *others) if one.place is not None]
@@ -123,7 +131,7 @@ class References(Mapping[str, bytes | Located]):
         for one in (self, *others):
             state = moved(one.state, moving(one.place, place))
             _copy(References(state), builder)
-        return _made(builder, place)
+        return _made(builder, place, reduce(common_origins, [one.origins for one in (self, *others)]))
 
     def rename(self, old: str, new: str) -> References:
         """Return the set with keys that start with `old` starting with `new` instead."""
@@ -141,7 +149,7 @@ class References(Mapping[str, bytes | Located]):
             raise StoreError(f"Nothing to rename in {self._described}: no key begins with {quote(old)}")
         builder = TableBuilder()
         _copy(self, builder, key=renamed)
-        return _made(builder, self.place)
+        return _made(builder, self.place, self.origins)
 
     def without(self, *paths: str) -> References:
         """Return the set without the arrays and groups at `paths`; raises `StoreError` if one of them is not there."""
@@ -151,7 +159,7 @@ class References(Mapping[str, bytes | Located]):
                 raise StoreError(f"There is nothing at {quote(head)} in {self._described}")
         builder = TableBuilder()
         _copy(self, builder, keep=lambda name: not name.startswith(heads))
-        return _made(builder, self.place)
+        return _made(builder, self.place, self.origins)
 
     def rechunk(self, path: str, chunks: Sequence[int]) -> References:
         """Return the set in which an array that is not compressed has smaller chunks: ranges of those it has.
@@ -178,7 +186,7 @@ class References(Mapping[str, bytes | Located]):
             values: list[bytes] = []
             keys, rows = slabs.cut([names[each] for each in at.tolist()], some, values)
             add_page(builder, keys, Resolved(rows, found.urls, values))
-        return _made(builder, self.place)
+        return _made(builder, self.place, self.origins)
 
     def rewrite(self, changes: Mapping[str, str]) -> References:
         """Return the set with the longest prefix of each URL that `changes` names replaced.
@@ -203,13 +211,13 @@ class References(Mapping[str, bytes | Located]):
             raise StoreError(
                 f"Nothing to rewrite in {self._described}: no URL begins with {wanted}; the first is {quote(seen[0])}"
             )
-        return _made(builder, self.place)
+        return _made(builder, self.place, self.origins)
 
     def expand(self) -> References:
         """Return the set with every generated reference written out."""
         builder = TableBuilder()
         _copy(self, builder)
-        return _made(builder, self.place)
+        return _made(builder, self.place, self.origins)
 
     def save(
         self,
@@ -220,6 +228,7 @@ class References(Mapping[str, bytes | Located]):
         record_size: int = 100_000,
         overwrite: bool = False,
         relative: str | None = None,
+        trusted: bool = False,
     ) -> None:
         """Write the set to a URL or kvstore spec, byte-exact; a JSON document atomically.
 
@@ -229,6 +238,9 @@ class References(Mapping[str, bytes | Located]):
         Relative URLs are written so that they name from the new place what they named from the old one.  `relative` is
         put before them instead: the empty text keeps them, for a set whose targets move with it.  A set made in memory
         keeps them as well.
+
+        A set from a remote place says so where it is saved, and reads no more than it could there: nothing of this
+        machine.  `trusted` lifts that; a document of version 0 has no place for it.
         """
         from fsstore.context.context import Context
         from fsstore.kvstore.spec.parse import open_kv, place_spec
@@ -236,27 +248,34 @@ class References(Mapping[str, bytes | Located]):
         spec = place_spec(url)
         if version not in (0, 1):
             raise StoreError(f"A set is written in version 0 or 1, not {version!r}")
+        origins = None if trusted else self.origins
+        if origins is not None and version == 0:
+            raise StoreError(
+                "Version 0 cannot say that a set is from a remote place: save version 1, or `trusted=True`"
+            )
 
         async def run() -> None:
             base = (await open_kv(spec, Context())).prefix
             how = _format_of(name_of(base)) if format is None else _checked(format)
             home = References(moved(self.state, moving(self.place, await beside(base), relative)))
-            await home._save(base, how, version, (record_size, overwrite))
+            await home._save(base, how, version, (record_size, overwrite, origins))
 
         execution.call(run())
 
     async def _save(
-        self, base: KvPrefix, how: Saving, version: Literal[0, 1], options: tuple[int, bool]
+        self, base: KvPrefix, how: Saving, version: Literal[0, 1], options: tuple[int, bool, Origins]
     ) -> None:
-        record_size, overwrite = options
+        record_size, overwrite, origins = options
         scanned = None if self.state.changes else self.state.base.scanned
         if how == "parquet":
             base = await directory(base)
             if not overwrite and (await base.read(".zmetadata")).state == "value":
                 raise already_there(base)
-            await save_parquet(self.state, base, record_size=record_size, scanned=scanned)
+            await save_parquet(self.state, base, record_size=record_size, scanned=scanned, origins=origins)
             return
-        pieces = encode(self.state, version=version, compression=method_named(how), scanned=scanned)
+        pieces = encode(
+            self.state, version=version, compression=method_named(how), scanned=scanned, origins=origins
+        )
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
@@ -289,8 +308,10 @@ def _copy(
         add_page(builder, names if key is None else [key(name) for name in names], found, url)
 
 
-def _made(builder: TableBuilder, place: KvPrefix | None) -> References:
-    return References(State(TableSet(builder.finish())), place=place)
+def _made(builder: TableBuilder, place: KvPrefix | None, origins: Origins) -> References:
+    made = TableSet(builder.finish())
+    made.origins = origins
+    return References(State(made), place=place)
 
 
 def _checked(form: str) -> Saving:

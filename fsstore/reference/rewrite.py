@@ -27,7 +27,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.table.keys import Grid, grid_of
-from fsstore.reference.table.refset import Page, Resolved, ScanRecord, TableSet
+from fsstore.reference.table.refset import Origins, Page, Resolved, ScanRecord, TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.reference.target.policy import is_relative, join_relative, last_link
@@ -274,6 +274,11 @@ class _Moved:
         """The file that the set was scanned from, as it calls it now."""
         record = self.state.base.scanned
         return None if record is None else record.moved(partial(written_as, move=self.move))
+
+    @property
+    def origins(self) -> Origins:
+        """The remote places that the set was saved from."""
+        return self.state.base.origins
 
     def _changed(self, found: Resolved) -> Resolved:
         return found._replace(urls=_Urls(found.urls, self.move, self.known)) if found.urls else found

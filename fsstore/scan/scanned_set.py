@@ -60,6 +60,7 @@ class ScannedSet:
     """
 
     scanned: ClassVar[None] = None
+    origins: ClassVar[None] = None
 
     def __init__(self, file: ScannedFile, kept: Kept, *, waits: bool) -> None:
         self.file, self.waits = file, waits

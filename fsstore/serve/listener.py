@@ -47,6 +47,9 @@ _HEADER = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
 _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)(?!\Z)|\0")
 _END = b"\r\n\r\n"
 _METHODS = ("GET", "HEAD", "OPTIONS")
+_BUSY = (
+    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +179,8 @@ class Listener:
             self._socket.close()
             raise
         self.server_address = self._socket.getsockname()
-        self._open: dict[_Connection, asyncio.Task[None]] = {}  # those that were active last are last
+        self._open: dict[_Connection, None] = {}  # those that were active last are last
+        self._tasks: set[asyncio.Task[None]] = set()
         self._held = 0  # bytes of answers that are sent
         self._freed, self._end = asyncio.Event(), asyncio.Event()
         self._making = asyncio.Semaphore(ANSWERS_AT_ONCE)
@@ -239,7 +243,7 @@ class Listener:
             await self._end.wait()
         finally:
             server.close()
-            tasks = [*self._open.values()]
+            tasks = [*self._tasks]
             for connection in [*self._open]:
                 connection.drop()
             for task in tasks:
@@ -248,14 +252,18 @@ class Listener:
 
     def _begin(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.transport.set_write_buffer_limits(0)
+        if len(self._open) >= self.most_connections and not self._make_room():
+            writer.write(_BUSY)
+            writer.close()
+            return
         connection = _Connection(reader, writer)
-        self._open[connection] = asyncio.create_task(self._attend(connection))
+        self._open[connection] = None
+        task = asyncio.create_task(self._attend(connection))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _attend(self, connection: _Connection) -> None:
         try:
-            if len(self._open) > self.most_connections and not self._make_room(connection):
-                await connection.send(said(503, "Too many ask", {"Retry-After": "1"}), body=True, keeps=False)
-                return
             await self._converse(connection)
         except (OSError, TimeoutError):  # the client has gone, or is too slow
             connection.drop()
@@ -266,9 +274,10 @@ class Listener:
     async def _converse(self, connection: _Connection) -> None:
         """Answer the requests of a connection one after the other."""
         keeps = True
-        while keeps and not self._end.is_set():
+        while keeps and connection in self._open:
             connection.awaits = True
-            self._open[connection] = self._open.pop(connection)
+            del self._open[connection]  # to stand behind the others
+            self._open[connection] = None
             head = await connection.head()
             if head is None:
                 return
@@ -305,13 +314,12 @@ class Listener:
                     await self._freed.wait()
         self._held += nbytes
 
-    def _make_room(self, new: _Connection) -> bool:
+    def _make_room(self) -> bool:
         """End the connection that has waited longest for a request, or has a slow reader; return whether one is."""
-        waiting = next((each for each in self._open if each.awaits and each is not new), None)
+        waiting = next((each for each in self._open if each.awaits), None)
         if waiting is None:
             return self._drop_slow()
-        waiting.awaits = False
-        waiting.drop()
+        self._drop(waiting)
         return True
 
     def _drop_slow(self) -> bool:
@@ -319,8 +327,12 @@ class Listener:
         since = asyncio.get_running_loop().time() - PATIENCE_S
         slow = [each for each in self._open if each.sends_since is not None and each.sends_since < since]
         if slow:
-            min(slow, key=lambda each: each.sends_since or 0.0).drop()
+            self._drop(min(slow, key=lambda each: each.sends_since or 0.0))
         return bool(slow)
+
+    def _drop(self, connection: _Connection) -> None:
+        del self._open[connection]
+        connection.drop()
 
     def is_named(self, host: str) -> bool:
         """Return whether the header `Host` names this server: by an address, as `localhost`, or by its own name."""

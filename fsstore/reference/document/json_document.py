@@ -46,7 +46,16 @@ from fsstore.reference.document.json_scan import JsonMember, MemberSink, Scanner
 from fsstore.reference.table.builder import Run, TableBuilder
 from fsstore.reference.table.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.reference.table.keys import check_key
-from fsstore.reference.table.refset import MEMBER, Resolved, ScanRecord, TableSet
+from fsstore.reference.table.refset import (
+    MEMBER,
+    ORIGINS,
+    Origins,
+    Resolved,
+    ScanRecord,
+    TableSet,
+    parse_origins,
+    saved_origins,
+)
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking, with_references
 from fsstore.reference.table.table import (
     ABSENT,
@@ -74,8 +83,8 @@ FREE_TEXT, MOST_GROWTH = 2**26, 64
 """Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""
 Pieces = Callable[[], Iterable[json_scan.Buffer]]
 
-_SPECIAL = {"version", "templates", "gen", "refs", MEMBER}
-_BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata", MEMBER}
+_SPECIAL = {"version", "templates", "gen", "refs", MEMBER, ORIGINS}
+_BESIDE_REFS = {"templates", "gen", "refs", "generationMetadata", MEMBER, ORIGINS}
 
 
 class _Refs:
@@ -214,6 +223,7 @@ def from_json(
         refs = document.refs or _Refs(target)
         found = _version_1(refs, document.value_of("templates"), document.value_of("gen"), overrides)
         found.scanned = ScanRecord.parse(document.value_of(MEMBER))
+        found.origins = parse_origins(document.value_of(ORIGINS))
         return found
     if document.refs is not None:  # version 0 with a key of that name, whose text was not kept
         document = _scanned(pieces, _TopLevel(target, nested=False))
@@ -271,6 +281,7 @@ def from_mapping(
     if one or plain:
         known = _version_1(refs, mapping.get("templates"), mapping.get("gen"), overrides)
         known.scanned = ScanRecord.parse(mapping.get(MEMBER))
+        known.origins = parse_origins(mapping.get(ORIGINS))
         return known
     return _version_1(refs, None, None, overrides)
 
@@ -343,7 +354,7 @@ class JsonDocument:
     async def save(self, state: State, changes: Changes, basis: None) -> Saved:
         """Write the document again."""
         after = State(state.base, {**state.changes, **changes}, state.generation)
-        pieces = encode(after, compression=method_named(name_of(self.base)))
+        pieces = encode(after, compression=method_named(name_of(self.base)), origins=after.base.origins)
         stamp = await write_document(self.base, pieces, after, if_equal=state.generation)
         if stamp.generation == UNKNOWN:
             return Saved(await self.load(), {})
@@ -355,7 +366,7 @@ class JsonDocument:
     async def take(self, before: State, taking: Taking) -> State | None:
         """Write the document with what it takes, None if it was changed by somebody else."""
         after = await with_references(before, taking)
-        pieces = encode(after, compression=method_named(name_of(self.base)))
+        pieces = encode(after, compression=method_named(name_of(self.base)), origins=after.base.origins)
         stamp = await write_document(self.base, pieces, after, if_equal=before.generation)
         return None if stamp.generation == UNKNOWN else State(after.base, after.changes, stamp.generation)
 
@@ -390,14 +401,15 @@ async def encode(
     version: Literal[0, 1] = 1,
     compression: Method | None = None,
     scanned: ScanRecord | None = None,
+    origins: Origins = None,
 ) -> AsyncGenerator[bytes]:
     """Yield the document of a set.
 
     Generators stay symbolic in version 1 unless a change touches one of their keys; version 0 writes them out, and has
-    no place for what was `scanned`.
+    no place for what was `scanned`, nor for `origins`.
     """
     machine = None if compression is None else compressor(compression)
-    async for text in _pieces(state, version, scanned):
+    async for text in _pieces(state, version, scanned, origins):
         data = text.encode("ascii")
         piece = data if machine is None else machine.compress(data)
         if piece:
@@ -406,11 +418,13 @@ async def encode(
         yield machine.flush()
 
 
-async def _pieces(state: State, version: int, scanned: ScanRecord | None) -> AsyncIterator[str]:
+async def _pieces(
+    state: State, version: int, scanned: ScanRecord | None, origins: Origins
+) -> AsyncIterator[str]:
     symbolic = _symbolic(state) if version == 1 else {}
     if version == 1:
         record = {} if scanned is None else {MEMBER: scanned.json()}
-        head = {"version": 1, **record, **symbolic}
+        head = {"version": 1, **record, **saved_origins(origins), **symbolic}
         yield json.dumps(head, separators=(",", ":"))[:-1] + ',"refs":{'
     else:
         yield "{"

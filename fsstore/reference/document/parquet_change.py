@@ -74,7 +74,7 @@ def check_taking(held: ParquetSet, taking: Taking) -> ParquetSet:
     metadata = kept | {
         key: _unless_equal(held.metadata.get(key), value) for key, value in taking.writes.items()
     }
-    after = ParquetSet(held.files, format_metadata(metadata, held.record_size))
+    after = ParquetSet(held.files, format_metadata(metadata, held.record_size, origins=held.origins))
     there = [path for path in held.grids if _is_deleted(path, taking)]
     if not there:
         return after
@@ -97,11 +97,13 @@ async def take(before: State, held: ParquetSet, taking: Taking) -> State | None:
     files = _Files.of(after, taking)
     if any(path in held.grids for path in files.paths):
         return before if await files.put(before.generation) else None
-    claim = format_metadata(held.metadata, held.record_size, held.scanned, claim=uuid4().hex)
+    claim = format_metadata(
+        held.metadata, held.record_size, held.scanned, origins=held.origins, claim=uuid4().hex
+    )
     stamp = await held.base.write(".zmetadata", claim, before.generation)
     if stamp.generation == UNKNOWN or not await files.put(stamp.generation):
         return None
-    data = format_metadata(after.metadata, held.record_size)
+    data = format_metadata(after.metadata, held.record_size, origins=held.origins)
     stamp = await held.base.write(".zmetadata", data, stamp.generation)
     return None if stamp.generation == UNKNOWN else State(after, {}, stamp.generation)
 
@@ -237,7 +239,7 @@ class ParquetDocument:
         kept = {key: None if value is None else value.strip() for key, value in documents.items()}
         merged = {**held.metadata, **kept}
         metadata = {key: value for key, value in merged.items() if value is not None}
-        data = format_metadata(metadata, held.record_size)
+        data = format_metadata(metadata, held.record_size, origins=held.origins)
         after = ParquetSet(held.files, data)
         _check_places(after, {key: value for key, value in changes.items() if key not in documents})
         if metadata == held.metadata:

@@ -31,7 +31,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.document.json_scan import Buffer, JsonMember, MemberSink, Scanner
 from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import Grid, check_key, grid_of
-from fsstore.reference.table.refset import MEMBER, ScanRecord
+from fsstore.reference.table.refset import MEMBER, ORIGINS, Origins, ScanRecord, parse_origins, saved_origins
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Rows, decode_text, encode_text
 from fsstore.reference.tuning import PARQUET_KEPT_BYTES
 from fsstore.runtime import fork
@@ -312,7 +312,12 @@ def is_object(value: bytes) -> bool:
 
 
 def format_metadata(
-    metadata: Mapping[str, bytes], record_size: int, scanned: ScanRecord | None = None, *, claim: str = ""
+    metadata: Mapping[str, bytes],
+    record_size: int,
+    scanned: ScanRecord | None = None,
+    *,
+    origins: Origins = None,
+    claim: str = "",
 ) -> bytes:
     """Return a `.zmetadata`; the documents stand in it as they are, and what is no document as text.
 
@@ -322,6 +327,8 @@ def format_metadata(
         json.dumps(key).encode() + b":" + _document_text(metadata[key]) for key in sorted(metadata)
     )
     record = b"" if scanned is None else b',"%b":%b' % (MEMBER.encode(), json.dumps(scanned.json()).encode())
+    for name, value in saved_origins(origins).items():
+        record += b',"%b":%b' % (name.encode(), json.dumps(value).encode())
     claimed = b"" if not claim else b',"%b":%b' % (_CLAIM.encode(), json.dumps(claim).encode())
     return b'{"metadata":{' + members + b'},"record_size":%d' % record_size + record + claimed + b"}"
 
@@ -390,8 +397,8 @@ class _MetadataMembers:
         self.others[member.key] = member.parse()
 
 
-def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int, ScanRecord | None]:
-    """Return the metadata documents, the grids of the arrays, the record size, and what was scanned."""
+def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int, ScanRecord | None, Origins]:
+    """Return the metadata documents, the grids of the arrays, the record size, what was scanned, and the origins."""
     scanner, document = Scanner((data,)), _MetadataMembers()
     if scanner.first() != b"{":
         raise scanner.damaged("an object")
@@ -420,4 +427,6 @@ def parse_metadata(data: Buffer) -> tuple[dict[str, bytes], dict[str, Grid], int
             grids[path] = grid
     if found.problems:
         raise JsonError(found.problems[:100])
-    return found.values, grids, record_size, ScanRecord.parse(document.others.get(MEMBER))  # noqa: PD011  # a dictionary
+    others = document.others
+    record, origins = ScanRecord.parse(others.get(MEMBER)), parse_origins(others.get(ORIGINS))
+    return found.values, grids, record_size, record, origins  # noqa: PD011  # a dictionary

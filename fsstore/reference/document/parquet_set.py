@@ -43,7 +43,7 @@ from fsstore.reference.document.parquet_file import (
     where_of,
 )
 from fsstore.reference.table.keys import Grid, around_others, grid_of, is_document, split_keys
-from fsstore.reference.table.refset import Page, Resolved, ScanRecord
+from fsstore.reference.table.refset import Origins, Page, Resolved, ScanRecord
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, is_url
 from fsstore.reference.tuning import DICTIONARY_FROM, FILES_AT_ONCE
@@ -61,7 +61,7 @@ class ParquetSet:
     def __init__(self, files: PartitionFiles, data: Buffer) -> None:
         self.files = files
         self.waits: bool = files.base.driver.features.waits
-        self.metadata, self.grids, self.record_size, self.scanned = parse_metadata(data)
+        self.metadata, self.grids, self.record_size, self.scanned, self.origins = parse_metadata(data)
         self._around = around_others(self.grids)
         self._families = {
             grid.family: grid
@@ -321,7 +321,12 @@ class _Plan:
 
 
 async def save_parquet(
-    state: State, base: KvPrefix, *, record_size: int = 100_000, scanned: ScanRecord | None = None
+    state: State,
+    base: KvPrefix,
+    *,
+    record_size: int = 100_000,
+    scanned: ScanRecord | None = None,
+    origins: Origins = None,
 ) -> None:
     """Write a set below `base`, a directory; the set that is there is replaced, and what else is there stays."""
     if not 1 <= record_size <= MAX_RECORD_SIZE:
@@ -347,7 +352,7 @@ async def save_parquet(
                 writes = []
     if writes:
         await base.write_many(writes)
-    await base.write(".zmetadata", format_metadata(plan.metadata, record_size, scanned))
+    await base.write(".zmetadata", format_metadata(plan.metadata, record_size, scanned, origins=origins))
 
 
 async def _remove(base: KvPrefix, arrays: Collection[str]) -> None:

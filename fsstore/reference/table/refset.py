@@ -23,10 +23,33 @@ from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import fork
 from fsstore.values.json_value import Fields, Json, integer, string
 
-# Which file a set was scanned from: enough to tell, later and elsewhere, whether it still is that file.
+# Which file a set was scanned from: enough to tell, later and elsewhere, whether it still is that file;
+# and the member `origins`: the hosts that it came from, so that it reads no more wherever it is saved.
 
 
 MEMBER = "scanned"
+ORIGINS = "origins"
+Origins: TypeAlias = tuple[str, ...] | None
+"""The hosts that a set from remote places came from, as prefixes of URLs; None for a set of this machine."""
+
+
+def common_origins(first: Origins, second: Origins) -> Origins:
+    """Return the origins of what two sets become: it may read what both may, from hosts that both came from."""
+    if first is None or second is None:
+        return second if first is None else first
+    return tuple(each for each in first if each in second)
+
+
+def saved_origins(origins: Origins) -> dict[str, Json]:
+    """Return the member of a document, none for a set of this machine."""
+    return {} if origins is None else {ORIGINS: list(origins)}
+
+
+def parse_origins(value: Any) -> Origins:
+    """Return the origins that a document holds; a member of another form is that of an unknown place."""
+    if value is None:
+        return None
+    return tuple(each for each in value if isinstance(each, str)) if isinstance(value, list) else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +127,11 @@ class ReferenceSet(Protocol):
         """The file that the set was scanned from, if it says so."""
         ...
 
+    @property
+    def origins(self) -> Origins:
+        """The remote places that it was saved from, if it says so."""
+        ...
+
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`, in order."""
         ...
@@ -125,6 +153,7 @@ class TableSet:
 
     waits: bool = False
     scanned: ScanRecord | None = None
+    origins: Origins = None
 
     def __init__(
         self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
@@ -137,7 +166,7 @@ class TableSet:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the table, and the text of the generators."""
-        return _again, (self.table, self.described)
+        return _again, (self.table, self.described, self.origins)
 
     async def resolve(self, keys: Sequence[str]) -> Resolved:
         """Return the references of `keys`."""
@@ -256,10 +285,12 @@ def _check_listed(gens: Sequence[Gen]) -> None:
         )
 
 
-def _again(table: Table, described: Mapping[str, Any]) -> TableSet:
+def _again(table: Table, described: Mapping[str, Any], origins: Origins = None) -> TableSet:
     """Return a set whose generators are made of their text once more: they are compiled."""
     named = Templates(described.get("templates", {}))
-    return TableSet(table, tuple(parse_gen(gen, named) for gen in described.get("gen", ())), described)
+    found = TableSet(table, tuple(parse_gen(gen, named) for gen in described.get("gen", ())), described)
+    found.origins = origins
+    return found
 
 
 class GenIndex:

@@ -361,7 +361,9 @@ async def with_references(state: State, taking: Taking) -> State:
     add_page(builder, list(taking.references), Resolved(rows, taking.urls, ()))
     for key, value in taking.writes.items():
         builder.add_inline(key.encode(), value)
-    return State(TableSet(builder.finish()), {}, state.generation)
+    made = TableSet(builder.finish())
+    made.origins = state.base.origins
+    return State(made, {}, state.generation)
 
 
 def add_page(

@@ -2,7 +2,8 @@
 
 A reference set is a program that makes its reader fetch things, written by whoever wrote the set.  So:
 
-* A set on this machine may read any target of a known kind.
+* A set on this machine may read any target of a known kind, unless it was saved from elsewhere: it says so, and keeps
+  the rules of the place that it came from.
 * A set from elsewhere reads remote targets only: no local file, no memory of this process, no loopback, link-local or
   unspecified address, however it is spelled.  Its own host is no exception made for it, but the place it came from is:
   what lies on the same host and port was already trusted with the set.
@@ -231,7 +232,9 @@ def normalize_prefix(prefix: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """The places that a set may read.  `home` is the prefix of the place it came from, if it has a URL.
+    """The places that a set may read.  `home` is the prefix of the place it lies at, if it has a URL.
+
+    `origins` are those that it was saved from, which it may go on to read.
 
     `allow` and `granted` are normalized prefixes; `allow=None` is the default rule.
     """
@@ -240,6 +243,7 @@ class Policy:
     home: str | None = None
     allow: tuple[str, ...] | None = None
     granted: tuple[str, ...] = ()
+    origins: tuple[str, ...] = ()
 
     @property
     def restricts(self) -> bool:
@@ -253,7 +257,7 @@ class Policy:
             return normal
         if self.allow is not None:
             raise self._refusal(normal, "it lies outside the prefixes given as `allow`")
-        if self.home is not None and has_prefix(normal, self.home):
+        if self._is_home(normal):
             return normal
         scheme, _, rest = normal.partition("://")
         if scheme not in HELD | NAMED | _LOCAL:
@@ -261,6 +265,10 @@ class Policy:
         if self.origin == "remote":
             self._check_remote(normal, scheme, re.split("[/?]", rest, maxsplit=1)[0])
         return normal
+
+    def _is_home(self, url: str) -> bool:
+        homes = self.origins if self.home is None else (self.home, *self.origins)
+        return any(has_prefix(url, each) for each in homes)
 
     def _check_remote(self, url: str, scheme: str, host: str) -> None:
         """Refuse what a set from elsewhere may not read unless it is named."""
@@ -279,7 +287,7 @@ class Policy:
             return
         place = normalize(origin)
         host = place.partition("://")[2].rstrip("/")
-        if self.home is not None and has_prefix(place, self.home) and is_internal(host):
+        if self._is_home(place) and is_internal(host):
             return
         if any(
             has_prefix(each, place) or has_prefix(place, each)

@@ -36,6 +36,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, R
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.web.exchange import check_headers
 from fsstore.redaction import redact_url
+from fsstore.reference.table.refset import Origins, common_origins
 from fsstore.reference.target.policy import (
     Link,
     Policy,
@@ -545,15 +546,28 @@ def _is_local(driver: KvDriver) -> bool:
     return str(driver.spec().get("url", "")).startswith(("file:", "local:", "memory:"))
 
 
-def policy_of(base: KvPrefix | None, members: Mapping[str, Any]) -> Policy:
-    """Return what a set at `base` may read, given the members of its spec."""
+def origins_of(base: KvPrefix | None) -> Origins:
+    """Return the origins of a set that lies at `base`: None on this machine."""
+    if base is None or _is_local(base.driver):
+        return None
+    home = _home(base)
+    return () if home is None else (home,)
+
+
+def policy_of(base: KvPrefix | None, members: Mapping[str, Any], saved: Origins = None) -> Policy:
+    """Return what a set at `base` may read, given the members of its spec, and where it says that it was saved from.
+
+    What a document says of that never widens what it may read where it lies.
+    """
+    origins, home = common_origins(origins_of(base), saved), None if base is None else _home(base)
     allow = reveal(members.get("allow"))
     granted = [*check_prefixes(members.get("targets") or {})]
     replacing = (reveal(members.get("rewrite")) or {}).values()
     granted += [normalize_prefix(new) for new in replacing if new.startswith("/") or "://" in new]
     return Policy(
-        "local" if base is None or _is_local(base.driver) else "remote",
-        home=None if base is None else _home(base),
+        "local" if origins is None else "remote",
+        home=home if origins is None or home in origins else None,
         allow=None if allow is None else tuple(normalize_prefix(prefix) for prefix in allow),
         granted=tuple(granted),
+        origins=origins or (),
     )
