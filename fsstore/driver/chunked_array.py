@@ -42,7 +42,7 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract.ability import Borrows, able
+from fsstore.kvstore.contract.ability import Borrows, LeavesOut, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.runtime import execution
@@ -275,10 +275,18 @@ class ChunkedDriver(ArrayDriver):
                 options.threads,
                 _cache_of(self),
                 self.kvstore.meter,
-                None if self.mode.assume_metadata or self.mode.assume_cached_metadata else self.entry,
+                None if self._stays else self.entry,
             )
             kept = self._kept = (array, chunks)
         return kept[1]
+
+    @property
+    def _stays(self) -> bool:
+        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, or it is part
+        of a scanned file, all of whose answers are those of one generation.
+        """
+        mode, scanned = self.mode, able(self.entry.store.driver, LeavesOut)
+        return mode.assume_metadata or mode.assume_cached_metadata or scanned is not None
 
     async def _recheck(self) -> None:
         self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))

@@ -121,13 +121,15 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         """Return one result for each of `reads`, all from one generation of the file."""
         newest = max([read.staleness_bound for read in reads], default=0.0)
         answers = await self._answer(lambda store: store.read_many(reads), newest)
-        _explain(self.left_out(), [read.key for read in reads], answers, self._described)
+        if notes := self.left_out():
+            _explain(notes, [read.key for read in reads], answers, self._described)
         return answers
 
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
         """Return one result for each of `keys`, all from one generation of the file."""
         answers = await self._answer(lambda store: store.read_whole(keys), math.inf)
-        _explain(self.left_out(), keys, answers, self._described)
+        if notes := self.left_out():
+            _explain(notes, keys, answers, self._described)
         return answers
 
     def left_out(self) -> Mapping[str, str]:
@@ -277,8 +279,6 @@ def _explain(
     notes: Mapping[str, str], keys: Sequence[str], answers: Sequence[ReadResult], described: str
 ) -> None:
     """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
-    if not notes:
-        return
     missing = [
         key for key, answer in zip(keys, answers, strict=True)
         if key.endswith(_DOCUMENTS) and answer.state == "missing"
