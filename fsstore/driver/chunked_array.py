@@ -282,8 +282,8 @@ class ChunkedDriver(ArrayDriver):
 
     @property
     def _stays(self) -> bool:
-        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, or it is part
-        of a scanned file, all of whose answers are those of one generation.
+        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, or it is
+        part of a scanned file, all of whose answers are those of one generation.
         """
         mode, scanned = self.mode, able(self.entry.store.driver, LeavesOut)
         return mode.assume_metadata or mode.assume_cached_metadata or scanned is not None
