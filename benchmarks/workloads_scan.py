@@ -82,8 +82,8 @@ def index(folder: Path) -> Mapping[str, Contender]:
     from fsstore.context.context import Context
     from fsstore.kvstore.spec.parse import kv_spec, open_kv
     from fsstore.runtime import execution
-    from fsstore.scan.linked_hdf5.scanner import SCANNER
-    from fsstore.scan.source import ScanSource
+    from fsstore.scan.contract import ScanSource
+    from fsstore.scan.hdf5.scanner import SCANNER
 
     path = folder / "a.h5"
     with h5py.File(path, "w", libver=("earliest", "v108")) as file:

@@ -80,12 +80,10 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.reference.table.table import Rows
-from fsstore.scan.chunk_table import Columns, Strided
-from fsstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile
+from fsstore.scan.contract import MADE, SELF, ChunkTable, FileScanner, ScanHierarchy, ScannedFile, ScanSource
 from fsstore.scan.hierarchy import Array as ScannedArray
-from fsstore.scan.hierarchy import HierarchyBuilder
+from fsstore.scan.hierarchy import Columns, HierarchyBuilder, Strided
 from fsstore.scan.kind import ScanKind
-from fsstore.scan.source import ScanSource
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import (
     Fields,

@@ -36,9 +36,8 @@ from fsstore.reference.target.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_unchanged
 from fsstore.scan.as_references import format_of_head
-from fsstore.scan.contract import MADE, SELF, FileScanner
+from fsstore.scan.contract import MADE, SELF, FileChangedError, FileScanner, ScanSource
 from fsstore.scan.driver import ScanDriver
-from fsstore.scan.source import FileChangedError, ScanSource
 from fsstore.values import registry
 from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads

@@ -21,10 +21,9 @@ from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.target.targets import open_in
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
-from fsstore.scan.driver import Means, ScanDriver
-from fsstore.scan.saved_index import stamp_of
-from fsstore.scan.scanned_set import family_of
+from fsstore.scan.driver import Means, ScanDriver, family_of
 from fsstore.scan.signature import HDF5
+from fsstore.scan.targets import stamp_of
 from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.values import registry
 from fsstore.values.detection import IMAGES

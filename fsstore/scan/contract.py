@@ -1,36 +1,315 @@
-"""The contract of scanners, and the values that cross it.
+"""The contract of scanners, and the file they read.
 
-A scanner knows one file format.  `scan` reads the structure of a file, and nothing that grows with the number of
-chunks; the `ScannedFile` it returns answers the chunk tables of arrays when they are first read.  Registered by name in
-`fsstore.values.registry.scanners` (entry points: `fsstore.scanners`), beside a `Detection` of the same name.
-
-Every scanner promises this, and `fsstore.testing` checks it:
-
-* It reads through the `ScanSource` only, and asks for what it needs in few rounds: spans of one call are one round.
-* It never answers a chunk that it cannot locate or decode as absent: absent chunks read as the fill value.
-* An object it cannot show is left out and named in `ScanHierarchy.notes`; it does not cost the rest of the file.
-  Users see these notes wherever they look: in listings, trees and warnings, and in the error when they open the object.
-  Missing parts of an object that is shown, such as an attribute, are named in `ScanHierarchy.lacking`.
-* Damaged files raise errors of ours that name object and offset, within bounded time and memory: every count and
-  length read from the file is checked against the size of the file before it is believed.
-* It keeps no state outside the `ScannedFile`; one `ScannedFile` may be asked from several threads.
-"""
+A scanner turns a source into the description of a file: its arrays and groups first, then the chunk table of an array
+when the array is touched.  The source is a block cache over a key-value store, read in rounds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from fsstore.kvstore.contract.driver import Buffer
+from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
+from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
-from fsstore.scan.source import ScanSource
+from fsstore.runtime import execution, fork
+from fsstore.scan.tuning import (
+    CACHED_SPAN_BYTES,
+    PAST_CACHE_BYTES,
+    SCAN_BLOCK_BYTES,
+    SCAN_HEAD_BYTES,
+    SCAN_KEPT_BYTES,
+    TRUSTED_S,
+)
 from fsstore.values.json_value import Fields, Json
 
-__all__ = ["MADE", "SELF", "ChunkTable", "FileScanner", "Numbers", "ScanHierarchy", "ScannedFile"]
+__all__ = [
+    "MADE",
+    "SELF",
+    "Blocks",
+    "ChunkTable",
+    "FileChangedError",
+    "FileScanner",
+    "MissError",
+    "Numbers",
+    "Reach",
+    "ScanHierarchy",
+    "ScanSource",
+    "ScannedFile",
+    "Span",
+]
+
+
+# The file a scanner reads: a block cache over a key-value store, in rounds.
+#
+# A round is a set of requests that are under way together; far away, rounds are what time goes into. So a
+# scanner asks for all it knows it needs at once (`read`), or works through what is cached and lets what is
+# missing be fetched together (`settle`): a function that meets a missing block raises, the block is noted,
+# and the function runs again.
+#
+# Blocks are small (16 KiB): metadata are strewn between data, and every larger block fetches data with
+# them. Every range comes from one generation of the file, or `FileChangedError` is raised, and the adapter
+# scans anew.
+
+
+T = TypeVar("T")
+
+Span = tuple[int, int]
+"""The bytes `[start, stop)`."""
+
+Reach: TypeAlias = Callable[[str], Awaitable[KvPrefix]]
+"""Gives the place of another file by its URL."""
+
+_MOST_PASSES = 20_000  # of one `settle`: each fetches a block at least
+_MOST_HELD = 2**31  # bytes that one `settle` may need together
+_NOTHING: Mapping[int, bytes] = {}
+
+
+class FileChangedError(AbortedError):
+    """The file has another generation than when it was scanned."""
+
+
+class MissError(Exception):
+    """A block that is needed is not cached; it is noted and will be fetched."""
+
+
+class _Cache:
+    """The blocks in memory, the least recently used of which go first."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[int, bytes] = OrderedDict()
+        self._lock = fork.lock()
+        self._used = 0
+
+    def get(self, first: int, stop: int, held: Mapping[int, bytes]) -> list[bytes] | None:
+        """Return the blocks `[first, stop)`, or None if one is not there."""
+        kept, found = self.kept, []
+        with self._lock:
+            for number in range(first, stop):
+                block = kept.get(number)
+                if block is not None:
+                    kept.move_to_end(number)
+                elif (block := held.get(number)) is None:
+                    return None
+                found.append(block)
+        return found
+
+    def put(self, blocks: Mapping[int, bytes]) -> None:
+        """Keep blocks."""
+        with self._lock:
+            for number, data in blocks.items():
+                self._used += len(data) - len(self.kept.pop(number, b""))
+                self.kept[number] = data
+            while self._used > SCAN_KEPT_BYTES and len(self.kept) > 1:
+                self._used -= len(self.kept.popitem(last=False)[1])
+
+
+@dataclass(slots=True)
+class ScanSource:
+    """A file at `base` (with the key `""`), or the directory of that place.
+
+    `size` and `generation` are known once `begin` has returned.  `reach` gives the places of files that this one refers
+    to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.  `checked` is when the
+    file was last known to be of this generation.
+    """
+
+    base: KvPrefix
+    generation: bytes = UNKNOWN
+    size: int = 0
+    block: int = SCAN_BLOCK_BYTES
+    reach: Reach | None = None
+    checked: float = 0.0
+    _cache: _Cache = field(default_factory=_Cache)
+
+    @property
+    def waits(self) -> bool:
+        """Whether reading may suspend."""
+        return self.base.driver.features.waits
+
+    async def begin(self) -> ScanSource:
+        """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
+        found = await self.base.read_up_to(SCAN_HEAD_BYTES)
+        if found.state != "value":
+            raise NotFoundError(f"{self.base.describe()} does not exist")
+        self.generation, size = found.generation, found.size
+        if size is None:
+            size = len(found.value) if len(found.value) != SCAN_HEAD_BYTES else await self._measure()
+        self.size, self.checked = size, found.time
+        self._put(0, bytes(found.value))
+        return self
+
+    def head(self, size: int) -> bytes:
+        """Return the first bytes of the file, at most `size`, once it is begun."""
+        return self.cached(0, min(size, self.size)) or b""
+
+    async def confirm(self) -> None:
+        """Raise `FileChangedError` if the file is another one by now: of a far file that is asked once a second."""
+        if now() - self.checked < (TRUSTED_S if self.waits else 0.0) or self.generation == UNKNOWN:
+            return
+        found = (await self.base.read_many([Read("", 0, 0, self.generation)]))[0]
+        if found.generation != self.generation:
+            raise FileChangedError(f"{self.describe()} changed after it was opened")
+        self.checked = found.time
+
+    async def other(self, url: str) -> ScanSource:
+        """Return another file that this one refers to; raises if there is none, or it may not be read."""
+        if self.reach is None:
+            raise UnimplementedError(f"{self.describe()} refers to the file {url!r}, which cannot be reached")
+        return await ScanSource(await self.reach(url), block=self.block, reach=self.reach).begin()
+
+    async def _measure(self) -> int:
+        found = await self.base.read("", 0, 0)
+        return len((await self.base.read()).value) if found.size is None else found.size
+
+    def describe(self, offset: int | None = None) -> str:
+        """Return how messages call the file, or a place in it."""
+        where = self.base.describe()
+        return where if offset is None else f"{where} at offset {offset}"
+
+    def check(self, start: int, stop: int) -> None:
+        """Raise `DataLossError` for a span outside the file."""
+        if not 0 <= start <= stop <= self.size:
+            raise DataLossError(
+                f"{self.describe()} is damaged: it refers to the bytes [{start}, {stop}), but has {self.size}"
+            )
+
+    async def fetch(self, spans: Sequence[Span]) -> list[Buffer]:
+        """Return spans of the file past the cache, in one round: values of chunks."""
+        for start, stop in spans:
+            self.check(start, stop)
+        wanted = [span for span in spans if span[0] < span[1]]
+        answers = iter(await self._answers([Read("", start, stop) for start, stop in wanted]))
+        return [next(answers).value if start < stop else b"" for start, stop in spans]
+
+    async def read(self, spans: Sequence[Span]) -> list[bytes]:
+        """Return spans of the file through the cache: what is missing is fetched in one round."""
+        for start, stop in spans:
+            self.check(start, stop)
+            if stop - start > CACHED_SPAN_BYTES:
+                raise DataLossError(
+                    f"{self.describe(start)} claims {stop - start} bytes of metadata; refused"
+                )
+        await self.load(number for span in spans for number in self.missing(*span))
+        out = []
+        for start, stop in spans:
+            found = self.cached(start, stop)
+            out.append(bytes((await self.fetch([(start, stop)]))[0]) if found is None else found)
+        return out
+
+    async def load(self, numbers: Iterable[int], held: dict[int, bytes] | None = None) -> None:
+        """Fetch blocks by their numbers in one round, neighbours as one request; they are put into `held`, too."""
+        wanted = sorted(set(numbers))
+        runs: list[list[int]] = []
+        for number in wanted:
+            if runs and runs[-1][1] == number:
+                runs[-1][1] = number + 1
+            else:
+                runs.append([number, number + 1])
+        spans = [(first * self.block, min(last * self.block, self.size)) for first, last in runs]
+        spans = [span for span in spans if span[0] < span[1]]
+        for (start, _), value in zip(spans, await self.fetch(spans) if spans else (), strict=True):
+            pieces = self._put(start, bytes(value))
+            if held is not None:
+                held.update(pieces)
+
+    async def settle(self, work: Callable[[Blocks], T]) -> T:
+        """Return what `work` returns once nothing it reads is missing; it runs on a worker thread, several times.
+
+        `work` lets a `MissError` pass, or goes on with something else and returns anything: whatever it returned while
+        it noted blocks is not believed.
+        """
+        blocks = Blocks(self)
+        for _ in range(_MOST_PASSES):
+            blocks.noted.clear()
+            try:
+                done = await execution.offload(work, blocks)
+            except Exception:  # libraries turn a miss into errors of their own
+                if not blocks.noted:
+                    raise
+            else:
+                if not blocks.noted:
+                    return done
+            await self.load(blocks.noted, blocks.held)
+        raise DataLossError(f"{self.describe()} does not come to an end: its metadata refer to each other")
+
+    def missing(self, start: int, stop: int) -> list[int]:
+        """Return the numbers of the blocks of a span that are not in memory."""
+        kept = self._cache.kept
+        return [number for number in range(start // self.block, -(-stop // self.block)) if number not in kept]
+
+    def cached(self, start: int, stop: int, held: Mapping[int, bytes] = _NOTHING) -> bytes | None:
+        """Return the bytes of a span inside the file, if all of them are in memory, or in `held`."""
+        if start >= stop:
+            return b""
+        first, last = start // self.block, (stop - 1) // self.block
+        pieces = self._cache.get(first, last + 1, held)
+        if pieces is None:
+            return None
+        joined = pieces[0] if first == last else b"".join(pieces)
+        return joined[start - first * self.block : stop - first * self.block]
+
+    def _put(self, start: int, data: bytes) -> dict[int, bytes]:
+        """Keep data that begin at a block; only the last block of the file may be shorter."""
+        pieces = [(start + at, data[at : at + self.block]) for at in range(0, len(data), self.block)]
+        whole = [each for each in pieces if len(each[1]) == self.block or each[0] + len(each[1]) == self.size]
+        blocks = {at // self.block: piece for at, piece in whole}
+        self._cache.put(blocks)
+        return blocks
+
+    async def _answers(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
+        try:
+            found = await self.base.read_many(reads) if reads else []
+        except OutOfRangeError as error:
+            raise FileChangedError(f"{self.describe()} has become shorter while it was read") from error
+        for answer in found:
+            if answer.state != "value" or answer.generation != self.generation:
+                raise FileChangedError(f"{self.describe()} changed while it was read")
+        return found
+
+
+class Blocks:
+    """The blocks of a file, for functions that `ScanSource.settle` runs: missing ones are noted and raise `MissError`.
+
+    Over a store that never waits they are read at once instead.
+    """
+
+    def __init__(self, source: ScanSource) -> None:
+        self.source = source
+        self.noted: set[int] = set()
+        self.held: dict[int, bytes] = {}
+
+    @property
+    def size(self) -> int:
+        """The size of the file."""
+        return self.source.size
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`; the end of the file ends them."""
+        source, stop = self.source, min(stop, self.source.size)
+        found = source.cached(start, stop, self.held)
+        if found is not None:
+            return found
+        if source.waits:
+            self.want(start, stop)
+            raise MissError
+        missing = source.missing(start, stop)
+        if len(missing) * source.block > PAST_CACHE_BYTES:
+            return bytes(execution.drive(source.fetch([(start, stop)]))[0])
+        execution.drive(source.load(missing))
+        found = source.cached(start, stop)
+        return bytes(execution.drive(source.fetch([(start, stop)]))[0]) if found is None else found
+
+    def want(self, start: int, stop: int) -> None:
+        """Note a span inside the file that will be read, if it is not in memory."""
+        if self.source.waits and len(self.held) * self.source.block > _MOST_HELD:
+            raise DataLossError(f"{self.source.describe(start)} needs too much memory to be read")
+        held = self.held
+        self.noted.update(each for each in self.source.missing(start, stop) if each not in held)
+
 
 SELF = ""
 """The URL of the scanned file itself, in the `urls` of a chunk table."""

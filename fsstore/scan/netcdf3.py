@@ -19,10 +19,8 @@ import numpy as np
 
 from fsstore.errors import DataLossError, FailedPreconditionError
 from fsstore.kvstore.contract.driver import Buffer
-from fsstore.scan.chunk_table import Strided, run_chunks, run_strides
-from fsstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy
-from fsstore.scan.hierarchy import Array, HierarchyBuilder, attribute_json
-from fsstore.scan.source import ScanSource
+from fsstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
+from fsstore.scan.hierarchy import Array, HierarchyBuilder, Strided, attribute_json, run_chunks, run_strides
 from fsstore.scan.tuning import CUT_OFF_CHUNKS
 from fsstore.values.json_value import Json, quote
 

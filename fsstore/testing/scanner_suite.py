@@ -23,9 +23,8 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.table.table import ABSENT, INLINE
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
-from fsstore.scan.contract import MADE, FileScanner, Numbers
+from fsstore.scan.contract import MADE, FileScanner, Numbers, ScanSource
 from fsstore.scan.driver import Means, ScanDriver
-from fsstore.scan.source import ScanSource
 
 __all__ = ["CHECKS", "ScannerCase"]
 

@@ -272,11 +272,11 @@ Images, compressed files and formats without a driver are recognised too; they a
 scanners: Registry[Any] = Registry(
     "fsstore.scanners",
     {
-        "hdf5": "fsstore.scan.linked_hdf5.scanner:SCANNER",
-        "fits": "fsstore.scan.fits.scanner:SCANNER",
-        "grib": "fsstore.scan.grib.scanner:SCANNER",
+        "hdf5": "fsstore.scan.hdf5.scanner:SCANNER",
+        "fits": "fsstore.scan.fits:SCANNER",
+        "grib": "fsstore.scan.grib:SCANNER",
         "netcdf3": "fsstore.scan.netcdf3:SCANNER",
-        "tiff": "fsstore.scan.tiff.scanner:SCANNER",
+        "tiff": "fsstore.scan.tiff:SCANNER",
     },
 )
 """Scanners, which find the arrays of other files (`FileScanner`), by the name of the adapter that shows them."""

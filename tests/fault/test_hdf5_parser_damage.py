@@ -16,10 +16,10 @@ from fsstore.context.context import Context
 from fsstore.errors import DataLossError, StoreError
 from fsstore.kvstore.spec.parse import kv_spec, open_kv
 from fsstore.runtime import execution
+from fsstore.scan.contract import ScanSource
 from fsstore.scan.hdf5 import walk
-from fsstore.scan.hdf5.format.reader import Reader, UnknownError
-from fsstore.scan.hdf5.open_file import OpenHdf5
-from fsstore.scan.source import ScanSource
+from fsstore.scan.hdf5.structure import Reader, UnknownError
+from fsstore.scan.hdf5.walk import OpenHdf5
 
 NUMBERS = [0, 1, 0xFF, 0xFFFF, 2**31 - 1, 2**32 - 1, 2**62, 2**63, 2**64 - 1]
 

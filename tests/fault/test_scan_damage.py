@@ -22,8 +22,8 @@ from numcodecs.checksum32 import jenkins_lookup3
 import fsstore as ts
 from fsstore.codec.numcodecs.kerchunk_v2 import check_grib
 from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError
-from fsstore.scan.hdf5.filter_pipeline import encoded_plainly, undone
-from fsstore.scan.hdf5.format.filter import Filter
+from fsstore.scan.hdf5.filters import encoded_plainly, undone
+from fsstore.scan.hdf5.layout import Filter
 
 PROGRAM = Path(__file__).with_name("scan_fuzz.py")
 

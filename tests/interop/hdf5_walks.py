@@ -9,9 +9,9 @@ import numpy as np
 from fsstore.context.context import Context
 from fsstore.kvstore.spec.parse import kv_spec, open_kv
 from fsstore.runtime import execution
+from fsstore.scan.contract import ScanSource
 from fsstore.scan.hdf5 import walk
-from fsstore.scan.hdf5.open_file import OpenHdf5
-from fsstore.scan.source import ScanSource
+from fsstore.scan.hdf5.walk import OpenHdf5
 
 
 def objects(path, *, parse):

@@ -133,7 +133,7 @@ def test_datasets_are_those_of_cfgrib(name, tmp_path):
 
 def test_a_far_file_with_an_index_beside_it(tmp_path):
     """Heads by an index and heads by the chain describe the same, and an index of another file does no harm."""
-    from fsstore.scan.grib.message import idx_offsets
+    from fsstore.scan.grib_message import idx_offsets
 
     messages, at, lines = cube(), 0, []
     for number, each in enumerate(messages, 1):

@@ -179,7 +179,7 @@ def test_concurrent_first_reads_share_one_read_of_the_index(server):
 
 def test_threads_share_the_index_of_a_local_file(tmp_path, monkeypatch):
     """Eight threads that touch a local array together read its index once, and all of them get their values."""
-    from fsstore.scan.linked_hdf5 import scanner
+    from fsstore.scan.hdf5 import scanner
 
     write_many(tmp_path / "a.h5")
     array = ts.open(f"file://{tmp_path}/a.h5|hdf5:v").result()

@@ -568,9 +568,9 @@ GIVEN: dict[str, str] = {
     "ocdbt.commit": "a page of a disk",
     "reference.detect": "how much of a document tells that it is one",
     "reference.table.table": "a number that stands for inline values",
-    "scan.fits.header": "the format of FITS",
-    "scan.hdf5.format.tree2": "the format of HDF5",
-    "scan.hdf5.index.tree": "the format of HDF5",
+    "scan.fits_header": "the format of FITS",
+    "scan.hdf5.heap": "the format of HDF5",
+    "scan.hdf5.index": "the format of HDF5",
     "testing.kvstore_suite": "what the battery does",
 }
 

@@ -1,20 +1,337 @@
-"""One dataset as its header describes it: its type, its layout, its filters, and where its values are."""
+"""A dataset as a value: its type in NumPy's words, its shape, how it is stored, and the mapping of a virtual one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from fsstore.scan.hdf5.datatype import Element
-from fsstore.scan.hdf5.format.filter import Filter
-from fsstore.scan.hdf5.format.layout import IndexPlace
-from fsstore.scan.hdf5.mapping import VirtualPart
+from fsstore.errors import UnimplementedError
+from fsstore.scan.hdf5.layout import Filter, IndexPlace
 from fsstore.values.json_value import Json
 
-__all__ = ["Dataset", "External", "Scale", "scale_from"]
+__all__ = [
+    "FLOATS",
+    "NAMED",
+    "AxisSelection",
+    "Dataset",
+    "Element",
+    "External",
+    "Scale",
+    "VirtualPart",
+    "dtype_json",
+    "element_from",
+    "element_of",
+    "of_objects",
+    "paired",
+    "parts_of",
+    "places",
+    "scale_from",
+]
+
+
+# The data types of HDF5 as those of NumPy, and which of them are stored as NumPy would store them.
+#
+# h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file
+# are such elements. Integers may have less precision than bytes, floats other fields, strings padding that
+# is cut off when they are read, records gaps. Values that are not stored as shown are read by HDF5 itself
+# (`as_stored` is false).
+
+
+FLOATS = {  # sign, exponent and mantissa: their places and sizes
+    2: (15, 10, 5, 0, 10),
+    4: (31, 23, 8, 0, 23),
+    8: (63, 52, 11, 0, 52),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Element:
+    """The elements of a dataset: their dtype in the array, the shape each adds to it, and how they are stored.
+
+    `text` are strings of any length, which chunks hold as `vlen-utf8`, and `named` those that stand for references:
+    the paths of the objects they are to.
+    """
+
+    dtype: np.dtype[Any]
+    inner: tuple[int, ...] = ()
+    as_stored: bool = True
+    text: bool = False
+    named: bool = False
+
+
+NAMED = Element(np.dtype(object), as_stored=False, text=True, named=True)
+
+
+def element_of(kind: Any) -> Element:
+    """Return the elements of a type identifier; raises `UnimplementedError` for those that zarr cannot hold."""
+    import h5py
+    from h5py import h5t
+
+    if kind.get_class() == h5t.ARRAY:
+        found = element_of(kind.get_super())
+        return replace(found, inner=(*kind.get_array_dims(), *found.inner))
+    try:
+        dtype = kind.dtype
+    except TypeError as error:
+        raise UnimplementedError(f"its type has none of NumPy: {error}") from None
+    if dtype.kind == "O":
+        if h5py.check_string_dtype(dtype) is not None:
+            return Element(dtype, as_stored=False, text=True)
+        if h5py.check_ref_dtype(dtype) is h5py.Reference:
+            return NAMED
+        raise of_objects(is_reference=h5py.check_ref_dtype(dtype) is not None)
+    return element_from(dtype, exact=dtype.itemsize == kind.get_size() and _is_exact(kind))
+
+
+def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
+    """Return the elements that a dtype shows; `exact`: the bytes in the file are such elements."""
+    if dtype.hasobject:
+        raise UnimplementedError("fields of its elements have any length, or are references")
+    plain = _without_metadata(dtype)
+    if plain.itemsize == 0:
+        raise UnimplementedError("its elements have no bytes")
+    if plain.kind == "f" and plain.itemsize not in FLOATS:
+        raise UnimplementedError(f"its elements are {plain}, which no array of zarr holds")
+    packed = _packed(plain)
+    return Element(packed, as_stored=exact and packed.itemsize == plain.itemsize)
+
+
+def of_objects(*, is_reference: bool) -> UnimplementedError:
+    """Return the error for elements that zarr cannot hold."""
+    return UnimplementedError(
+        f"its elements are {'references to parts of datasets' if is_reference else 'lists of any length'}"
+    )
+
+
+def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a dtype without what h5py remembers of enumerations and strings."""
+    if dtype.names is None:
+        if dtype.subdtype is not None:
+            base, shape = dtype.subdtype
+            return np.dtype((_without_metadata(base), shape))
+        return np.dtype(dtype.str)
+    fields = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]  # it has fields
+    return np.dtype(
+        {
+            "names": list(dtype.names),
+            "formats": [_without_metadata(field[0]) for field in fields],
+            "offsets": [field[1] for field in fields],
+            "itemsize": dtype.itemsize,
+        }
+    )
+
+
+def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return a structure without gaps, as zarr stores it."""
+    if dtype.names is None:
+        if dtype.subdtype is not None:
+            base, shape = dtype.subdtype
+            return np.dtype((_packed(base), shape))
+        return dtype
+    fields: Any = dtype.fields
+    return np.dtype([(name, _packed(fields[name][0])) for name in dtype.names])
+
+
+def _is_exact(kind: Any) -> bool:
+    """Return whether the bytes in the file are what NumPy takes such elements to be."""
+    from h5py import h5t
+
+    which = kind.get_class()
+    if which == h5t.INTEGER:
+        return bool(kind.get_precision() == 8 * kind.get_size() and kind.get_offset() == 0)
+    if which == h5t.FLOAT:
+        size = kind.get_size()
+        standard = kind.get_precision() == 8 * size and kind.get_offset() == 0
+        return bool(standard and FLOATS.get(size) == kind.get_fields())
+    if which == h5t.STRING:
+        return bool(kind.get_strpad() == h5t.STR_NULLPAD or kind.get_size() == 1)
+    if which in (h5t.ENUM, h5t.ARRAY):
+        return _is_exact(kind.get_super())
+    if which == h5t.COMPOUND:
+        members = [kind.get_member_type(number) for number in range(kind.get_nmembers())]
+        ends = [0]
+        for number, member in enumerate(members):
+            if kind.get_member_offset(number) != ends[-1]:
+                return False
+            ends.append(ends[-1] + member.get_size())
+        return all(map(_is_exact, members))
+    return True
+
+
+def dtype_json(dtype: np.dtype[Any]) -> Json:
+    """Return the `dtype` member of zarr v2."""
+    if dtype.kind == "O":
+        return "|O"
+    if dtype.names is None:
+        return dtype.str
+    out: list[Json] = []
+    for name in dtype.names:
+        part = dtype.fields[name][0]  # type: ignore[index]  # it has fields
+        base, shape = part.subdtype if part.subdtype is not None else (part, ())
+        out.append([name, dtype_json(base), *([list(shape)] if shape else [])])
+    return out
+
+
+# Which part of a virtual dataset comes from which part of another one.
+#
+# HDF5 says it by two selections that hold equally many elements, in C order. Here both are hyperslabs:
+# along each axis blocks at equal distances. Axes along which one element is selected do not count where the
+# number of axes differs; the others must pair up, which is so whenever sources are stacked, joined or
+# interleaved.
+
+
+_MOST_PARTS = 1_000_000
+_ENDLESS = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class AxisSelection:
+    """A selection along an axis: `count` blocks, `stride` apart and no longer than that.
+
+    A count below 0 is that of what there is.
+    """
+
+    start: int
+    stride: int
+    count: int
+    block: int
+
+    @property
+    def size(self) -> int:
+        """How many places are selected."""
+        return self.count * self.block
+
+    @property
+    def end(self) -> int:
+        """The place behind the last one that is selected."""
+        return int(self.at(self.size - 1)) + 1 if self.size else 0
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the places are neighbours."""
+        return self.count == 1 or self.stride == self.block
+
+    def at(self, positions: Any) -> Any:
+        """Return the places at positions in the selection."""
+        return self.start + positions // self.block * self.stride + positions % self.block
+
+    def before(self, place: int) -> int:
+        """Return how many selected places are smaller than `place`."""
+        if place <= self.start:
+            return 0
+        blocks, rest = divmod(place - self.start, self.stride)
+        found = blocks * self.block + min(rest, self.block)
+        return found if self.count < 0 else min(found, self.size)
+
+    def ended(self, length: int) -> AxisSelection:
+        """Return the selection in an axis of a length, if its own end is not said."""
+        if self.count >= 0:
+            return self
+        return replace(self, count=self.before(length) // self.block)
+
+
+def _all_of(length: int) -> AxisSelection:
+    return AxisSelection(0, max(length, 1), 1, length)
+
+
+class VirtualPart(NamedTuple):
+    """A part of a virtual dataset: the file and the dataset it comes from, `""` and `"."` being this file.
+
+    `origin` is None where all of the source is meant.
+    """
+
+    file: str
+    dataset: str
+    target: tuple[AxisSelection, ...]
+    origin: tuple[AxisSelection, ...] | None
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether the part is as large as its source is."""
+        return any(axis.count < 0 for axis in self.target)
+
+    def within(self, shape: Sequence[int]) -> VirtualPart:
+        """Return the part for a source of a shape; raises `UnimplementedError` if the selections do not fit."""
+        origin = self.origin
+        if origin is None:
+            origin = tuple(_all_of(length) for length in shape)
+        if len(origin) != len(shape):
+            raise UnimplementedError(f"its source {self.dataset!r} has {len(shape)} dimensions")
+        origin = tuple(axis.ended(length) for axis, length in zip(origin, shape, strict=True))
+        target = self.target
+        if self.is_endless:
+            sizes = [axis.size for axis in origin if axis.size != 1]
+            others = [axis.size for axis in target if axis.count >= 0 and axis.size != 1]
+            for size in others:
+                if size in sizes:
+                    sizes.remove(size)
+            free = sizes[0] if sizes else 1
+            target = tuple(
+                axis if axis.count >= 0 else replace(axis, count=free // axis.block) for axis in target
+            )
+        return self._replace(target=target, origin=origin)
+
+
+def paired(part: VirtualPart) -> list[tuple[int, int]]:
+    """Return the axes of the target and the source that belong together; raises `UnimplementedError` if they do not."""
+    assert part.origin is not None
+    if [each.size for each in part.target] == [each.size for each in part.origin]:
+        return [(axis, axis) for axis in range(len(part.target))]
+    target = [axis for axis, each in enumerate(part.target) if each.size != 1]
+    origin = [axis for axis, each in enumerate(part.origin) if each.size != 1]
+    if [part.target[axis].size for axis in target] != [part.origin[axis].size for axis in origin]:
+        raise UnimplementedError("it reshapes its sources")
+    return list(zip(target, origin, strict=True))
+
+
+def parts_of(plist: Any) -> tuple[VirtualPart, ...]:
+    """Return the parts of a virtual dataset by its creation properties."""
+    count = plist.get_virtual_count()
+    if count > _MOST_PARTS:
+        raise UnimplementedError(f"it is put together from {count} parts, which are too many")
+    found = []
+    for number in range(count):
+        target = _axes(plist.get_virtual_vspace(number))
+        if target is None:
+            target = tuple(
+                _all_of(length) for length in plist.get_virtual_vspace(number).get_simple_extent_dims()
+            )
+        origin = _axes(plist.get_virtual_srcspace(number))
+        file, dataset = plist.get_virtual_filename(number), plist.get_virtual_dsetname(number)
+        if any(axis.count < 0 for axis in target) and "%b" in file + dataset:
+            raise UnimplementedError("its sources are numbered, and nothing says how many there are")
+        found.append(VirtualPart(file, dataset, target, origin))
+    return tuple(found)
+
+
+def _axes(space: Any) -> tuple[AxisSelection, ...] | None:
+    """Return what a selection takes along each axis; None for all of it."""
+    from h5py import h5s
+
+    kind = space.get_select_type()
+    if kind == h5s.SEL_ALL:
+        return None
+    if kind != h5s.SEL_HYPERSLABS or not space.is_regular_hyperslab():
+        raise UnimplementedError("its parts are no regular boxes")
+    found = []
+    for start, stride, count, block in zip(*space.get_regular_hyperslab(), strict=True):
+        if block == _ENDLESS:
+            found.append(AxisSelection(int(start), 1, -1, 1))
+        elif count == _ENDLESS:
+            found.append(AxisSelection(int(start), int(stride), -1, int(block)))
+        else:
+            step = max(int(stride), int(block)) if count == 1 else int(stride)
+            found.append(AxisSelection(int(start), step, int(count), int(block)))
+    return tuple(found)
+
+
+def places(axis: AxisSelection, first: int, last: int) -> Any:
+    """Return the places at the positions `[first, last)` of a selection."""
+    return axis.at(np.arange(first, last, dtype=np.int64))
+
 
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
 

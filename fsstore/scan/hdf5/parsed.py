@@ -1,34 +1,350 @@
-"""Groups and datasets by their headers: the values that h5py would give for them.
-
-Parts of a header that are not parsed here, such as virtual datasets, raise `UnknownError`: h5py describes them then.
-"""
+"""Datasets, groups and attributes as they stand in the file, parsed here."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from fsstore.errors import UnimplementedError
-from fsstore.scan.hdf5.dataset import Dataset, scale_from
-from fsstore.scan.hdf5.datatype import Element
-from fsstore.scan.hdf5.format.attribute import Attribute, attribute_of
-from fsstore.scan.hdf5.format.dataspace import dataspace_of
-from fsstore.scan.hdf5.format.datatype import Datatype, datatype_of
-from fsstore.scan.hdf5.format.dense import ATTRIBUTES, LINKS, ahead_of_dense, dense_messages, dense_of
-from fsstore.scan.hdf5.format.filter import filters_of
-from fsstore.scan.hdf5.format.layout import layout_of
-from fsstore.scan.hdf5.format.link import ObjectLink, link_of
-from fsstore.scan.hdf5.format.object_header import Message, messages_of, unshared
-from fsstore.scan.hdf5.format.reader import Reader, UnknownError
-from fsstore.scan.hdf5.format.symbol_table import links_of_table
-from fsstore.scan.hdf5.parsed_attribute import attached_scales, parsed_attributes, parsed_value, text_at
-from fsstore.scan.hdf5.parsed_type import parsed_element
+from fsstore.scan.hdf5 import structure
+from fsstore.scan.hdf5.dataset import FLOATS, NAMED, Dataset, Element, element_from, of_objects, scale_from
+from fsstore.scan.hdf5.heap import (
+    ATTRIBUTES,
+    LINKS,
+    Attribute,
+    ahead_of_dense,
+    attribute_of,
+    dense_messages,
+    dense_of,
+)
+from fsstore.scan.hdf5.layout import ObjectLink, filters_of, heap_value, layout_of, link_of, links_of_table
+from fsstore.scan.hdf5.structure import (
+    Datatype,
+    Message,
+    Reader,
+    UnknownError,
+    dataspace_of,
+    datatype_of,
+    messages_of,
+    unshared,
+)
+from fsstore.scan.hierarchy import attribute_json
 from fsstore.values.json_value import Json
 
-__all__ = ["ParsedGroup", "parsed_object"]
+__all__ = [
+    "HIDDEN",
+    "ParsedGroup",
+    "attached_scales",
+    "attribute_names",
+    "attributes_of",
+    "is_exact",
+    "numpy_of",
+    "parsed_attributes",
+    "parsed_element",
+    "parsed_object",
+    "parsed_value",
+    "read_attribute",
+    "scalar_or_array",
+    "text_at",
+]
+
+
+# Attributes as JSON, read by h5py: what xarray's NetCDF engines show of them, where JSON can hold it.
+#
+# References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF
+# has it.
+
+
+HIDDEN = frozenset(
+    {
+        *("CLASS", "NAME", "DIMENSION_LIST", "REFERENCE_LIST"),
+        *("_Netcdf4Dimid", "_Netcdf4Coordinates", "_nc3_strict", "_NCProperties"),
+    }
+)
+"""Attributes that the libraries write for their own use."""
+
+
+def attribute_names(owner: Any) -> list[bytes]:
+    """Return the names of the attributes of an object."""
+    from h5py import h5a
+
+    found: list[bytes] = []
+    h5a.iterate(owner, found.append)
+    return found
+
+
+def attributes_of(owner: Any, names: Iterable[bytes]) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Return the attributes of an object that users see, and the names of those that JSON cannot hold."""
+    out: dict[str, Json] = {}
+    left_out: list[str] = []
+    for name in names:
+        text = name.decode("utf-8", "replace")
+        if text in HIDDEN:
+            continue
+        try:
+            value = read_attribute(owner, name)
+            if value is None:
+                left_out.append(text)
+            else:
+                out[text] = attribute_json(value)
+        except TypeError:  # JSON cannot say it, or h5py has no type for it
+            left_out.append(text)
+    return out, tuple(left_out)
+
+
+def read_attribute(owner: Any, name: bytes) -> Any:
+    """Return the value of an attribute, or None if it is of a kind that is left out."""
+    from h5py import h5a, h5s, h5t
+
+    found = h5a.open(owner, name)
+    kind, space = found.get_type(), found.get_space()
+    which = kind.get_class()
+    is_text = which == h5t.STRING
+    if space.get_simple_extent_type() == h5s.NULL:
+        return "" if is_text else []
+    if which not in (h5t.STRING, h5t.INTEGER, h5t.FLOAT, h5t.ENUM, h5t.BITFIELD):
+        return None
+    shape = space.get_simple_extent_dims() if space.get_simple_extent_ndims() else ()
+    value = np.empty(shape, kind.dtype)
+    if is_text and not kind.is_variable_str():
+        found.read(value, kind)  # without a conversion, which takes longer than all else
+    else:
+        found.read(value)
+    if is_text:
+        texts = np.empty(shape, object)
+        texts.reshape(-1)[:] = [_text(each) for each in value.reshape(-1).tolist()]
+        value = texts
+    return scalar_or_array(value)
+
+
+def scalar_or_array(value: Any) -> Any:
+    """Return the one element of an array that has no other, as NetCDF has it, or the array."""
+    return value.reshape(())[()] if value.size == 1 else value
+
+
+def _text(value: Any) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+# The data types of HDF5 as those of NumPy, by their descriptions in the file: what h5py names them.
+#
+# A type that h5py converts in a way of its own is unknown here.
+
+
+_BIASES = {2: 15, 4: 127, 8: 1023}
+_IMPLIED = 0x20  # the first bit of a mantissa is not stored
+_NULL_PADDED = 1
+_TO_OBJECTS = 0
+_TRUTH = {b"FALSE": 0, b"TRUE": 1}
+_PARTS = [b"r", b"i"]
+
+
+@lru_cache(maxsize=64)
+def parsed_element(kind: Datatype) -> Element:
+    """Return the elements of a type; raises `UnimplementedError` for those that zarr cannot hold."""
+    if kind.kind == structure.ARRAY and kind.base is not None:
+        found = parsed_element(kind.base)
+        return replace(found, inner=(*kind.shape, *found.inner))
+    if kind.is_text:
+        return Element(np.dtype(object), as_stored=False, text=True)
+    if kind.kind == structure.REFERENCE and kind.flags & 0xF == _TO_OBJECTS:
+        return NAMED
+    if kind.kind in (structure.VLEN, structure.REFERENCE):
+        raise of_objects(is_reference=kind.kind == structure.REFERENCE)
+    dtype = numpy_of(kind)
+    return element_from(dtype, exact=dtype.itemsize == kind.size and is_exact(kind))
+
+
+@lru_cache(maxsize=64)
+def numpy_of(kind: Datatype) -> np.dtype[Any]:
+    """Return the dtype that h5py has for a type, or raise `UnknownError`."""
+    which = kind.kind
+    if which == structure.FIXED:
+        return _number("i" if kind.flags & 8 else "u", kind)
+    if which == structure.BITFIELD:
+        return _number("u", kind)
+    if which == structure.FLOAT:
+        return _float(kind)
+    if which == structure.STRING and kind.size:
+        return np.dtype(f"S{kind.size}")
+    if which == structure.OPAQUE and kind.size and not kind.tag.startswith(b"NUMPY"):
+        return np.dtype(f"V{kind.size}")
+    if which == structure.ENUM and kind.base is not None:
+        return _enumeration(kind, kind.base)
+    if which == structure.ARRAY and kind.base is not None:
+        return np.dtype((numpy_of(kind.base), kind.shape))
+    if which == structure.COMPOUND:
+        return _record(kind)
+    if which in (structure.VLEN, structure.REFERENCE):
+        return np.dtype(object)
+    raise UnknownError
+
+
+def _number(letter: str, kind: Datatype) -> np.dtype[Any]:
+    if kind.size not in (1, 2, 4, 8):
+        raise UnknownError
+    return np.dtype(f"{_order(kind)}{letter}{kind.size}")
+
+
+def _order(kind: Datatype) -> str:
+    return ">" if kind.flags & 1 else "<"
+
+
+def _float(kind: Datatype) -> np.dtype[Any]:
+    offset, precision, *places, bias = kind.fields
+    size, sign = kind.size, kind.flags >> 8 & 0xFF
+    usual = size in FLOATS and FLOATS[size] == (sign, *places) and _BIASES[size] == bias
+    if not usual or offset or precision != 8 * size or kind.flags & 0x7E != _IMPLIED:
+        raise UnknownError
+    return np.dtype(f"{_order(kind)}f{size}")
+
+
+def _enumeration(kind: Datatype, base: Datatype) -> np.dtype[Any]:
+    if base.kind != structure.FIXED:
+        raise UnknownError
+    order = "big" if base.flags & 1 else "little"
+    numbers = {name: int.from_bytes(value, order) for name, value in kind.values.items()}  # type: ignore[arg-type]  # one of two
+    return np.dtype(bool) if numbers == _TRUTH else numpy_of(base)
+
+
+def _record(kind: Datatype) -> np.dtype[Any]:
+    """Return a structure, or a complex number if its parts are those of one."""
+    members = kind.members
+    types = [numpy_of(each.type) for each in members]
+    if [each.name for each in members] == _PARTS and types[0] == types[1] and types[0].kind == "f":
+        if types[0].itemsize < 4:
+            raise UnknownError
+        return np.dtype(f"{types[0].str[0]}c{2 * types[0].itemsize}")
+    fields = sorted(zip(members, types, strict=True), key=lambda each: each[0].offset)
+    try:
+        names = [member.name.decode("utf-8") for member, _ in fields]
+        return np.dtype(
+            {
+                "names": names,
+                "formats": [each for _, each in fields],
+                "offsets": [member.offset for member, _ in fields],
+                "itemsize": kind.size,
+            }
+        )
+    except (UnicodeDecodeError, ValueError, TypeError):
+        raise UnknownError from None
+
+
+def is_exact(kind: Datatype) -> bool:
+    """Return whether the bytes in the file are what NumPy takes such elements to be."""
+    which = kind.kind
+    if which == structure.FIXED:
+        return kind.fields == (0, 8 * kind.size)
+    if which == structure.STRING:
+        return kind.flags & 0xF == _NULL_PADDED or kind.size == 1
+    if which in (structure.ENUM, structure.ARRAY):
+        return kind.base is not None and is_exact(kind.base)
+    if which == structure.COMPOUND:
+        end = 0
+        for member in kind.members:
+            if member.offset != end or not is_exact(member.type):
+                return False
+            end += member.type.size
+    return True
+
+
+# Attributes by their bytes in the file: the values that h5py gives for them.
+
+
+_NUMBERS = (structure.FIXED, structure.FLOAT, structure.ENUM, structure.BITFIELD)
+
+
+def parsed_attributes(
+    reader: Reader, found: Mapping[bytes, Attribute]
+) -> tuple[dict[str, Json], tuple[str, ...]]:
+    """Return the attributes that users see, and the names of those that JSON cannot hold."""
+    out: dict[str, Json] = {}
+    left_out: list[str] = []
+    for name in sorted(found):
+        text = name.decode("utf-8", "replace")
+        if text in HIDDEN:
+            continue
+        value = parsed_value(reader, found[name])
+        if value is None:
+            left_out.append(text)
+        else:
+            out[text] = attribute_json(value)
+    return out, tuple(left_out)
+
+
+def parsed_value(reader: Reader, found: Attribute) -> Any:
+    """Return the value of an attribute, or None if it is of a kind that is left out."""
+    kind, shape = found.type, found.space.shape
+    is_text = kind.kind == structure.STRING or kind.is_text
+    if shape is None:
+        return "" if is_text else []
+    if not is_text:
+        return _numbers(found, kind, shape) if kind.kind in _NUMBERS else None
+    count = math.prod(shape)
+    if kind.is_text:
+        step = kind.size
+        texts = [
+            text_at(reader, found.data[at : at + step], found.address) for at in range(0, count * step, step)
+        ]
+    elif not kind.size:
+        raise UnknownError
+    else:
+        step = kind.size
+        pieces = (found.data[at : at + step] for at in range(0, count * step, step))
+        texts = [each.rstrip(b"\0").decode("utf-8", "replace") for each in pieces]
+    if count == 1:
+        return texts[0]
+    values = np.empty(shape, object)
+    values.reshape(-1)[:] = texts
+    return values
+
+
+def _numbers(found: Attribute, kind: Datatype, shape: tuple[int, ...]) -> Any:
+    dtype = numpy_of(kind)
+    if dtype.itemsize != kind.size or not is_exact(kind):
+        raise UnknownError
+    return scalar_or_array(np.frombuffer(found.data, dtype).reshape(shape))
+
+
+def text_at(reader: Reader, value: bytes, address: int) -> str:
+    """Return a string of any length by what stands in its place: its length, and where it is."""
+    octets = _of_any_length(reader, value, address, 1)
+    return octets.partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def _of_any_length(reader: Reader, value: bytes, address: int, itemsize: int) -> bytes:
+    count, place = int.from_bytes(value[:4], "little"), reader.address(value, 4)
+    if not count or place in (0, reader.undefined):
+        return b""
+    number = int.from_bytes(value[4 + reader.width : 8 + reader.width], "little")
+    found = heap_value(reader, place, number)
+    if count * itemsize > len(found):
+        raise reader.damaged(
+            place, f"the global heap has {len(found)} bytes of a value of {count * itemsize}"
+        )
+    reader.spend(address, count * itemsize)
+    return found[: count * itemsize]
+
+
+def attached_scales(reader: Reader, found: Attribute) -> tuple[int, ...]:
+    """Return the addresses of the scales that dimensions have, by the attribute that lists them; 0 is none."""
+    kind, shape = found.type, found.space.shape
+    lists_references = kind.kind == structure.VLEN and kind.base is not None and kind.base.is_reference
+    if not lists_references or shape is None or len(shape) != 1:
+        if kind.kind == structure.VLEN and kind.base is not None and kind.base.kind == structure.REFERENCE:
+            raise UnknownError
+        return ()
+    out = []
+    for at in range(0, len(found.data), kind.size):
+        listed = _of_any_length(reader, found.data[at : at + kind.size], found.address, reader.width)
+        out.append(reader.address(listed, len(listed) - reader.width) if listed else 0)
+    return tuple(out)
+
 
 _DATASPACE, _LINK_INFO, _DATATYPE, _LINK, _EXTERNAL, _LAYOUT = 0x01, 0x02, 0x03, 0x06, 0x07, 0x08
 _FILTERS, _ATTRIBUTE, _SYMBOL_TABLE, _ATTRIBUTE_INFO = 0x0B, 0x0C, 0x11, 0x15

@@ -1,6 +1,6 @@
 """How the values of a dataset become chunks: as they are stored, in pieces of one run of bytes, or read by HDF5.
 
-Datasets whose values lie in other files are those of `linked_hdf5`.
+Datasets whose values lie in other files are those of `linked` and `stack`.
 
 `storage_of` decides, from what the header says; the chunk table is made when the array is touched.
 """
@@ -18,18 +18,17 @@ from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
-from fsstore.scan.chunk_table import Columns, Made, Strided, empty, run_chunks, run_strides
 from fsstore.scan.contract import MADE, ChunkTable
 from fsstore.scan.hdf5.dataset import Dataset
-from fsstore.scan.hdf5.filter_pipeline import codecs_of, encoded_plainly, undone
-from fsstore.scan.hdf5.format.layout import IndexPlace, index_place
-from fsstore.scan.hdf5.index.load import load_index
-from fsstore.scan.hdf5.index.value import Chunked, Chunks
-from fsstore.scan.hdf5.library import can_decode, encoded, read_box
-from fsstore.scan.hdf5.open_file import OpenHdf5, refused
+from fsstore.scan.hdf5.filters import can_decode, codecs_of, encoded, encoded_plainly, read_box, undone
+from fsstore.scan.hdf5.index import Chunked, Chunks, load_index
+from fsstore.scan.hdf5.layout import IndexPlace, index_place
+from fsstore.scan.hdf5.walk import OpenHdf5, refused
+from fsstore.scan.hierarchy import Columns, Made, Strided, empty, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
 __all__ = ["IndexedStorage", "RunStorage", "Storage", "storage_of"]
+
 
 Coords = Sequence[Sequence[int]]
 

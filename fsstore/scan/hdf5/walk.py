@@ -1,28 +1,403 @@
-"""The objects of a file: links followed, groups and datasets described.
-
-Objects are parsed here; h5py describes those with parts that this parser does not know.  Links are walked and objects
-opened one by one, because h5py's visit of a whole file asks every dataset for the size of its chunk index, and so reads
-it.  Each pass tries every object until none of the blocks that it needs is missing, and keeps the results.  A group is
-shown once, under the first hard link to it, so that cycles of links end.  Soft links are followed after all else.
-"""
+"""An open file, and the walk over its objects and links."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
-from fsstore.errors import DataLossError, StoreError
-from fsstore.scan.hdf5.attribute import attribute_names, attributes_of
-from fsstore.scan.hdf5.dataset import Dataset
-from fsstore.scan.hdf5.described import describe, links_of
-from fsstore.scan.hdf5.format.link import ObjectLink
-from fsstore.scan.hdf5.format.reader import UnknownError
-from fsstore.scan.hdf5.open_file import OpenHdf5
-from fsstore.scan.hdf5.parsed import ParsedGroup, parsed_object
+import numpy as np
+
+from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.runtime import fork
+from fsstore.scan.contract import Blocks, MissError, ScanSource
+from fsstore.scan.hdf5.dataset import Dataset, Element, External, Scale, element_of, parts_of, scale_from
+from fsstore.scan.hdf5.layout import COLLECTION, Filter, ObjectLink, begin, ends
+from fsstore.scan.hdf5.parsed import (
+    ParsedGroup,
+    attribute_names,
+    attributes_of,
+    parsed_object,
+    read_attribute,
+)
+from fsstore.scan.hdf5.structure import Reader, UnknownError
+from fsstore.scan.tuning import OBJECT_AHEAD_BYTES
 from fsstore.values.json_value import Json
 
-__all__ = ["FileLink", "Objects", "Walk"]
+__all__ = [
+    "FileLink",
+    "Objects",
+    "OpenHdf5",
+    "Walk",
+    "describe",
+    "described_at",
+    "links_of",
+    "load_h5py",
+    "refused",
+]
+
+
+# An HDF5 file over cached blocks, parsed here, and opened by h5py where it has to be: a miss is an
+# exception.
+#
+# HDF5 asks for a few hundred bytes at a time, one request after the other. Far away that is a round trip
+# each, under a lock of the whole process. So the file object given to it never waits: a read of what is not
+# cached raises, the HDF5 call fails cleanly, what it wanted is noted, and the work goes on with something
+# else. All that was noted is fetched together, and what failed is tried again. Our own parser reads in the
+# same way.
+#
+# Whether a call failed for want of a block is told by the note, never by the type of the error: HDF5 turns
+# it into any.
+
+
+T = TypeVar("T")
+
+
+def load_h5py() -> Any:
+    """Return h5py, or raise the error that says how to install it."""
+    try:
+        import h5py
+    except ImportError:
+        raise UnimplementedError(
+            "Reading this needs h5py, which is not installed: pip install 'fsstore[hdf5]'"
+        ) from None
+    return h5py
+
+
+class _BlockFile:
+    """The file object that HDF5 reads from.  `failure` is an error of the store, which must not be lost on the way."""
+
+    def __init__(self) -> None:
+        self.blocks: Blocks | None = None
+        self.missed = False
+        self.failure: StoreError | None = None
+        self.width = 8  # of lengths in the file
+        self._at = 0
+
+    @property
+    def size(self) -> int:
+        """The size of the file."""
+        return 0 if self.blocks is None else self.blocks.size
+
+    @property
+    def waits(self) -> bool:
+        """Whether the file is far away."""
+        return self.blocks is not None and self.blocks.source.waits
+
+    def octets(self, start: int, stop: int) -> bytes:
+        """Return the bytes `[start, stop)`; the end of the file ends them."""
+        if self.blocks is None:
+            raise OSError("the file is closed")
+        try:
+            return self.blocks.read(start, stop)
+        except MissError:
+            self.missed = True
+            raise
+        except StoreError as error:
+            self.failure = error
+            raise
+
+    def ahead(self, start: int, stop: int) -> None:
+        """Say that bytes will be read: of a file that is far away."""
+        if self.blocks is not None and self.waits:
+            self.blocks.want(start, stop)
+
+    def describe(self, offset: int) -> str:
+        """Return how messages call a place in the file."""
+        return "it" if self.blocks is None else self.blocks.source.describe(offset)
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        """Go to a place; the end is that of the file."""
+        self._at = offset + (self._at if whence == 1 else self.size if whence == 2 else 0)
+        return self._at
+
+    def tell(self) -> int:
+        """Return the place."""
+        return self._at
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer; behind the end of the file are zeros."""
+        view = memoryview(buffer).cast("B")
+        data = self.octets(self._at, self._at + len(view))
+        if data.startswith(COLLECTION) and not ends(data, self.width):
+            self.failure = DataLossError(
+                f"the global heap at offset {self._at} is damaged: a size leads nowhere"
+            )
+            raise self.failure
+        view[: len(data)] = data
+        if len(data) < len(view):
+            view[len(data) :] = bytes(len(view) - len(data))
+        self._at += len(view)
+        return len(view)
+
+    def write(self, data: Any) -> int:
+        """Refuse."""
+        raise OSError("the file is read-only")
+
+    def truncate(self, size: int | None = None) -> int:
+        """Refuse."""
+        raise OSError("the file is read-only")
+
+    def flush(self) -> None:
+        """Do nothing."""
+
+
+class OpenHdf5:
+    """One generation of an HDF5 file.
+
+    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have, `root` is
+    the address of the root group.  `url` is what chunk tables call it: empty for the scanned file, as other files are
+    called that it refers to.  `reader` reads its structures, and is None if only HDF5 can.
+    """
+
+    def __init__(self, source: ScanSource, url: str = "") -> None:
+        self.source, self.url = source, url
+        self.base = self.root = 0
+        self.sizes: tuple[int, int] = (8, 8)
+        self.reader: Reader | None = None
+        self._begun = False
+        self._file = _BlockFile()
+        self._id: Any = None
+        self._lock = fork.lock()
+
+    async def run(self, job: Callable[[], T]) -> T:
+        """Return what `job` returns, once nothing it reads is missing."""
+
+        def work(blocks: Blocks) -> T:
+            with self._lock:
+                self._file.blocks = blocks
+                try:
+                    self._begin()
+                    return job()
+                except Exception:
+                    if self._file.failure is not None:
+                        failure, self._file.failure = self._file.failure, None
+                        raise failure from None
+                    raise
+
+        return await self.source.settle(work)
+
+    def _begin(self) -> None:
+        if self._begun:
+            return
+        try:
+            self.reader, self.root = begin(self._file)
+        except UnknownError:
+            self.library()
+        else:
+            self.base, self.sizes = self.reader.base, (self.reader.width, self.reader.lengths)
+        self._begun = True
+
+    def attempt(self, job: Callable[[], T]) -> tuple[bool, T | Exception]:
+        """Return whether nothing that `job` needs was missing, and what came of it: a value or its error."""
+        self._file.missed = False
+        try:
+            found: T | Exception = job()
+        except Exception as error:  # HDF5 raises any; the caller notes it by object
+            if self._file.failure is not None:
+                raise
+            found = error
+        return not self._file.missed, found
+
+    def expect(self, address: int) -> None:
+        """Say that an object header at an address will be read."""
+        start = self.base + address
+        if 0 <= start < self._file.size:
+            self._file.ahead(start, min(start + OBJECT_AHEAD_BYTES, self._file.size))
+
+    def library(self) -> Any:
+        """Return the file's identifier of h5py, in a job that runs."""
+        if self._id is None:
+            load_h5py()
+            from h5py import h5f, h5fd, h5p
+
+            access = h5p.create(h5p.FILE_ACCESS)
+            access.set_fileobj_driver(h5fd.fileobj_driver, self._file)
+            access.set_fclose_degree(h5f.CLOSE_STRONG)
+            try:
+                self._id = h5f.open(b"fsstore", h5f.ACC_RDONLY, access)
+            except OSError as error:
+                if self._file.missed or self._file.failure is not None:
+                    raise
+                raise DataLossError(f"HDF5 cannot open it: {_first_line(error)}") from None
+            # HDF5 must have closed the file before the interpreter is gone, for it calls the file object to do so
+            weakref.finalize(self, _close, self._id)
+            plist = self._id.get_create_plist()
+            self.base, self.sizes = plist.get_userblock(), tuple(plist.get_sizes())
+            self._file.width = self.sizes[1]
+        return self._id
+
+
+def refused(error: Exception) -> StoreError:
+    """Return the error to raise for one of HDF5."""
+    if isinstance(error, StoreError):
+        return error
+    return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _close(identifier: Any) -> None:
+    if identifier.valid:
+        identifier.close()
+
+
+# Datasets described by h5py, where their headers hold what is not parsed here.
+#
+# HDF5 is never asked how many chunks there are or how many bytes they take: it reads the whole index to say
+# so.
+
+
+_TEXT = "utf-8"
+_LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
+
+
+def describe(found: Any, path: str, address: int) -> Dataset:
+    """Return what a dataset is; raises `UnimplementedError` if no array of zarr can show it."""
+    from h5py import h5s
+
+    plist = found.get_create_plist()
+    layout: Any = _LAYOUTS[plist.get_layout()]
+    parts = parts_of(plist) if layout == "virtual" else ()
+    # for the shape of an endless dataset HDF5 would open its sources, and take this file for each of them
+    endless = any(part.is_endless for part in parts)
+    space = plist.get_virtual_vspace(0) if endless else found.get_space()
+    if space.get_simple_extent_type() == h5s.NULL:
+        raise UnimplementedError("it has no values, not even a scalar")
+    element = element_of(found.get_type())
+    shape: tuple[int, ...] = ()
+    most: tuple[int, ...] = ()
+    if space.get_simple_extent_ndims():
+        shape, most = space.get_simple_extent_dims(), space.get_simple_extent_dims(True)
+    names = attribute_names(found)
+    attributes, lost = attributes_of(found, names)
+    dataset = Dataset(
+        path,
+        address,
+        tuple(shape),
+        tuple(0 if each == h5s.UNLIMITED else each for each in most),
+        element,
+        layout,
+        fill=_fill(plist, element),
+        attributes=attributes,
+        lost_attributes=lost,
+        scale=_scale(found, names),
+        by_library=not element.as_stored,
+        parts=parts,
+    )
+    if layout == "chunked":
+        return replace(dataset, chunks=tuple(plist.get_chunk()), filters=_filters(plist))
+    if layout == "contiguous":
+        size = found.get_storage_size()
+        # behind a block of the user h5py gives a number where there is no place
+        offset = found.get_offset() if size else None
+        return replace(dataset, offset=offset, size=size, external=_external(plist))
+    return dataset
+
+
+def described_at(identifier: Any, path: str) -> Dataset:
+    """Return what the dataset at a path of a file is; raises `KeyError` if nothing is there."""
+    from h5py import h5d, h5g, h5o
+
+    opened = h5o.open(identifier, path.encode(_TEXT, "surrogateescape"))
+    if not isinstance(opened, h5d.DatasetID):
+        raise UnimplementedError(f"{path!r} is no dataset")
+    return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
+
+
+def _external(plist: Any) -> tuple[External, ...]:
+    return tuple(
+        External(name.decode(_TEXT, "surrogateescape"), offset, size)
+        for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
+    )
+
+
+def _filters(plist: Any) -> tuple[Filter, ...]:
+    found = []
+    for number in range(plist.get_nfilters()):
+        code, _, values, name = plist.get_filter(number)
+        found.append(Filter(code, tuple(values), name.decode(_TEXT, "replace")))
+    return tuple(found)
+
+
+def _fill(plist: Any, element: Element) -> Any:
+    """Return what stands where nothing was written."""
+    from h5py import h5d
+
+    if element.text:
+        return "" if element.named else _text_fill(plist)
+    value = np.zeros((), element.dtype)
+    if plist.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED and not element.inner:
+        plist.get_fill_value(value)
+    return value
+
+
+def _text_fill(plist: Any) -> str:
+    import h5py
+    from h5py import h5d
+
+    if plist.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
+        return ""
+    value = np.zeros((1,), h5py.string_dtype())
+    plist.get_fill_value(value)
+    found = value[0]
+    return found.decode(_TEXT, "replace") if isinstance(found, bytes) else ""
+
+
+def _scale(found: Any, names: list[bytes]) -> Scale:
+    """Return what a dataset says of dimensions."""
+    known = {name.decode(_TEXT, "replace"): name for name in names}
+    return scale_from(known, lambda name: read_attribute(found, known[name]), lambda: _attached(found))
+
+
+def _attached(found: Any) -> tuple[int, ...]:
+    """Return the addresses of the scales that dimensions have."""
+    import h5py
+    from h5py import h5a
+
+    listed = h5a.open(found, b"DIMENSION_LIST")
+    dtype = h5py.check_vlen_dtype(listed.dtype)
+    if dtype is None or h5py.check_ref_dtype(dtype) is not h5py.Reference or len(listed.shape) != 1:
+        return ()
+    value = np.empty(listed.shape, listed.dtype)
+    listed.read(value)
+    return tuple(address_of(each[-1]) if each is not None and len(each) else 0 for each in value)
+
+
+def address_of(reference: Any) -> int:
+    """Return the address of the object that a reference names.
+
+    h5py does not say it, but converts references to how they are stored, which is that address; the alternatives
+    search the file for the name of the object.
+    """
+    from h5py import h5t
+
+    memory = np.array([id(reference), 0], np.uintp)
+    h5t.convert(h5t.PYTHON_OBJECT, h5t.STD_REF_OBJ, 1, memory)
+    return int(memory[0])
+
+
+def links_of(group: Any) -> list[ObjectLink]:
+    """Return the links of a group, in the order in which h5py lists them."""
+    from h5py import h5l
+
+    kinds: dict[int, Any] = {h5l.TYPE_HARD: "hard", h5l.TYPE_SOFT: "soft", h5l.TYPE_EXTERNAL: "external"}
+    out = []
+    for name in list(group):
+        info = group.links.get_info(name)
+        kind = kinds.get(info.type, "other")
+        target, file = b"", b""
+        if kind == "soft":
+            target = group.links.get_val(name)
+        elif kind == "external":
+            file, target = group.links.get_val(name)
+        out.append(ObjectLink(name, kind, int(info.u) if kind == "hard" else 0, target, file))
+    return out
+
 
 _DEEPEST = 200
 _MOST_LINKS = 2_000_000
