@@ -217,7 +217,7 @@ def steps_of(dice: random.Random, call: str, target: str) -> tuple[Any, ...]:
     for _ in range(dice.choice([1, 1, 2, 2, 3])):
         if steps and dice.random() < 0.35 and call == "copy" and target == "file":
             steps.append(dice.choice(BETWEEN))
-        elif dice.random() < 0.06 and call == "copy" and target == "file":
+        elif dice.random() < 0.08 and call == "copy":
             steps.append(Twice())
         else:
             kinds = BUCKET_FAULTS if target == "s3" else KINDS
