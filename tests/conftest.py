@@ -231,7 +231,10 @@ def _handler(server):
                 self.fetch(path)
 
         def store(self, path, body):
+            copied = self.headers.get("x-amz-copy-source")
             with server.lock:
+                if copied is not None:
+                    body = server.objects["/" + unquote(copied).lstrip("/")]
                 old = server.objects.get(path)
                 wanted = self.headers.get("If-Match")
                 clash = self.headers.get("If-None-Match") == "*" and old is not None
@@ -243,6 +246,12 @@ def _handler(server):
                     new = server.keep(path, body, self.headers)
             if clash:
                 self.reply(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            elif copied is not None:
+                tag = etag_of(body).replace('"', "&quot;").encode()
+                when = b"<LastModified>2024-01-01T00:00:00.000Z</LastModified>"
+                self.reply(
+                    200, b"<CopyObjectResult><ETag>" + tag + b"</ETag>" + when + b"</CopyObjectResult>"
+                )
             else:
                 self.reply(200, ETag=etag_of(body), x_goog_generation=str(new))
 

@@ -475,7 +475,7 @@ def shrunk(program: Program, wrong: str, bucket: FaultyBucket) -> tuple[Program,
         simpler += [
             replace(program, options={name: each for name, each in program.options.items() if name != left})
             for left in program.options
-            if left != "if_exists"
+            if left not in ("if_exists", "append_id")
         ]
         for each in simpler:
             found = played(each, Counter(), bucket)

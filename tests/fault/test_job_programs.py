@@ -21,7 +21,7 @@ def counted(programs: int, first: int, timeout: int) -> dict[str, int]:
         text=True,
         timeout=timeout,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.returncode == 0, done.stdout or done.stderr
     counts = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines())
     return {name: int(count) for name, count in counts.items()}
 
