@@ -90,42 +90,33 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
 
 async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regions:
     """Return the boxes of a copy, or a single one where later ones would read what earlier ones have written."""
-    if len(regions) < 2 or not await _overlap(source.driver, target.driver):
+    if len(regions) < 2 or (await _places(source.driver)).isdisjoint(await _places(target.driver)):
         return regions
     if target.transform.size * _itemsize(source, target) > _WHOLE_BYTES:
         raise FailedPreconditionError(
-            "What is written is a view of the array that it is written to, and too large to be read before;"
-            " write it to another array first, or write `view.read().result()`"
+            "This view of the array that it is written to is too large to be read first; write `view.read().result()`"
         )
     return replace(
-        regions, step=tuple(max(1, side) for side in target.transform.domain.shape), anchor=regions.start
+        regions, step=tuple(side or 1 for side in target.transform.domain.shape), anchor=regions.start
     )
-
-
-async def _overlap(source: ArrayDriver, target: ArrayDriver) -> bool:
-    """Whether arrays may show the same elements: one lies where the other does, itself or by what it is a view of."""
-    ours, theirs = [await _places(each) for each in (source, target)]
-    return not ours.isdisjoint(theirs)
 
 
 async def _places(driver: ArrayDriver) -> set[tuple[str, int]]:
     """Return where the elements of an array lie: the places of stores, and which object in memory."""
-    found: set[tuple[str, int]] = set()
-    waiting = [driver]
+    found, waiting = set(), [driver]
     while waiting:
         each = waiting.pop()
-        if each.kvstore is not None:
-            root = each.kvstore
-            while root.base is not None:
-                root = root.base
+        root = each.kvstore
+        while root is not None and root.base is not None:
+            root = root.base
+        if root is not None and each.kvstore is not None:
             memory = id(root.driver) if root.driver.id == "memory" else 0
             found.add((each.kvstore.as_directory().prefix.describe(), memory))
         elif each.base is None and not each.layers:
             found.add(("", id(each)))
         waiting += [each.base.driver] if each.base is not None else []
         for layer in each.layers:
-            opened = await layer.opened("read", transaction=each.transaction, writable=False)
-            waiting.append(opened.driver)
+            waiting.append((await layer.opened("read", transaction=each.transaction, writable=False)).driver)
     return found
 
 
