@@ -135,9 +135,8 @@ def show_overhead(count: int = 2000) -> None:
         import operator
 
         import fsstore as ts
-        from fsstore.task.journal import Journal
-        from fsstore.task.progress import reporter_of
-        from fsstore.task.runner import Task, run_tasks
+        from fsstore.task.claim import Journal
+        from fsstore.task.runner import Task, reporter_of, run_tasks
 
         async def run() -> float:
             journal = Journal(await ts.KvStore.open("memory://journal/"), "overhead")

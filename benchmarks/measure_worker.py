@@ -33,7 +33,7 @@ from benchmarks.measure_bucket import measure
 from benchmarks.simulate_jobs import TaskModel
 from benchmarks.space.bucket import bucket
 from fsstore.job import array_copy, work
-from fsstore.task import journal
+from fsstore.task import claim
 from fsstore.task.runner import answered
 
 CHUNK_BYTES = 4 * 4 * 512 * 512  # of the arrays of `jobs.make`
@@ -82,7 +82,7 @@ def jobs(rounds: int, megabytes: int) -> dict[str, list[float]]:
             target = ts.KvStore.open(place.spec(f"{name}{number}"), context=context).result()
             with (
                 timed(work, "do") as tasks,
-                timed(journal.Journal, "_write") as notes,
+                timed(claim.Journal, "_write") as notes,
                 timed(array_copy.ArrayCopy, "finish") as commits,
             ):
                 report = ts.copy(source, target, schema=schema, max_memory="64MB", context=context).result()

@@ -29,13 +29,11 @@ import numpy as np
 from benchmarks.distributions import Profile
 from fsstore.chunk.regions import BoxSlabs
 from fsstore.errors import UnavailableError
-from fsstore.job.order import Order
-from fsstore.job.passes import box_pass
+from fsstore.job.passes import Order, box_pass
 from fsstore.job.plan import ChunkSides, memory_of_tasks, plan_boxes
 from fsstore.job.work import UNKNOWN_JOB, Done, work_on
-from fsstore.task.journal import Journal
-from fsstore.task.progress import Reporter
-from fsstore.task.runner import Task
+from fsstore.task.claim import Journal
+from fsstore.task.runner import Reporter, Task
 
 PROFILES = Path(__file__).with_name("profiles")
 MEMORY = 512_000_000  # the default of `copy`

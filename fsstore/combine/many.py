@@ -39,9 +39,8 @@ from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.runtime import execution
-from fsstore.task.journal import job_name
-from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import MISTAKES, answered, width_of
+from fsstore.task.claim import job_name
+from fsstore.task.runner import MISTAKES, Reporter, answered, reporter_of, width_of
 from fsstore.values.json_value import quote
 
 __all__ = [

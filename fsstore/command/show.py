@@ -399,7 +399,7 @@ def _thinned(store: Any) -> Any:
 def spec(arguments: Namespace) -> int:
     """Print the spec that a place means, without secrets."""
     from fsstore.arrays.spec import Spec
-    from fsstore.dataset.source import store_spec
+    from fsstore.dataset.place import store_spec
 
     place = place_of(arguments)
     if arguments.open:
@@ -440,8 +440,7 @@ def detect(arguments: Namespace) -> int:
 
 async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
     """Return the steps to what stands at a place, and why there is no array and no group; empty if there is one."""
-    from fsstore.dataset.place import look
-    from fsstore.dataset.source import store_spec
+    from fsstore.dataset.place import look, store_spec
     from fsstore.driver.auto import enter
     from fsstore.driver.probe import no_array
     from fsstore.kvstore.spec.parse import OpenKv, open_kv

@@ -122,7 +122,7 @@ def context_of(arguments: Namespace) -> Any:
 
 def place_of(arguments: Namespace, place: str | None = None) -> Any:
     """Return a place as the library takes it."""
-    from fsstore.dataset.source import store_spec
+    from fsstore.dataset.place import store_spec
     from fsstore.kvstore.spec.parse import with_root
 
     text = arguments.place if place is None else place
@@ -139,7 +139,7 @@ def read_place_of(arguments: Namespace, place: str | None = None) -> Any:
     found = place_of(arguments, place)
     if not arguments.allow:
         return found
-    from fsstore.dataset.source import allowing, store_spec
+    from fsstore.dataset.place import allowing, store_spec
 
     return allowing(store_spec(found), arguments.allow)
 

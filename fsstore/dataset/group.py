@@ -10,32 +10,31 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from functools import partial
+from operator import index
 from typing import Any, TypeVar
 
 from fsstore.arrays.store import TensorStore
+from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.consolidated import consolidate, renew_attributes
-from fsstore.dataset.html import tree_html
-from fsstore.dataset.listing import described, tree_text
+from fsstore.dataset.listing import described, tree_html, tree_text
 from fsstore.dataset.members import (
+    NewArray,
     children,
     create_array,
     create_group,
     exists,
     member_path,
     missing,
+    new_array,
     open_stored,
     refusal,
     stale,
 )
-from fsstore.dataset.new_array import NewArray, new_array
-from fsstore.dataset.place import Found, Place, open_place
-from fsstore.dataset.resize import resize_arrays
-from fsstore.dataset.source import store_spec
+from fsstore.dataset.place import Found, Place, consolidate, open_place, renew, renew_attributes, store_spec
 from fsstore.driver.attributes import Attributes
 from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
-from fsstore.format.attributes import WORDS
+from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
 from fsstore.kvstore.spec.parse import open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
@@ -43,7 +42,51 @@ from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 from fsstore.values.registry import door
 
-__all__ = ["Group", "open_group"]
+__all__ = ["Group", "dimension_names", "open_group", "resize_arrays"]
+
+
+# Resizing the arrays of a group along named dimensions, in one step for readers of consolidated metadata.
+
+
+def dimension_names(node: Node) -> list[str | None]:
+    """Return the names that an array gives its dimensions; an empty list where it gives none."""
+    names = node.document.get("dimension_names") if node.zarr_format == 3 else None
+    if names is None:
+        names = node.attributes.get(ARRAY_DIMENSIONS if node.zarr_format else "axes")
+    if not isinstance(names, list):
+        return []
+    return [name if isinstance(name, str) else None for name in names]
+
+
+async def resize_arrays(place: Place, path: str, sizes: Mapping[str, int]) -> None:
+    """Resize all arrays at and below a path along named dimensions; those without the names stay as they are.
+
+    Raises if no array has one of the names, before anything is changed.
+    """
+    wanted = {name: index(size) for name, size in sizes.items()}
+    nodes = [node for node in (await place.listed(path)).nodes.values() if node.kind == "array"]
+    known = {name for node in nodes for name in dimension_names(node) if name is not None}
+    for name in wanted:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            raise NotFoundError(
+                f"No array below {place.below(path).describe()} has a dimension {quote(name)}; there are {listed}"
+            )
+    changing = [node for node in nodes if set(dimension_names(node)) & set(wanted)]
+    await execution.gather([_resize(place, path, node, wanted) for node in changing])
+    for node in changing:
+        at = "/".join(part for part in (path, node.path) if part)
+        await renew(place.prefix, place.words, at)
+
+
+async def _resize(place: Place, path: str, node: Node, sizes: Mapping[str, int]) -> None:
+    at = place.below("/".join(part for part in (path, node.path) if part)).path
+    spec: Any = {"driver": WORDS[node.zarr_format].driver, "kvstore": place.store.at(at).effective_spec()}
+    store = await open_array(spec, context=place.context)
+    stops = [sizes.get(name) if name is not None else None for name in dimension_names(node)]
+    stops += [None] * (store.rank - len(stops))
+    await store.resize(exclusive_max=stops)
+
 
 T = TypeVar("T")
 _MODES = ("r", "r+", "a", "w", "w-")

@@ -29,7 +29,7 @@ from xarray.core.variable import Variable
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
-from fsstore.dataset.source import store_spec
+from fsstore.dataset.place import store_spec
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath

@@ -16,23 +16,15 @@ The contract of a copy, whichever stores it is between:
   written for, for the same values of the source, and for chunks that exist.  Otherwise the copy begins anew.
 * A source that is written meanwhile is an error, where its store tells.
 
-* `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
-* `check_box`: checking a box of an array: whether it can be read, and whether it says what another array does
 * `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
-* `delete`: deleting arrays and hierarchies, many keys at once, with progress; and moving members of a group
-* `earlier`: what a job believes of an earlier run: the fingerprint of its source, its mark, and chunks that exist
-* `ends`: the two ends of a job: what it is given by place or open, and the array that a copy makes
+* `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic; and the reports of jobs
+* `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
+* `passes`: what a job sends to its workers, and the passes of tasks that may be done in any order
+* `work`: the work of workers: coroutines over the stores of a job, which do no harm when they are done twice
+* `ends`: the two ends of a job, the array that a copy makes, and the scratch area of a job beside its target
+* `staging`: what a job believes of an earlier run, and copies that appear at once
+* `delete`: deleting arrays and hierarchies, and putting a new array in the place of an old one
 * `grow`: appending along a dimension, data first and metadata last
-* `order`: what a job is to its workers: opened stores and the boxes of its plan, sent to each worker once
-* `passes`: the passes of a copy: tasks that may be done in any order, made one by one as workers ask for them
-* `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic
 * `pyramid`: making the lower resolutions of an array, with the metadata by which viewers find them
-* `replacing`: putting a new array in the place of an old one, in one step where the store has one
-* `report`: what finished jobs say of themselves: copies, and checks, which are false if anything is wrong
-* `scratch`: where a job keeps what is its own until it is done: its journal, what it spills, databases of its workers
-* `staging`: copies that appear at once: in databases, and in stores that are written as one, as ZIP archives are
-* `stored_keys`: checking what is stored of an array by its keys and sizes, without reading a value
-* `tuning`: the numbers that tune it, each with what it trades
 * `verify`: whether arrays can be read as they are, and whether a copy holds what its source does; and repairing it
-* `work`: what workers do: coroutines over the stores of a job, which do no harm when they are done twice
 """

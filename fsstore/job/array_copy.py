@@ -14,42 +14,41 @@ from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.chunk.regions import BoxSlabs
 from fsstore.context.context import Context
-from fsstore.dataset.new_array import NewArray
+from fsstore.dataset.members import NewArray
 from fsstore.driver.cast import Casting
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.format.attributes import NodeWords
-from fsstore.job.earlier import fingerprint, is_marked, mark, still_there, unmark
-from fsstore.job.ends import where
-from fsstore.job.order import Order, root_of, unsynced
+from fsstore.job.ends import Scratch, around, where
 from fsstore.job.passes import (
+    Order,
     Pass,
     box_pass,
     key_pass,
     keys_in_piece,
     remove_chunks,
     remove_strangers,
+    root_of,
+    unsynced,
 )
 from fsstore.job.plan import (
     ChunkSides,
     CopyPlan,
     CopyRegions,
+    CopyReport,
     chunks_in,
     memory_of_tasks,
     pace_text,
     plan_boxes,
 )
-from fsstore.job.report import CopyReport
-from fsstore.job.scratch import Scratch, around
-from fsstore.job.staging import Stage
+from fsstore.job.staging import Stage, fingerprint, is_marked, mark, still_there, unmark
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
 from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_bound
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
-from fsstore.task.journal import Journal, job_name
-from fsstore.task.progress import Reporter, reporter_of
-from fsstore.task.runner import Task, width_of
+from fsstore.task.claim import Journal, job_name
+from fsstore.task.runner import Reporter, Task, reporter_of, width_of
 
 __all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "is_whole", "same_layout"]
 

@@ -11,10 +11,8 @@ from typing import Any, Literal
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.consolidated import consolidate, consolidated, is_consolidated, root_document
 from fsstore.dataset.group import Group
-from fsstore.dataset.place import look
-from fsstore.dataset.source import store_spec
+from fsstore.dataset.place import consolidate, consolidated, is_consolidated, look, root_document, store_spec
 from fsstore.driver.cast import Casting, checked_casting
 from fsstore.driver.hierarchy import Hierarchy
 from fsstore.errors import (
@@ -26,8 +24,9 @@ from fsstore.errors import (
 )
 from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
-from fsstore.job.earlier import fingerprint, unmark
+from fsstore.job.delete import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.ends import (
+    Scratch,
     array_like,
     attributes_of,
     check_apart,
@@ -37,11 +36,17 @@ from fsstore.job.ends import (
     where,
     wishes_of,
 )
-from fsstore.job.plan import CopyPlan, parse_bytes
-from fsstore.job.replacing import end_replacing, made_elsewhere, put_in_place
-from fsstore.job.report import CopyReport, Ignored, combined
-from fsstore.job.scratch import Scratch
-from fsstore.job.staging import Stage, check_is_taking, check_takes, made_apart, only_takes, packs
+from fsstore.job.plan import CopyPlan, CopyReport, Ignored, combined, parse_bytes
+from fsstore.job.staging import (
+    Stage,
+    check_is_taking,
+    check_takes,
+    fingerprint,
+    made_apart,
+    only_takes,
+    packs,
+    unmark,
+)
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.parse import OpenKv, open_kv
@@ -49,8 +54,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.redaction import without_secrets
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.task.claim import Claim
-from fsstore.task.journal import job_name
+from fsstore.task.claim import Claim, job_name
 from fsstore.values.url import split_pipeline
 
 __all__ = ["copy", "plan_copy"]

@@ -44,23 +44,18 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index.transform import identity
 from fsstore.job.array_copy import chunk_sides, is_whole
-from fsstore.job.earlier import fingerprint
-from fsstore.job.ends import check_apart, meaning_of, opened_source
-from fsstore.job.order import Order, root_of, unsynced
-from fsstore.job.passes import box_pass
-from fsstore.job.plan import held_for, memory_of_tasks, parse_bytes
-from fsstore.job.report import CopyReport
-from fsstore.job.scratch import APPEND, Scratch
+from fsstore.job.ends import APPEND, Scratch, check_apart, meaning_of, opened_source
+from fsstore.job.passes import Order, box_pass, root_of, unsynced
+from fsstore.job.plan import CopyReport, held_for, memory_of_tasks, parse_bytes
+from fsstore.job.staging import fingerprint
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.task.claim import Claim
-from fsstore.task.journal import Journal, job_name
-from fsstore.task.progress import reporter_of
-from fsstore.task.runner import Task, width_of
+from fsstore.task.claim import Claim, Journal, job_name
+from fsstore.task.runner import Task, reporter_of, width_of
 from fsstore.values.json_value import same, show
 
 __all__ = ["append"]

@@ -30,7 +30,7 @@ from fsstore.errors import AlreadyExistsError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
 from fsstore.job.ends import array_like, check_apart
-from fsstore.job.report import CopyReport, combined
+from fsstore.job.plan import CopyReport, combined
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.source import store_spec
+from fsstore.dataset.place import store_spec
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
 from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult

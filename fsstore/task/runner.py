@@ -9,20 +9,27 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
+import time
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from html import escape
+from importlib.util import find_spec
 from typing import Any, TypeAlias
 from uuid import uuid4
 
 from fsstore.errors import StoreError, UnavailableError
-from fsstore.runtime import execution
-from fsstore.task.progress import Reporter
+from fsstore.redaction import plain
+from fsstore.runtime import execution, fork
 from fsstore.task.tuning import (
+    PACE_MEMORY,
+    PROGRESS_S,
     STOPPED_S,
     TASK_ATTEMPTS,
     TASK_PAUSE_S,
+    TASK_S,
     TASK_THREADS,
     TASKS_AHEAD,
     TASKS_UNDER_WAY,
@@ -33,14 +40,258 @@ __all__ = [
     "MISTAKES",
     "Ask",
     "Finished",
+    "Pace",
     "Partly",
+    "Progress",
+    "Reporter",
     "Task",
     "TaskCancelledError",
+    "Told",
     "answered",
+    "bytes_text",
+    "display",
+    "reporter_of",
     "run_tasks",
     "width_of",
     "workers_of",
 ]
+
+
+# How progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text.
+
+
+def display(what: str, total_bytes: int) -> Callable[[Any], Any]:
+    """Return what shows the progress of an operation here."""
+    if find_spec("tqdm") is not None:
+        return _Tqdm(plain(what), total_bytes)
+    if "IPython" in sys.modules and sys.modules["IPython"].get_ipython() is not None:
+        return _Notebook()
+    return _printed
+
+
+class _Tqdm:
+    """A bar of tqdm, which chooses between a terminal and a widget by itself."""
+
+    def __init__(self, what: str, total_bytes: int) -> None:
+        self._what, self._total = what, total_bytes
+        self._bar: Any = None
+
+    def __call__(self, state: Any) -> None:
+        if self._bar is None:
+            self._bar = self._made(state)
+        done = state.nbytes + state.resumed_bytes if self._total else state.tasks + state.resumed
+        if state.ended and self._total and state.share < 1 and state.total == state.tasks + state.resumed:
+            self._bar.total = done  # the total was an estimate
+        self._bar.n = done
+        if state.retries:
+            self._bar.set_postfix(retries=state.retries, refresh=False)
+        self._bar.refresh()
+        if state.ended:
+            self._bar.close()
+
+    def _made(self, state: Any) -> Any:
+        from tqdm.auto import tqdm
+
+        if not self._total:
+            return tqdm(desc=self._what, total=state.total or None, unit="task")
+        before = state.resumed_bytes
+        return tqdm(desc=self._what, total=self._total, initial=before, unit="B", unit_scale=True)
+
+
+class _Notebook:
+    """A bar of the browser, replaced as it grows."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def __call__(self, state: Any) -> None:
+        from IPython.display import HTML, display
+
+        shown = HTML(f"<progress value='{state.share:.4f}' max='1'></progress> {escape(str(state))}")
+        if self._handle is None:
+            self._handle = display(shown, display_id=True)
+        else:
+            self._handle.update(shown)
+
+
+def _printed(state: Any) -> None:
+    is_terminal = sys.stderr.isatty()
+    end = "\n" if state.ended or not is_terminal else ""
+    sys.stderr.write(f"{chr(13) if is_terminal else ''}{plain(state)}{end}")
+    sys.stderr.flush()
+
+
+# Progress of a long operation: how much is done, how fast, and how long the rest takes.
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far an operation is.  `tasks` of `total` are done, which are `nbytes` of about `total_bytes`.
+
+    The work of an earlier run of the same job is counted in `resumed`, and does not make the rate better.  `ended` is
+    true the last time that it is told.
+    """
+
+    what: str
+    tasks: int = 0
+    total: int = 0
+    nbytes: int = 0
+    total_bytes: int = 0
+    retries: int = 0
+    elapsed_s: float = 0.0
+    resumed: int = 0
+    resumed_bytes: int = 0
+    ended: bool = False
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second so far."""
+        return self.nbytes / self.elapsed_s if self.elapsed_s > 0 else 0.0
+
+    @property
+    def share(self) -> float:
+        """How much is done, between 0 and 1."""
+        if self.total_bytes:
+            return min(1.0, (self.nbytes + self.resumed_bytes) / self.total_bytes)
+        return min(1.0, (self.tasks + self.resumed) / self.total) if self.total else float(self.ended)
+
+    @property
+    def remaining_s(self) -> float | None:
+        """How long the rest takes at the rate so far; None before anything was done."""
+        share = self.share
+        before = (
+            self.resumed_bytes / self.total_bytes if self.total_bytes else self.resumed / max(1, self.total)
+        )
+        return self.elapsed_s * (1 - share) / (share - before) if share > before else None
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        left = self.remaining_s
+        parts = [f"{bytes_text(int(self.rate))}/s"] if self.total_bytes else []
+        parts += [] if left is None or self.ended else [f"{left:.0f} s left"]
+        parts += [f"{self.retries} retries"] if self.retries else []
+        done = f"{self.tasks + self.resumed} of {self.total}"
+        if self.total_bytes:
+            done = f"{bytes_text(self.nbytes + self.resumed_bytes)} of {bytes_text(self.total_bytes)}"
+        return ", ".join([f"{self.what}: {self.share:4.0%}  {done}", *parts])
+
+
+Told: TypeAlias = Callable[[Progress], Any]
+
+
+class Reporter:
+    """Counts what workers finish, and tells one callback, at most twice a second and at the end."""
+
+    def __init__(self, what: str, total: int, total_bytes: int, told: Told | None) -> None:
+        self._told, self._lock = told, fork.lock()
+        self._began = time.monotonic()
+        self._last = float("-inf")
+        self.state = Progress(what, total=total, total_bytes=total_bytes)
+
+    def done(self, nbytes: int, *, tasks: int = 1) -> None:
+        """Count finished tasks."""
+        with self._lock:
+            elapsed = time.monotonic() - self._began
+            self.state = replace(
+                self.state,
+                tasks=self.state.tasks + tasks,
+                nbytes=self.state.nbytes + nbytes,
+                elapsed_s=elapsed,
+            )
+            state = self.state
+            due = elapsed - self._last >= PROGRESS_S or state.tasks + state.resumed == state.total
+            if due:
+                self._last = elapsed
+        if due and self._told is not None:
+            self._told(state)
+
+    def resumed(self, tasks: int, nbytes: int) -> None:
+        """Count what an earlier run has done; it says nothing about how fast this one is."""
+        with self._lock:
+            state = self.state
+            self.state = replace(
+                state, resumed=state.resumed + tasks, resumed_bytes=state.resumed_bytes + nbytes
+            )
+
+    def retried(self) -> None:
+        """Count a task that is done again."""
+        with self._lock:
+            self.state = replace(self.state, retries=self.state.retries + 1)
+
+    def ended(self) -> None:
+        """Tell that nothing more will be done, whether everything was or not."""
+        with self._lock:
+            self.state = replace(self.state, elapsed_s=time.monotonic() - self._began, ended=True)
+        if self._told is not None:
+            self._told(self.state)
+
+
+def reporter_of(progress: Any, what: str, total: int, total_bytes: int) -> Reporter:
+    """Return the reporter for what a caller gave as `progress`.
+
+    True shows a bar of tqdm if that is installed, a bar in notebooks, and otherwise a line on standard error; a
+    function is called with a `Progress`, and a `Callback` of fsspec is told bytes.  None and False tell nobody.
+    """
+    told: Told | None = None
+    if progress is True:
+        told = display(what, total_bytes)
+    elif hasattr(progress, "absolute_update"):
+        progress.set_size(total_bytes)
+
+        def told(state: Progress) -> None:
+            progress.absolute_update(state.nbytes + state.resumed_bytes)
+
+    elif callable(progress):
+        told = progress
+    elif progress:
+        raise TypeError(
+            f"progress is True, a function or a Callback of fsspec, not {type(progress).__name__}"
+        )
+    return Reporter(what, total, total_bytes, told)
+
+
+def bytes_text(count: int) -> str:
+    """Return a number of bytes as people write it: `1.5 GB`."""
+    size = float(count)
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(size) < 1000 or unit == "TB":
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1000
+    raise AssertionError  # the last unit takes everything
+
+
+# How many pieces of work make a task: as many as take a few seconds, by how long those before them took.
+#
+# Neither what a store moves in a second nor what a worker decodes is known beforehand, so nothing is
+# believed of them. The first tasks are a piece each; workers say how long they took, and from then on a
+# task is as many pieces as fill its time. A run ends evenly: no task takes more than its share of what is
+# left.
+
+
+class Pace:
+    """The pace of workers that do `pieces` of about one size."""
+
+    def __init__(self, pieces: int, workers: int) -> None:
+        self._left, self._workers = pieces, max(1, workers)
+        self._done = self._seconds = 0.0
+
+    def length(self) -> int:
+        """Return of how many pieces the next task is made."""
+        if not self._done:
+            return 1
+        fair = -(-self._left // self._workers)
+        fills = TASK_S * self._done / self._seconds if self._seconds > 0 else fair
+        return max(1, min(fair, int(fills)))
+
+    def taken(self, pieces: int) -> None:
+        """Count pieces that were handed out."""
+        self._left -= pieces
+
+    def took(self, pieces: int, seconds: float) -> None:
+        """Learn how long a task took; what was learnt earlier counts less and less, since a store may change."""
+        self._done = PACE_MEMORY * self._done + pieces
+        self._seconds = PACE_MEMORY * self._seconds + seconds
+
 
 MISTAKES = (ArithmeticError, LookupError, TypeError)
 """Errors that happen again when the same is tried again."""

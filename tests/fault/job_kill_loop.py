@@ -23,7 +23,7 @@ import numpy as np
 
 import fsstore as ts
 from fsstore.job import passes, work
-from fsstore.task import pace
+from fsstore.task import runner
 
 VALUES = np.random.default_rng(3).integers(1, 1000, (32, 24, 16)).astype("i4")
 MOST_RUNS = 60
@@ -168,7 +168,7 @@ def loop(kills: int, seed: int, folder: Path) -> list[Kind]:
     """Kill jobs of all kinds by turns; return what was done."""
     for name, function in list(work.WORK.items()):
         work.WORK[name] = slowed(function)
-    passes.PIECE_KEYS, pace.TASK_S = 1, 0.015  # many tasks
+    passes.PIECE_KEYS, runner.TASK_S = 1, 0.015  # many tasks
     dice, wholes = random.Random(seed), {}
     for kind in [*KINDS, *KINDS]:  # the second time is what a run takes when everything is imported
         kind.begin(folder / "whole")

@@ -23,7 +23,7 @@ import numpy as np
 import fsstore as ts
 from fsstore import references
 from fsstore.job import passes, work
-from fsstore.task import pace
+from fsstore.task import runner
 
 try:
     from tests.fault.job_kill_loop import child, slowed
@@ -216,7 +216,7 @@ def main() -> None:
     kills, dice = int(sys.argv[1]), random.Random(int(sys.argv[2]))
     for name, function in list(work.WORK.items()):
         work.WORK[name] = slowed(function)
-    passes.PIECE_KEYS, pace.TASK_S = 1, 0.015  # many tasks
+    passes.PIECE_KEYS, runner.TASK_S = 1, 0.015  # many tasks
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
             print(

@@ -13,7 +13,7 @@ import pytest
 import fsstore as ts
 from fsstore import errors
 from fsstore.chunk import open_chunks
-from fsstore.dataset import consolidated
+from fsstore.dataset import place as consolidated
 from tests.fault.test_job_deletions import QUICK, killed
 
 sys.path.insert(0, str(Path(__file__).parent))

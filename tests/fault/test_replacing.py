@@ -18,7 +18,7 @@ PROGRAM = """
 import os, sys
 import numpy as np
 import fsstore as ts
-from fsstore.job import replacing
+from fsstore.job import delete as replacing
 from fsstore.kvstore.local.driver import LocalDriver
 
 folder, itself, exchanges, *steps = sys.argv[1:]

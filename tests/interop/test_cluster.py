@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.task.progress import reporter_of
-from fsstore.task.runner import Task, run_tasks
+from fsstore.task.runner import Task, reporter_of, run_tasks
 
 VALUES = np.random.default_rng(2).integers(1, 1000, (64, 40, 20)).astype("i4")
 SCHEMA = {"chunks": [64, 4, 4]}

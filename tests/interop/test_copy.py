@@ -168,7 +168,7 @@ _SLOW = """
 import asyncio, sys
 import fsstore as ts
 from fsstore.job import passes, work
-from fsstore.task import pace
+from fsstore.task import runner as pace
 
 def slowed(function):
     async def run(*arguments):

@@ -297,7 +297,7 @@ def test_a_copy_checks_itself(tmp_path):
 
 def test_tasks_travel_as_a_few_hundred_bytes(tmp_path):
     """What is sent for a task is a name and a number, whatever the arrays are."""
-    from fsstore.job.order import packed_keys
+    from fsstore.job.passes import packed_keys
     from fsstore.job.work import run_task
 
     box = pickle.dumps((run_task, ("0" * 29, "gathered", 10**9, None)))
@@ -435,7 +435,7 @@ def test_a_callback_of_fsspec_is_told_bytes(tmp_path):
 
 def test_a_bar_in_a_notebook(tmp_path, monkeypatch):
     """In a notebook without tqdm one bar is shown, and replaced as it grows."""
-    from fsstore.task import display
+    from fsstore.task import runner
 
     shown, replaced = [], []
 
@@ -446,7 +446,7 @@ def test_a_bar_in_a_notebook(tmp_path, monkeypatch):
         shown.append((html.data, display_id))
         return Handle
 
-    monkeypatch.setattr(display, "find_spec", lambda _: None)
+    monkeypatch.setattr(runner, "find_spec", lambda _: None)
     notebook, screen = ModuleType("IPython"), ModuleType("IPython.display")
     notebook.get_ipython = object
     screen.HTML, screen.display = (lambda text: SimpleNamespace(data=text)), show
@@ -468,9 +468,9 @@ def test_bars_of_tqdm(tmp_path, capsys):
 
 def test_a_line_of_text_without_tqdm(tmp_path, capsys, monkeypatch):
     """Without tqdm and notebook a line says how much is done, how fast it is and what is left."""
-    from fsstore.task import display
+    from fsstore.task import runner
 
-    monkeypatch.setattr(display, "find_spec", lambda _: None)
+    monkeypatch.setattr(runner, "find_spec", lambda _: None)
     array = made(tmp_path / "a")
     ts.copy(array, tmp_path / "b", schema={"codec": None}, progress=True).result()
     assert "copy: 100%  23.0 kB of 23.0 kB" in capsys.readouterr().err

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.dataset.place import store_spec
 from fsstore.dataset.same_place import relation
-from fsstore.dataset.source import store_spec
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.spec.parse import open_kv
 from fsstore.runtime import execution

@@ -13,11 +13,10 @@ import pytest
 import fsstore as ts
 from benchmarks.simulate_jobs import JumpingLoop
 from fsstore.job import work
-from fsstore.job.order import Order
-from fsstore.job.passes import box_pass
+from fsstore.job.passes import Order, box_pass
 from fsstore.job.plan import ChunkSides, plan_boxes
 from fsstore.job.work import UNKNOWN_JOB, Done, work_on
-from fsstore.task.progress import Reporter
+from fsstore.task.runner import Reporter
 
 CHUNK = (8, 512, 512)
 

@@ -12,8 +12,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import FailedPreconditionError, UnavailableError
-from fsstore.task.progress import reporter_of
-from fsstore.task.runner import Task, answered, run_tasks
+from fsstore.task.runner import Task, answered, reporter_of, run_tasks
 
 
 class _Tripping(ThreadPoolExecutor):
