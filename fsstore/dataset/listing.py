@@ -227,7 +227,8 @@ def _pieces(paths: Sequence[str], shown: Described) -> Iterator[str]:
             yield f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>"
             begun.append(f"{path}/")
         else:
-            yield f"<div title='{_attributes(entry)}'><b>{name}</b> <span style='{_DIM}'>{_size_in_html(entry)}</span></div>"
+            size = f"<span style='{_DIM}'>{_size_in_html(entry)}</span>"
+            yield f"<div title='{_attributes(entry)}'><b>{name}</b> {size}</div>"
     yield _CLOSE * len(begun)
 
 

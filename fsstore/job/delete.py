@@ -92,8 +92,8 @@ __all__ = [
 # * Memory: one step takes the new keys for the old.
 # * Everything else (a bucket, a directory that is a mount, a system without that step): the new one is made below the
 #   target, in `.fsstore-job/new/`.  A note says that it is whole; then the documents of the old one go, its chunks, and
-#   the new ones are copied inside the store, documents last.  After a kill meanwhile there is no array at the place until
-#   the next copy to it, which finds the note and ends this.
+#   the new ones are copied inside the store, documents last.  After a kill meanwhile there is no array at the place
+#   until the next copy to it, which finds the note and ends this.
 #
 # A job that is killed before leaves the old array, and what it has made so far is taken up by the same
 # call.

@@ -67,8 +67,9 @@ __all__ = [
 #
 # * A fingerprint of the source is a part of the job's name: the keys of its chunks, their sizes, and their generations
 #   where asking for them costs no request.  A source that was written meanwhile makes another job, which begins anew.
-# * A mark, a random value, stands among the chunks and in the journal.  Where they differ, or one is missing, the target
-#   is not the one that the journal tells of: it was emptied, restored from a backup, or put in the place of another.
+# * A mark, a random value, stands among the chunks and in the journal.  Where they differ, or one is missing, the
+#   target is not the one that the journal tells of: it was emptied, restored from a backup, or put in the place of
+#   another.
 # * Of the tasks that the journal calls finished, those count whose chunks are all stored.
 
 

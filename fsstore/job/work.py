@@ -498,7 +498,6 @@ def _parts(box: Region, others: Regions) -> Iterator[tuple[Region, tuple[int, ..
         yield Region(low, high), place
 
 
-
 def _number(regions: Regions, place: tuple[int, ...]) -> int:
     number = 0
     for count, at in zip(regions.counts, place, strict=True):
