@@ -557,7 +557,7 @@ def origins_of(base: KvPrefix | None) -> Origins:
 def policy_of(base: KvPrefix | None, members: Mapping[str, Any], saved: Origins = None) -> Policy:
     """Return what a set at `base` may read, given the members of its spec, and where it says that it was saved from.
 
-    What a document says of that never widens what it may read where it lies.
+    A document cannot widen by that what it may read where it lies.
     """
     origins, home = common_origins(origins_of(base), saved), None if base is None else _home(base)
     allow = reveal(members.get("allow"))
