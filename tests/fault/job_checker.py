@@ -182,14 +182,32 @@ class World:
         if not (self.folder / f"version-{version}").exists():
             self.program.source.make(self.folder, version)
 
+    @property
+    def loses(self) -> bool:
+        """Return whether a copy would change values, so that it has to be refused."""
+        program, source = self.program, self.program.source
+        dtype = program.options.get("schema", {}).get("dtype", source.dtype)
+        if (
+            program.call != "copy"
+            or "casting" in program.options
+            or (self.base and program.options["if_exists"] != "replace")
+        ):
+            return False
+        values = [each.values for each in source.state(self.version).values()]
+        return any(not np.array_equal(each.astype(dtype).astype(source.dtype), each) for each in values)
+
     def wanted(self) -> State:
         """Return the state after a call that ends well."""
         program, source = self.program, self.program.source
+        if self.loses:
+            return self.base
         if program.call == "delete":
             return {}
         if program.call == "move":
             return {"moved": self.first["a"]}
         if program.call == "append":
+            if "append_id" in program.options and self.base != self.first:
+                return self.base
             old, new = self.base[""], source.state(self.version)[""]
             return {"": seen(np.concatenate([old.values, new.values]), json.loads(old.attributes))}
         if program.call == "pyramid":
@@ -212,6 +230,9 @@ class World:
         if program.call == "copy":
             there = set(self.now) & set(program.source.state(0))
             kept = program.options["if_exists"] == "skip" and "verify" in program.options
+            if self.loses:
+                self.counts["casts that lose"] += 1
+                return True
             return bool(there) and (kept or program.options["if_exists"] == "raise")
         if program.call == "pyramid":
             return True  # images with nothing to make smaller
@@ -220,14 +241,11 @@ class World:
     def check_between(self, found: State) -> None:
         """Raise unless what is there after an error or a kill is old or new, each array whole."""
         new, program = self.wanted(), self.program
-        replaces = program.call == "copy" and program.options["if_exists"] == "replace"
         for name in set(self.base) | set(new) | set(found):
             old, right, there = self.base.get(name), new.get(name), found.get(name)
             if there in (old, right):
                 continue
             if program.call == "pyramid" and old is None:
-                continue
-            if replaces and there is None:
                 continue
             if (
                 program.call == "copy"
@@ -373,6 +391,8 @@ class World:
         found = self.look()
         self.may_refuse_before = self.may_refuse()
         if how == "done":
+            if self.loses:
+                raise Wrong("a copy that changes values ended with success")
             self.check_done(found)
             self.base = found
         else:
@@ -380,14 +400,13 @@ class World:
             if self.program.call == "copy":  # an array that is there is what the next call finds
                 new = self.wanted()
                 self.base = self.base | {name: each for name, each in found.items() if each == new.get(name)}
-            if self.program.call == "append" and found == self.wanted() and self.only_answers():
-                self.base = found
+            if self.program.call == "append" and found == self.wanted() and not self.notes():
+                self.base = found  # it was over, and its caller died before it was told
         self.now = found
 
-    def only_answers(self) -> bool:
-        """Return whether an append has nothing left to do but to answer: what calls it again appends again."""
-        names = [*self.place.glob(".fsstore-job/append-*"), *self.bucket.files("/jobs/")]
-        return not [each for each in map(str, names) if "append-" in each and not each.endswith("__lock")]
+    def notes(self) -> list[Path]:
+        """Return what appends keep until their callers are told."""
+        return [path for path in self.place.rglob("append-*") if path.is_file() and path.suffix != ".__lock"]
 
     def twice(self) -> None:
         """Make the call in two children at once."""

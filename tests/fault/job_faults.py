@@ -30,7 +30,19 @@ CHANGES = (
 OTHERS = ("open", "read", "pread", "preadv", "scandir", "stat", "lstat", "fsync")
 FILLING = ("write", "writev", "copy_file_range", "mkdir", "link", "open")
 KILLS = ("kill", "kill after", "torn")
-KINDS = ("error", "lost", "full", "read-only", "forbidden", "outage", "interrupt", "cancel", "clock", *KILLS)
+KINDS = (
+    "error",
+    "lost",
+    "full",
+    "read-only",
+    "forbidden",
+    "outage",
+    "interrupt",
+    "cancel",
+    "clock",
+    "source",
+    *KILLS,
+)
 
 
 @dataclass(frozen=True, slots=True)

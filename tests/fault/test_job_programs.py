@@ -9,7 +9,18 @@ from pathlib import Path
 import pytest
 
 CHECKER = Path(__file__).with_name("job_checker.py")
-FAULTS = ("error", "lost", "full", "read-only", "forbidden", "outage", "interrupt", "cancel", "clock")
+FAULTS = (
+    "error",
+    "lost",
+    "full",
+    "read-only",
+    "forbidden",
+    "outage",
+    "interrupt",
+    "cancel",
+    "clock",
+    "source",
+)
 KILLS = ("kill", "kill after", "torn")
 
 
