@@ -229,9 +229,6 @@ def steps_of(dice: random.Random, call: str, target: str, options: dict[str, Any
         else:
             kinds = BUCKET_FAULTS if target == "s3" else KINDS
             kind = dice.choices(kinds, [3 if each in KILLS else 1 for each in kinds])[0]
-            if call in PLAIN:
-                steps.append(Run(None))
-                break
             if kind == "interrupt" and call == "append" and "append_id" not in options:
                 kind = "cancel"  # a caller that is interrupted when the values are there has to be told apart by an id
             number = int(most ** dice.uniform(0.2, 1))
@@ -239,7 +236,6 @@ def steps_of(dice: random.Random, call: str, target: str, options: dict[str, Any
     return tuple(steps)
 
 
-PLAIN = ("move",)  # calls without faults
 BETWEEN = ("rm target/*", "rm a chunk", "source rewritten", "backup restored", "directory copied")
 
 

@@ -21,7 +21,7 @@ def killed(job, number: int) -> bool:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     try:
         left = itertools.count(number, -1)
-        for name in ("unlink", "rmdir", "rename", "replace"):
+        for name in ("unlink", "rmdir", "rename", "replace", "link"):
             change = getattr(os, name)
 
             def counted(*arguments, change=change, **options):
