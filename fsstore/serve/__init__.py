@@ -2,7 +2,5 @@
 
 * `answer`: requests for keys of a store, and what is answered: ranges, conditions, listings
 * `listener`: HTTP on one address, as all servers of this library have it
-* `neuroglancer`: addresses that open Neuroglancer with what is served
-* `server`: the server of stores: places by name, tokens and origins
-* `tuning`: the numbers that tune it, each with what it trades
+* `server`: the server of stores: places by name, tokens and origins, addresses that open Neuroglancer
 """

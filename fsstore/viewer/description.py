@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fsstore.errors import StoreError
-from fsstore.viewer.number import is_number
+from fsstore.viewer.picture import is_number
 from fsstore.viewer.subject import Shown, Subject
 
 __all__ = ["codec_names", "describe", "described_members", "plain_json"]

@@ -2,21 +2,423 @@
 
 from __future__ import annotations
 
+import hmac
+import json
+import secrets
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from html import escape
-from typing import Any
+from importlib.resources import files
+from typing import Any, ClassVar
+from urllib.parse import parse_qs, unquote
+
+import numpy as np
 
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group
-from fsstore.errors import StoreError
+from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.job.ends import opened_source
 from fsstore.runtime import execution
 from fsstore.runtime.pool import begin_thread
-from fsstore.viewer.server import PageServer
-from fsstore.viewer.subject import Subject
+from fsstore.serve.answer import Answer, said
+from fsstore.serve.listener import HttpRequest, Listener
+from fsstore.viewer.description import describe, described_members, plain_json
+from fsstore.viewer.picture import (
+    PictureLimits,
+    Sampling,
+    decoded,
+    is_number,
+    numbers,
+    sample,
+    sampled,
+    text_of,
+)
+from fsstore.viewer.subject import Level, Shown, Subject
+from fsstore.viewer.tuning import (
+    MAPPED_CHUNKS,
+    PICTURE_PIXELS,
+    READS_AT_ONCE,
+    SERIES_POINTS,
+    TABLE_COLUMNS,
+    TABLE_ROWS,
+)
 
-__all__ = ["View", "page_server", "view"]
+__all__ = ["DESCRIPTION", "MARK", "PageServer", "View", "page_file", "page_server", "routed", "view"]
+
+
+# The questions that the page may ask, and their answers. Nothing here knows of sockets or tokens.
+#
+# Questions are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a
+# header.
+
+
+DESCRIPTION = "Fsstore-Description"
+"""The header that describes the numbers in the body."""
+
+_TYPES = {
+    "html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}  # fmt: skip
+_MOST_QUERY = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question about a subject, and the limits of its answer."""
+
+    subject: Subject
+    query: Mapping[str, str]
+    limits: PictureLimits
+
+    @property
+    def path(self) -> str:
+        """The array or group that it is about."""
+        return self.query["path"]
+
+    @property
+    def shown(self) -> Shown:
+        """The array that it is about, opened."""
+        return self.subject.array(self.path)
+
+    def integers(self, name: str) -> list[int]:
+        """Return integers with commas between them."""
+        text = self.query.get(name, "")
+        return [int(each) for each in text.split(",")] if text else []
+
+
+def page_file(name: str) -> Answer | None:
+    """Return a file of the page, or None if it has none of the name."""
+    stem, dot, kind = name.partition(".")
+    if not stem.isidentifier() or not dot or kind not in _TYPES:
+        return None
+    found = files("fsstore.viewer") / "page" / name
+    return Answer(200, {"Content-Type": _TYPES[kind]}, found.read_bytes()) if found.is_file() else None
+
+
+def routed(subject: Subject, route: str, query: str, limits: PictureLimits) -> Answer:
+    """Return the answer to a question; what is wrong with it is said in JSON."""
+    try:
+        given = parse_qs(query[:_MOST_QUERY], keep_blank_values=True)
+        work = _ROUTES.get(route)
+        if work is None:
+            return _refused(404, "There is no such question")
+        return work(_Question(subject, {name: values[0] for name, values in given.items()}, limits))
+    except StoreError as error:
+        return _refused(404 if isinstance(error, NotFoundError) else 502, str(error))
+    except (ValueError, TypeError, IndexError, KeyError, OverflowError) as error:
+        return _refused(400, f"The question makes no sense: {error}")
+    except MemoryError:
+        return _refused(507, "There is not enough memory for this picture")
+
+
+def _refused(status: int, text: str) -> Answer:
+    return _json({"error": text}, status)
+
+
+def _json(value: Any, status: int = 200) -> Answer:
+    text = json.dumps(plain_json(value), allow_nan=False, separators=(",", ":"))
+    return Answer(status, {"Content-Type": "application/json"}, text.encode("utf-8", "replace"))
+
+
+def _numbers(values: Any, description: dict[str, Any]) -> Answer:
+    about = {**description, "dtype": values.dtype.str[1:], "shape": list(values.shape)}
+    headers = {"Content-Type": "application/octet-stream", DESCRIPTION: json.dumps(plain_json(about))}
+    return Answer(200, headers, values.tobytes())
+
+
+def _tree(question: _Question) -> Answer:
+    return _json(described_members(question.subject))
+
+
+def _group(question: _Question) -> Answer:
+    return _json({"path": question.path, "attributes": question.subject.attributes(question.path)})
+
+
+def _array(question: _Question) -> Answer:
+    return _json(describe(question.shown))
+
+
+def _place(shown: Shown, question: _Question) -> list[int]:
+    """Return the place of the dimensions that are not drawn, inside of the array."""
+    at, shape = question.integers("at"), shown.zeroed.shape
+    if len(at) != len(shape) or 0 in shape:
+        raise ValueError("`at` has one index for each dimension, and no dimension is empty")
+    return [max(0, min(each, size - 1)) for each, size in zip(at, shape, strict=True)]
+
+
+def _along(shown: Shown, question: _Question, counts: tuple[int, ...]) -> list[int]:
+    along = question.integers("along")
+    if (
+        len(along) not in counts
+        or len(set(along)) != len(along)
+        or not set(along) <= set(range(shown.zeroed.rank))
+    ):
+        raise ValueError("`along` names different dimensions")
+    return along
+
+
+def _window(question: _Question, count: int) -> list[tuple[int, int]]:
+    bounds = question.integers("window")
+    if len(bounds) != 2 * count:
+        raise ValueError("`window` has two bounds for each dimension")
+    return list(zip(bounds[::2], bounds[1::2], strict=True))
+
+
+def _sampled_level(
+    level: Level, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
+) -> list[Sampling]:
+    """Return the samples of a window, given in elements of the finest level, in a level."""
+    store = level.store
+    scaled = [
+        (int(low / level.factors[number]), max(1, -int(-high // level.factors[number])))
+        for number, (low, high) in zip(along, window, strict=True)
+    ]
+    sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
+    nbytes = store.dtype.numpy_dtype.itemsize
+    for side in sides:
+        nbytes *= side or 1
+    return sampled(
+        scaled, pixels, shape=[store.shape[number] for number in along],
+        chunks=[sides[number] or 1 for number in along], chunk_bytes=nbytes, limits=limits,
+    )  # fmt: skip
+
+
+def _chosen(
+    shown: Shown, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
+) -> tuple[Level, list[Sampling]]:
+    """Return the coarsest level that has a value for every pixel, or one further where that costs too much."""
+    wanted = [max(1.0, (high - low) / pixel) for (low, high), pixel in zip(window, pixels, strict=True)]
+    fine = [
+        level
+        for level in shown.levels
+        if all(level.factors[number] <= step * 1.01 for number, step in zip(along, wanted, strict=True))
+    ]
+    start = max(0, len(fine) - 1)
+    for level in shown.levels[start:]:
+        samplings = _sampled_level(level, along, window, pixels, limits)
+        plain = _sampled_level(level, along, window, pixels, PictureLimits(1 << 30, 1 << 60))
+        if samplings == plain:
+            return level, samplings
+    level = shown.levels[-1]
+    return level, _sampled_level(level, along, window, pixels, limits)
+
+
+def _read(shown: Shown, level: Level, at: list[int], along: list[int], samplings: list[Sampling]) -> Any:
+    place = [
+        min(int(each / factor), size - 1)
+        for each, factor, size in zip(at, level.factors, level.store.shape, strict=True)
+    ]
+    return numbers(sample(level.store, place, along, samplings), shown.attributes)
+
+
+def _picture(question: _Question) -> Answer:
+    shown = question.shown
+    along, at = _along(shown, question, (2, 3)), _place(shown, question)
+    window, pixels = (
+        _window(question, 2),
+        [max(1, min(each, PICTURE_PIXELS)) for each in question.integers("pixels")],
+    )
+    began, colours = time.perf_counter(), along[2:]
+    for number in colours:  # all of them, whole
+        window.append((0, min(4, shown.zeroed.shape[number])))
+        pixels.append(4)
+    level, samplings = _chosen(shown, along, window, pixels, question.limits)
+    values = _read(shown, level, at, along, samplings)
+    factors = [level.factors[number] for number in along[:2]]
+    return _numbers(values, {
+        "start": [each.start * factor for each, factor in zip(samplings, factors, strict=False)],
+        "step": [each.step * factor for each, factor in zip(samplings, factors, strict=False)],
+        "level": shown.levels.index(level), "seconds": time.perf_counter() - began,
+        "coarse": [each.step for each in samplings[:2]], "pixels": pixels[:2],
+    })  # fmt: skip
+
+
+def _series(question: _Question) -> Answer:
+    shown = question.shown
+    along, at = _along(shown, question, (1,)), _place(shown, question)
+    window = _window(question, 1)
+    level, samplings = _chosen(shown, along, window, [SERIES_POINTS], question.limits)
+    values = _read(shown, level, at, along, samplings)
+    factor, (only,) = level.factors[along[0]], samplings
+    return _numbers(values, {"start": only.selection.start * factor, "step": only.step * factor})
+
+
+def _chunks(question: _Question) -> Answer:
+    shown = question.shown
+    along = _along(shown, question, (1, 2))
+    window = _window(question, len(along))
+    found = chunk_map(shown.zeroed, _place(shown, question), along, window)
+    return _numbers(found, {"most": MAPPED_CHUNKS})
+
+
+def _value(question: _Question) -> Answer:
+    shown = question.shown
+    at = _place(shown, question)
+    _sampled_level(
+        shown.levels[0],
+        list(range(len(at))),
+        [(each, each + 1) for each in at],
+        [1] * len(at),
+        question.limits,
+    )
+    stored = shown.zeroed[tuple(at)].read().result()
+    if not is_number(shown.zeroed.dtype.numpy_dtype):
+        return _json({"at": at, "value": text_of(stored)})
+    shown_value = decoded(np.asarray(stored), shown.attributes)
+    return _json({"at": at, "value": text_of(shown_value), "stored": text_of(stored)})
+
+
+def _table(question: _Question) -> Answer:
+    """Answer texts of a small part, for arrays that have no picture."""
+    shown = question.shown
+    store = shown.zeroed
+    if not store.rank:
+        return _json({"rows": [[text_of(store.read().result())]], "start": []})
+    along, at = _along(shown, question, (1, 2)), _place(shown, question)
+    most = (TABLE_ROWS, TABLE_COLUMNS)
+    window = [
+        (low, min(high, low + limit))
+        for (low, high), limit in zip(_window(question, len(along)), most, strict=False)
+    ]
+    samplings = _sampled_level(shown.levels[0], along, window, list(most[: len(along)]), question.limits)
+    values = np.atleast_1d(sample(store, at, along, samplings))
+    rows = values.reshape(-1, 1) if values.ndim == 1 else values
+    return _json(
+        {
+            "rows": [[text_of(each) for each in row] for row in rows],
+            "start": [each.start for each in samplings],
+        }
+    )
+
+
+_ROUTES: dict[str, Callable[[_Question], Answer]] = {
+    "tree": _tree, "group": _group, "array": _array, "picture": _picture, "series": _series, "chunks": _chunks,
+    "value": _value, "table": _table,
+}  # fmt: skip
+
+
+MISSING, STORED, UNKNOWN = 0, 1, 2
+
+
+def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Sequence[tuple[int, int]]) -> Any:
+    """Return one byte for each chunk of a window (in numbers of chunks): missing, stored, or not known.
+
+    Every chunk is asked for by itself, all at once.  Raises `ValueError` if the window has too many.
+    """
+    sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
+    counts = [high - low for low, high in window]
+    if min(counts, default=0) < 0 or int(np.prod(counts)) > MAPPED_CHUNKS:
+        raise ValueError(f"A map has at most {MAPPED_CHUNKS} chunks")
+    found = np.full(counts, UNKNOWN, "u1")
+    begun = []
+    for place in np.ndindex(*counts):
+        key: list[Any] = [slice(each, each + 1) for each in at]
+        for dimension, (low, _), number in zip(along, window, place, strict=True):
+            side = sides[dimension] or store.shape[dimension]
+            first = min((low + number) * side, store.shape[dimension] - 1)
+            key[dimension] = slice(first, first + 1)
+        try:
+            begun.append((place, store[tuple(key)].storage_statistics(query_not_stored=True)))
+        except UnimplementedError:
+            return found
+    for place, future in begun:
+        try:
+            found[place] = MISSING if future.result().not_stored else STORED
+        except StoreError:  # what cannot be asked is not known
+            found[place] = UNKNOWN
+    return found
+
+
+# The server of one page, and who may ask it.
+#
+# It listens on this machine only. Everything is below a random token in the path, so no other page can name
+# it. A request must name the host by an address or as `localhost`, which a page under a name of its own
+# cannot; a question must come from the page itself: with its origin or none, and with a header that pages
+# of other sites may not send. The page runs its own scripts and nothing else, loads nothing from elsewhere,
+# and tells nobody its address.
+
+
+MARK = "Fsstore-View"
+"""The header of every question of the page: other sites would have to ask first whether they may send it."""
+
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self';"
+    " base-uri 'none'; form-action 'none'; frame-ancestors {frames}"
+)
+
+
+class PageServer(Listener):
+    """The server of a page about one subject.  `framed` lets notebooks show the page inside of theirs."""
+
+    shared_headers: ClassVar[Mapping[str, str]] = {
+        **Listener.shared_headers,
+        "Cache-Control": "no-store",
+        "Referrer-Policy": "no-referrer",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cross-Origin-Opener-Policy": "same-origin",
+    }
+
+    def __init__(
+        self,
+        subject: Subject,
+        *,
+        title: str = "",
+        port: int = 0,
+        framed: bool = False,
+        limits: PictureLimits | None = None,
+    ) -> None:
+        self.subject, self.title, self.limits = subject, title, limits or PictureLimits()
+        self.token = secrets.token_urlsafe(24)
+        self.policy = _POLICY.format(frames="*" if framed else "'none'")
+        super().__init__("127.0.0.1", port)
+
+    @property
+    def url(self) -> str:
+        """Where the page is."""
+        return f"{self.origin}/{self.token}/"
+
+    async def answered(self, request: HttpRequest) -> Answer:
+        """Return what the page or its question is answered."""
+        path, _, query = request.target.partition("?")
+        token, slash, name = path[1:].partition("/")
+        if not self.is_named(request.headers.get("Host", "")):
+            return said(421, "This server is not reached by that name")
+        if not hmac.compare_digest(unquote(token).encode("utf-8", "replace"), self.token.encode()):
+            return said(403, "This page has an address of its own; the command that serves it prints it")
+        if request.method == "OPTIONS":  # pages of other sites may send nothing
+            return said(405, "Only the page itself may ask", {"Allow": "GET, HEAD"})
+        if not slash:
+            return Answer(301, {"Location": f"/{self.token}/"})
+        if _is_from_elsewhere(request.headers):
+            return said(403, "Only the page itself may ask")
+        if name.startswith("api/"):
+            return await self._question(name.removeprefix("api/"), query, request.headers)
+        found = page_file(unquote(name) or "index.html")
+        if found is None:
+            return said(404, "There is no such file")
+        return Answer(200, {**found.headers, "Content-Security-Policy": self.policy}, found.body)
+
+    async def _question(self, route: str, query: str, headers: Mapping[str, str]) -> Answer:
+        if MARK not in headers:
+            return said(403, "Only the page itself may ask")
+        if route == "title":
+            kind = {"Content-Type": "text/plain; charset=utf-8"}
+            return Answer(200, kind, self.title.encode("utf-8", "replace"))
+        asked = (self.subject, route, query, self.limits)
+        return await execution.offload(routed, *asked, kind="request", limit=READS_AT_ONCE)
+
+
+def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
+    """Return whether a request says that another site makes it."""
+    origin = headers.get("Origin")
+    if origin is not None and origin != f"http://{headers.get('Host')}":
+        return True
+    site, mode = headers.get("Sec-Fetch-Site", "none"), headers.get("Sec-Fetch-Mode", "navigate")
+    return site not in ("none", "same-origin") and mode != "navigate"
+
 
 _CACHE = {"cache_pool": {"total_bytes_limit": 256_000_000}}  # what was seen is not read again
 

@@ -19,8 +19,7 @@ import zarr
 
 import fsstore as ts
 from fsstore.serve.answer import path_of
-from fsstore.serve.neuroglancer import NEUROGLANCER
-from fsstore.serve.server import serve
+from fsstore.serve.server import NEUROGLANCER, serve
 
 VALUES = np.arange(6000, dtype="i4").reshape(10, 20, 30)
 

@@ -18,10 +18,9 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import ResourceExhaustedError
-from fsstore.viewer.axis import axis
 from fsstore.viewer.door import page_server, view
-from fsstore.viewer.number import numbers
-from fsstore.viewer.picture import PictureLimits, sampled
+from fsstore.viewer.picture import PictureLimits, numbers, sampled
+from fsstore.viewer.subject import axis
 
 VALUES = np.arange(4 * 30 * 60, dtype="f4").reshape(4, 30, 60)
 

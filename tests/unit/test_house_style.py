@@ -566,7 +566,7 @@ GIVEN: dict[str, str] = {
     "format.precomputed": "voxels of a block of compressed segmentation",
     "job.pyramid": "which levels an image is given",
     "kvstore.archive.compressed": "what a block of zstd may hold",
-    "kvstore.archive.zip_member": "how far a member may decompress",
+    "kvstore.archive.zip_driver": "how far a member may decompress",
     "kvstore.client.object_store": "a page of a listing of S3",
     "kvstore.client.web": "what servers that think in blocks send",
     "icechunk.encoding": "the format of Icechunk, and what a block of zstd may hold",
