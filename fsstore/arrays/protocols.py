@@ -424,7 +424,8 @@ def _of_type(values: Any, kind: type, name: str) -> Any:
     """Return an array of objects that are all exactly of one type; those of classes derived from it are converted."""
     found = set(map(type, values.flat))
     for wrong in sorted(each.__name__ for each in found if not issubclass(each, kind)):
-        raise TypeError(f"expected {kind.__name__} in an array of {name}, {wrong} found")
+        hint = "; encode it, or make the array with dtype str, which holds text" if wrong == "str" else ""
+        raise TypeError(f"expected {kind.__name__} in an array of {name}, {wrong} found{hint}")
     return values if found <= {kind} else _mapped(values, kind)
 
 

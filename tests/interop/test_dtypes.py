@@ -71,3 +71,10 @@ def test_conversion_agrees(name, value):
     ours = dtype(name)(value)
     assert type(ours) is type(theirs)
     np.testing.assert_array_equal(ours, theirs)
+
+
+def test_text_for_octets_is_refused_with_the_way_out():
+    """The type "string" holds octets; whoever writes text is told which type holds that."""
+    octets = ts.array(np.array([b"a"], object), dtype="string")
+    with pytest.raises(TypeError, match="expected bytes .* str found; encode it, or make the array with dtype str"):
+        octets[...] = np.array(["a"], object)
