@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorstore
 
+import fsstore as ts
 from fsstore.values.dtypes import NAMES, dtype
 
 SIZELESS = {"char", "byte"}
@@ -76,5 +77,7 @@ def test_conversion_agrees(name, value):
 def test_text_for_octets_is_refused_with_the_way_out():
     """The type "string" holds octets; whoever writes text is told which type holds that."""
     octets = ts.array(np.array([b"a"], object), dtype="string")
-    with pytest.raises(TypeError, match="expected bytes .* str found; encode it, or make the array with dtype str"):
+    with pytest.raises(
+        TypeError, match="expected bytes .* str found; encode it, or make the array with dtype str"
+    ):
         octets[...] = np.array(["a"], object)
