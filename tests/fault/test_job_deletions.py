@@ -14,14 +14,16 @@ import fsstore as ts
 QUICK = ts.Context({"file_io_sync": False})
 
 
-def killed(job, number: int) -> bool:
+def killed(
+    job, number: int, changes: tuple[str, ...] = ("unlink", "rmdir", "rename", "replace", "link")
+) -> bool:
     """Do a job in a child that dies before a change of a directory by number; return whether it came to that."""
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     try:
         left = itertools.count(number, -1)
-        for name in ("unlink", "rmdir", "rename", "replace", "link"):
+        for name in changes:
             change = getattr(os, name)
 
             def counted(*arguments, change=change, **options):
