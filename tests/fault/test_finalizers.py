@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 
+import numpy as np
 import pytest
 
 import fsstore as ts
@@ -196,6 +197,12 @@ def work():
 if __name__ == "__main__":
     if how == "exit":
         work()
+    elif how == "sys.exit":
+        work()
+        sys.exit(0)
+    elif how == "exception":
+        work()
+        raise SystemError("nobody handles this")
     elif how == "thread":
         threading.Thread(target=work).start()
     elif how == "os.fork":
@@ -211,13 +218,43 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["exit", "thread", "os.fork", "fork", "spawn"])
+@pytest.mark.parametrize("how", ["exit", "sys.exit", "exception", "thread", "os.fork", "fork", "spawn"])
 def test_a_process_that_ends_finishes_its_writes(how, tmp_path):
     """However it was made and whoever began them; nobody asked for their results."""
     script = tmp_path / "script.py"
     script.write_text(ENDING)
     command = [sys.executable, "-W", "ignore", str(script), how, str(tmp_path / "d")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == (how == "exception"), done.stderr
+    assert ("nobody handles this" in done.stderr) == (how == "exception"), done.stderr
     found = {path.name: path.read_bytes() for path in (tmp_path / "d").iterdir()}
     assert found == {"before": b"1", **{str(n): b"%d" % n for n in range(100)}}, done.stderr
+
+
+ENDING_ARRAY = """
+import sys
+import numpy as np, fsstore as ts
+
+how, directory, shards = sys.argv[1:]
+spec = {"driver": "zarr3", "kvstore": f"file://{directory}/"}
+shards = [32, 8] if shards == "True" else None
+array = ts.open(spec, create=True, dtype="i4", shape=[640, 8], chunks=[8, 8], shards=shards).result()
+for number in range(160):  # halves of chunks
+    array[4 * number : 4 * number + 4].write(np.full((4, 8), number + 1, "i4"))
+if how == "sys.exit":
+    sys.exit(0)
+if how == "exception":
+    raise SystemError("nobody handles this")
+"""
+
+
+@pytest.mark.parametrize("shards", [False, True])
+@pytest.mark.parametrize("how", ["exit", "sys.exit", "exception"])
+def test_a_process_that_ends_leaves_no_torn_chunk(how, shards, tmp_path):
+    """Parts of chunks and of shards that were begun are stored, whether anybody asked for their results or not."""
+    command = [sys.executable, "-W", "ignore", "-c", ENDING_ARRAY, how, str(tmp_path / "d"), str(shards)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.returncode == (how == "exception"), done.stderr
+    values = ts.open(f"file://{tmp_path}/d/|zarr3:").result().read().result()
+    assert (values == np.repeat(np.arange(160) + 1, 4)[:, None]).all(), done.stderr
+    assert ("Traceback" in done.stderr) == (how == "exception"), done.stderr
