@@ -1,0 +1,120 @@
+"""Reads, and reads ahead, of a file that a writer replaces all the time: each chunk is of one version, and none is torn."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import threading
+import time
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+import fsstore as ts
+from fsstore.filesystem.place import live_kv
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.testing.doubles import Slow
+
+LENGTH, VERSIONS = 24, 4
+
+
+async def a_moment(_operation):
+    """Answer as late as a server nearby, so that it is worth while to read ahead."""
+    await asyncio.sleep(0.001)
+
+
+def values_of(number: int) -> np.ndarray:
+    """Return what a version holds: no two chunks are equal, and each has another size when it is compressed."""
+    dice = np.random.default_rng(number)
+    data = np.full((LENGTH, 40, 50), number, "i4") + np.arange(LENGTH, dtype="i4")[:, None, None] * 100
+    data[:, : 3 * number] = dice.integers(0, 9999, (LENGTH, 3 * number, 50))
+    return data
+
+
+VALUES = [values_of(number) for number in range(VERSIONS)]
+
+
+def scanned(folder: Path, number: int) -> bytes:
+    """Return a file of a version, of which the chunks lie elsewhere than in others."""
+    with h5py.File(folder / "made.h5", "w") as file:
+        file["other"] = np.zeros(1000 * number)
+        file.create_dataset("v", data=VALUES[number], chunks=(1, 40, 50), compression="gzip")
+    return (folder / "made.h5").read_bytes()
+
+
+def sharded(folder: Path, number: int) -> bytes:
+    """Return a shard of a version, of which the sub-chunks lie elsewhere than in others."""
+    shape = list(VALUES[number].shape)
+    options = {"dtype": "i4", "shape": shape, "chunks": [1, 40, 50], "shards": shape}
+    spec = {"driver": "zarr3", "kvstore": f"file://{folder}/a/"}
+    ts.open(spec, create=True, delete_existing=True, **options).result().write(VALUES[number]).result()
+    return (folder / "a/c/0/0/0").read_bytes()
+
+
+@pytest.fixture(params=[(scanned, "made.h5"), (sharded, "a/c/0/0/0")], ids=["scanned", "sharded"])
+def replaced(request, tmp_path):
+    """Give a function that opens an array of which a thread replaces the file until the test ends."""
+    make, name = request.param
+    versions = [make(tmp_path, number) for number in range(VERSIONS)]
+    ended = threading.Event()
+
+    def replace():
+        at = 0
+        while not ended.wait(0.004):
+            at += 1
+            (tmp_path / "fresh").write_bytes(versions[at % VERSIONS])
+            os.replace(tmp_path / "fresh", tmp_path / name)
+
+    def opened(*, far, **options):
+        driver = Slow(LocalDriver(), a_moment) if far else LocalDriver()
+        place = tmp_path / ("made.h5" if make is scanned else "a")
+        kvstore = live_kv(KvPrefix(driver, str(place) + ("" if make is scanned else "/"))).spec
+        if make is scanned:
+            return ts.open(
+                {"driver": "zarr", "kvstore": {"driver": "hdf5", "base": kvstore, "path": "v/"}}, **options
+            ).result()
+        return ts.open({"driver": "zarr3", "kvstore": kvstore}, **options).result()
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    yield opened
+    ended.set()
+    thread.join()
+
+
+def versions_in(found: np.ndarray, low: int) -> set[int]:
+    """Return of which versions the chunks of a read are; each has to be of one."""
+    seen = set()
+    for row, chunk in enumerate(found):
+        of = [number for number, known in enumerate(VALUES) if np.array_equal(chunk, known[low + row])]
+        assert len(of) == 1, f"chunk {low + row} is torn"
+        seen.add(of[0])
+    return seen
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_read_is_of_one_version(replaced, far):
+    """A read of a few chunks at once, without a cache, is of the file as it was or as it is, all of it."""
+    array, dice, seen = replaced(far=far), random.Random(3), set()
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        low = dice.randrange(LENGTH - 1)
+        found = versions_in(array[low : dice.randrange(low + 1, LENGTH)].read().result(), low)
+        assert len(found) == 1
+        seen |= found
+    assert len(seen) > 1
+
+
+def test_chunks_that_are_read_ahead_are_whole(replaced):
+    """Each chunk is one of one version, whether it was wanted, fetched ahead, or cached before."""
+    context, seen = ts.Context({"cache_pool": {"total_bytes_limit": 1 << 20, "read_ahead": 4}}), set()
+    end = time.monotonic() + 1.5
+    while time.monotonic() < end:
+        array = replaced(far=True, context=context, recheck_cached_data="open")
+        for low in range(0, LENGTH, 2):
+            seen |= versions_in(array[low : low + 2].read().result(), low)
+    assert len(seen) > 1
