@@ -39,12 +39,13 @@ def in_parts(request, tune):
     tune("chunk", NEAR_SHARD_BYTES=256, INLINE_READ_BYTES=16, FEW_CELLS=request.param)
 
 
-def opened(codecs, values, threads=2):
+def opened(codecs, values, threads=2, cache_bytes=0):
     """Return an array of shards of 32² with values."""
     grid = {"name": "regular", "configuration": {"chunk_shape": [32, 32]}}
     metadata = {"shape": values.shape, "data_type": "int32", "codecs": codecs, "chunk_grid": grid}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
     spec["context"] = {"data_copy_concurrency": {"limit": threads}}
+    spec["context"]["cache_pool"] = {"total_bytes_limit": cache_bytes}
     store = ts.open(spec, create=True).result()
     store.write(values).result()
     return store
@@ -124,12 +125,16 @@ def test_listed_positions_read_an_index_once(in_parts):
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize(("threads", "waits"), [(1, False), (2, False), (2, True)])
 @pytest.mark.parametrize("listed", [False, True])
-def test_one_version_of_a_shard(codecs, threads, waits, listed, in_parts, monkeypatch, tune):
-    """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole."""
+@pytest.mark.parametrize("cache_bytes", [0, 1 << 20])
+def test_one_version_of_a_shard(codecs, threads, waits, listed, cache_bytes, in_parts, monkeypatch, tune):
+    """A shard rewritten, deleted or written anew between the reads of its parts is read again, as a whole.
+
+    Cached parts, too, are of the version that is there, since each read asks for it.
+    """
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
         tune("chunk", FAR_SHARD_BYTES=256)
-    store = opened(codecs, np.full((64, 32), 1, "i4"), threads)
+    store = opened(codecs, np.full((64, 32), 1, "i4"), threads, cache_bytes)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
     fetch, fetched = chunk_window.fetch, []

@@ -474,7 +474,7 @@ def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Itera
     source = grid.source_of_parts(part.chunks.source, complete=complete)
     pieces = list(split(cells, size))
     ends = list(accumulate(map(len, pieces)))
-    guard = ShardGuard(window, source, len(pieces)) if part.chunks.cache is None else None
+    guard = ShardGuard(window, source, len(pieces))
     part = part._replace(source=source)
     half = math.ceil(len(pieces) / 2)
     for number in sorted(range(len(pieces)), key=lambda number: number % half):
