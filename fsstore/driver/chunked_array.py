@@ -34,7 +34,7 @@ from fsstore.chunk.write.request import write as write_chunks
 from fsstore.chunk.write.small_writes import settle
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
-from fsstore.driver.metadata_entry import MetadataEntry
+from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
 from fsstore.driver.resize import Resize
 from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
 from fsstore.errors import FailedPreconditionError, StoreError
@@ -275,18 +275,19 @@ class ChunkedDriver(ArrayDriver):
                 options.threads,
                 _cache_of(self),
                 self.kvstore.meter,
-                None if self._stays else self.entry,
+                None if self._stays else StoredPresence(self.entry),
             )
             kept = self._kept = (array, chunks)
         return kept[1]
 
     @property
     def _stays(self) -> bool:
-        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, or it is
-        part of a scanned file, all of whose answers are those of one generation.
+        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, as the caller
+        asked for, or it is part of a scanned file, all of whose answers are those of one generation.
         """
         mode, scanned = self.mode, able(self.entry.store.driver, LeavesOut)
-        return mode.assume_metadata or mode.assume_cached_metadata or scanned is not None
+        is_believed = self.options.recheck_cached_metadata not in (True, "open")
+        return is_believed or mode.assume_metadata or mode.assume_cached_metadata or scanned is not None
 
     async def _recheck(self) -> None:
         self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))

@@ -204,16 +204,21 @@ class MetadataEntry:
             return answers[self.key], None
         return answers[self.key], bytes(attributes.value)
 
-    async def is_as(self, known: bytes) -> bool:
-        """Whether the document that is stored is of a generation; another one is read.  Raises if there is none."""
+    async def still_there(self, known: bytes) -> bytes:
+        """Return the generation of the document as it is stored, not keeping it: `known`, if that is the same.
+
+        Raises if there is none, or one of another array.
+        """
         read = Read(self.store.path + self.key, if_not_equal=known)
         (answer,) = await self.store.driver.read_many([read])
-        if answer.state == "unspecified" and known != UNKNOWN:
-            return True
-        before, found = self.array, await self.reread(fresh_after=float("inf"))
-        if before is not None:
-            self.check(before, found)
-        return False
+        if answer.state == "unspecified":
+            return known
+        if answer.state == "missing":
+            raise FailedPreconditionError(f"Metadata at {self.describe()} does not exist")
+        before = self.array
+        if before is not None and answer.generation != known:
+            self.check(before, decode_stored(self.format, bytes(answer.value), self._options))
+        return answer.generation
 
     @property
     def newest(self) -> ChunkedArray | None:
@@ -272,3 +277,17 @@ class MetadataEntry:
 def _fixed(array: ChunkedArray) -> dict[str, Any]:
     """Return the part that cannot change while an array is open: everything but the shape and the attributes."""
     return {name: value for name, value in array.metadata.items() if name not in _CHANGING}
+
+
+class StoredPresence:
+    """Whether an array that was opened is still there, for readers that find a chunk missing."""
+
+    __slots__ = ("_entry", "generation")
+
+    def __init__(self, entry: MetadataEntry) -> None:
+        self._entry, self.generation = entry, entry.generation
+
+    async def is_as(self, known: bytes) -> bool:
+        """Whether the metadata that are stored are still of a generation; raises if the array is gone."""
+        self.generation = await self._entry.still_there(known)
+        return known in (UNKNOWN, self.generation)

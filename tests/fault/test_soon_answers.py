@@ -326,7 +326,7 @@ def test_array_reads_begun_together(array, site):
     site.late = [4 * MOMENT_S]
     for _ in range(4):
         assert opened_array[25, 5].read().result() == values[25, 5]
-    site.values = {}
+    site.values = {key: value for key, value in site.values.items() if key.endswith(".zarray")}
     assert opened_array[25, 5].read().result() == 0, "a chunk that is gone"
 
 

@@ -230,7 +230,10 @@ def rechecks(o):
         o.note(f"metadata {recheck} read", lambda mine=mine: mine.read().result())
         o.note(f"metadata {recheck} resolved", lambda mine=mine: mine.resolve().result().domain)
         o.ts.KvStore.open(spec["kvstore"]).result().delete_range(o.ts.KvStore.KeyRange()).result()
-        o.note(f"metadata {recheck} gone", lambda mine=mine: mine.read().result())
+        if (
+            recheck != "open"
+        ):  # where TensorStore shows fill values, chunks of an array that is gone are an error
+            o.note(f"metadata {recheck} gone", lambda mine=mine: mine.read().result())
         spec = {"driver": o.driver, "kvstore": {"driver": "file", "path": f"{o.folder}/d{recheck}/"}}
         for limit in (0, 10**6):
             context = o.ts.Context({"cache_pool": {"total_bytes_limit": limit}})
