@@ -30,7 +30,7 @@ from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
 from fsstore.kvstore.spec.parse import OpenKv, as_directory
 from fsstore.reference.driver import ReferenceDriver
 
-__all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "shows"]
+__all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "relations", "shows"]
 
 Relation: TypeAlias = Literal["is", "lies in", "holds"]
 """How the first place stands to the second."""
@@ -64,14 +64,35 @@ async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
 
 async def places_of(source: ArrayDriver | OpenKv) -> list[OpenKv | KvPrefix]:
     """Return the places from which values come: of an array, those of its layers; of references, their targets."""
+    opened = await _own_places(source)
+    return [*opened, *[place for each in opened for place, _ in await _referred(each.within(None).prefix)]]
+
+
+async def _own_places(source: ArrayDriver | OpenKv) -> list[OpenKv]:
     below = [source] if isinstance(source, OpenKv) else [leaf.kvstore for leaf in await leaves_of(source)]
-    opened = [each for each in below if each is not None]
-    referred = [place for each in opened for place in await _referred(each.within(None).prefix)]
-    return [*opened, *referred]
+    return [each for each in below if each is not None]
 
 
-async def _referred(place: KvPrefix) -> list[KvPrefix]:
-    """Return the directories of the files to which a reference set or a dataset refers below a path."""
+async def relations(source: ArrayDriver | OpenKv, other: OpenKv | KvPrefix) -> set[Relation]:
+    """Return how the places from which values come stand to another one.
+
+    Of the files to which references lead, the other place may hold some or be one of them; a new place beside them, in
+    the same directory, has nothing to do with them.
+    """
+    opened = await _own_places(source)
+    found = {relation(each, other) for each in opened}
+    for each in opened:
+        for directory, names in await _referred(each.within(None).prefix):
+            related = relation(directory, other)
+            if related == "holds":
+                is_one = any(relation(directory.join(name), other) == "is" for name in sorted(names))
+                related = "is" if is_one else None
+            found.add(related)
+    return {each for each in found if each is not None}
+
+
+async def _referred(place: KvPrefix) -> list[tuple[KvPrefix, set[str]]]:
+    """Return the files to which a reference set or a dataset refers below a path: directories, and names in each."""
     driver = place.driver.references if isinstance(place.driver, MosaicDriver) else place.driver
     if not isinstance(driver, ReferenceDriver):
         return []
@@ -81,14 +102,19 @@ async def _referred(place: KvPrefix) -> list[KvPrefix]:
     ):
         used = np.unique(rows.rows.url[rows.rows.url >= 0])
         urls |= {rows.urls[number] for number in used.tolist()}
-    targets, roots = driver.fetcher.targets, set()
+    targets = driver.fetcher.targets
+    roots: dict[tuple[Any, str], set[str]] = {}
     for url in urls:
         try:
             at = targets.locate(url)
         except PermissionDeniedError:  # it is never read either
             continue
-        roots.add((at.root, at.key.rpartition("/")[0]))
-    return [(await targets.root(root)).join(f"{directory}/") for root, directory in roots]
+        directory, _, name = at.key.rpartition("/")
+        roots.setdefault((at.root, directory), set()).add(name)
+    return [
+        ((await targets.root(root)).join(f"{directory}/"), names)
+        for (root, directory), names in roots.items()
+    ]
 
 
 def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | None:

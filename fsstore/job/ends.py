@@ -23,7 +23,7 @@ from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.members import NewArray, dtype_name, new_array
 from fsstore.dataset.place import remove_directory, remove_tree, store_spec
-from fsstore.dataset.same_place import Relation, names_differ, places_of, relation, shows
+from fsstore.dataset.same_place import Relation, names_differ, places_of, relations, shows
 from fsstore.driver.cast import Cast
 from fsstore.errors import DataLossError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import (
@@ -398,8 +398,7 @@ async def check_apart(source: TensorStore | Group, target: OpenKv, *, in_place: 
     Raises `FailedPreconditionError` if one of them lies in the other, whatever they are called.
     """
     own = source.kvstore._open if isinstance(source, Group) else source._driver
-    relations = [relation(place, target) for place in await places_of(own)]
-    found = {each for each in relations if each is not None}
+    found = await relations(own, target)
     for each in found:
         _raise_if_together(each, source, target, in_place=in_place)
     return "is" in found

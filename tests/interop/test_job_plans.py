@@ -18,6 +18,7 @@ from fsstore.chunk.regions import Region, cut, most_covered
 from fsstore.errors import PermissionDeniedError, ResourceExhaustedError, UnavailableError
 from fsstore.job import work
 from fsstore.job.plan import ChunkSides, plan_boxes
+from fsstore.kvstore.contract.request import Read
 from fsstore.kvstore.local.driver import LocalDriver
 
 dimension = st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12))
@@ -52,7 +53,10 @@ def test_the_bounds_of_a_plan(dimensions, memory, itemsize):
 
 
 def test_the_requests_of_a_copy(tmp_path):
-    """A copy makes the requests for chunks that its plan says, or a few less, where two tasks want a chunk at once."""
+    """A copy makes the requests for chunks that its plan says, or a few less, where two tasks want a chunk at once.
+
+    Questions for generations alone, by which it notices a source that is written, bring no bytes and are not counted.
+    """
     group = ts.open_group(tmp_path / "a", mode="w").result()
     array = group.create_array("x", shape=[20, 12], dtype="i4", chunks=[2, 12]).result()
     array[:] = np.arange(1, 241, dtype="i4").reshape(20, 12)
@@ -60,7 +64,8 @@ def test_the_requests_of_a_copy(tmp_path):
 
     def counted(real):
         async def call(self, requests):
-            asked.extend(1 for each in requests if "/c/" in each.key or "/spill/" in each.key)
+            chunks = [each for each in requests if "/c/" in each.key or "/spill/" in each.key]
+            asked.extend(1 for each in chunks if not isinstance(each, Read) or each.stop != 0)
             return await real(self, requests)
 
         return call

@@ -15,7 +15,7 @@ from fsstore.reference.document import json_scan
 from fsstore.reference.document import json_scan as json_batch
 from fsstore.reference.document.json_document import encode, from_json, from_mapping
 from fsstore.reference.load import decompress
-from fsstore.reference.table.keys import check_key, split
+from fsstore.reference.table.keys import check_key, split_keys
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located, decode_text, decode_value, encode_text
 from fsstore.runtime import execution
@@ -120,7 +120,7 @@ def test_splitting_keys_loses_none(keys):
     """Every key lands in one group or among the loose ones, and joining a group gives its keys back."""
     from fsstore.reference.table.keys import join
 
-    groups, loose = split([key.encode() for key in keys])
+    groups, loose = split_keys([key.encode() for key in keys])
     back = {position: keys[position] for position in loose}
     for group in groups:
         positions = (
@@ -145,7 +145,7 @@ def test_keys_of_one_family_are_split_as_each_alone(parts, separator):
     from fsstore.reference.table.keys import split_one
 
     keys = [separator.join([lead, *numbers]).encode() for lead, numbers in parts]
-    groups, loose = split(keys)
+    groups, loose = split_keys(keys)
     found = dict.fromkeys(loose)
     for group in groups:
         positions = (

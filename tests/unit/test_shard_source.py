@@ -108,7 +108,7 @@ def test_cut_off():
 
 def test_never_at_rest():
     """A shard that changes with every call is given up."""
-    with pytest.raises(AbortedError, match="again and again"):
+    with pytest.raises(AbortedError, match="changed by other writers at every attempt"):
         drive(source(Changing(-1)).read_many([ByteRange((("k", 3), 2))]))
 
 
@@ -161,7 +161,7 @@ def test_cut_off_of_many_entries():
     """Damage is told in the same words."""
     with pytest.raises(DataLossError, match="Error reading key k: the shard is cut off: beyond the end"):
         drive(ShardSource(CutOff(), CHAIN.shard).read_whole(EntryRun.within("k", np.array([2, 3]))))
-    with pytest.raises(AbortedError, match="again and again"):
+    with pytest.raises(AbortedError, match="changed by other writers at every attempt"):
         drive(source(Changing(-1)).read_whole(EntryRun.within(("k", 3), np.array([2]))))
 
 
