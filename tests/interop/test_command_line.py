@@ -117,7 +117,7 @@ def test_what_is_printed(place, capsys, arguments, printed):
         (["copy", "d.zarr/sea/t", "e", "--chunks", "1,a"], 2, "--chunks is integers"),
         (["copy", "d.zarr/sea/t", "e", "--max-memory", "lots"], 3, "no number of bytes"),
         (["copy", "d.zarr/sea/t", "e", "--executor", "magic"], 2, "threads, processes, or the address"),
-        (["copy", "d.zarr/sea/t", "d.zarr/sea/t"], 3, "already"),
+        (["copy", "d.zarr/sea/t", "d.zarr/sea/t"], 3, "is the source itself"),
         (["copy", "d.zarr", "e", "--region", "0"], 3, "A region is of one array"),
         (["info", "d.zarr", "--storage-option", "x"], 2, "NAME=VALUE"),
         (["info", "d.zarr", "--context", "{"], 2, "--context is JSON"),
