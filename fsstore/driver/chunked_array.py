@@ -282,8 +282,8 @@ class ChunkedDriver(ArrayDriver):
 
     @property
     def _stays(self) -> bool:
-        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, as the caller
-        asked for, or it is part of a scanned file, all of whose answers are those of one generation.
+        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, as the
+        caller asked for, or it is part of a scanned file, all of whose answers are those of one generation.
         """
         mode, scanned = self.mode, able(self.entry.store.driver, LeavesOut)
         is_believed = self.options.recheck_cached_metadata not in (True, "open")

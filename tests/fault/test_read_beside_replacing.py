@@ -7,6 +7,7 @@ import os
 import random
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.errors import AbortedError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.driver import LocalDriver
@@ -64,7 +66,7 @@ def replaced(request, tmp_path):
 
     def replace():
         at = 0
-        while not ended.wait(0.004):
+        while not ended.wait(0.01):
             at += 1
             (tmp_path / "fresh").write_bytes(versions[at % VERSIONS])
             os.replace(tmp_path / "fresh", tmp_path / name)
@@ -103,7 +105,11 @@ def test_a_read_is_of_one_version(replaced, far):
     end = time.monotonic() + 1.5
     while time.monotonic() < end:
         low = dice.randrange(LENGTH - 1)
-        found = versions_in(array[low : dice.randrange(low + 1, LENGTH)].read().result(), low)
+        try:
+            read = array[low : dice.randrange(low + 1, LENGTH)].read().result()
+        except AbortedError:  # where this machine is so slow that the file is another one at each attempt
+            continue
+        found = versions_in(read, low)
         assert len(found) == 1
         seen |= found
     assert len(seen) > 1
@@ -116,5 +122,6 @@ def test_chunks_that_are_read_ahead_are_whole(replaced):
     while time.monotonic() < end:
         array = replaced(far=True, context=context, recheck_cached_data="open")
         for low in range(0, LENGTH, 2):
-            seen |= versions_in(array[low : low + 2].read().result(), low)
+            with suppress(AbortedError):
+                seen |= versions_in(array[low : low + 2].read().result(), low)
     assert len(seen) > 1

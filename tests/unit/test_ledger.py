@@ -1,0 +1,92 @@
+"""The ledger: how many modules and lines each package may have.
+
+A package that grows past its ceiling fails the test.  Raising a ceiling takes a sentence in `RAISED`, in the same
+commit; after a package has become smaller, `python tests/unit/test_ledger.py` prints the ledger as it could be.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[2] / "fsstore"
+
+# Package (or the modules at the top): modules, lines.
+CEILINGS: dict[str, tuple[int, int]] = {
+    "arrays": (7, 2579),
+    "chunk": (23, 8112),
+    "codec": (26, 8036),
+    "combine": (18, 6360),
+    "command": (6, 1831),
+    "compat": (2, 41),
+    "context": (3, 911),
+    "dataset": (7, 2392),
+    "driver": (19, 5691),
+    "filesystem": (8, 2085),
+    "format": (11, 4127),
+    "icechunk": (9, 1936),
+    "index": (12, 3924),
+    "interop": (12, 2000),
+    "job": (13, 4859),
+    "kvstore": (59, 16892),
+    "observe": (3, 425),
+    "ocdbt": (12, 3998),
+    "reference": (28, 8570),
+    "runtime": (10, 2618),
+    "scan": (31, 10328),
+    "schema": (10, 2726),
+    "serve": (5, 897),
+    "task": (4, 933),
+    "testing": (6, 1261),
+    "the top": (6, 1119),
+    "values": (9, 1942),
+    "viewer": (6, 1219),
+}
+WHOLE = (365, 107812)
+
+# Package: why its ceiling was raised.
+RAISED: dict[str, str] = {}
+
+
+def measured() -> dict[str, tuple[int, int]]:
+    """Return the modules and lines of each package."""
+    found: dict[str, tuple[int, int]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        parts = path.relative_to(PACKAGE).parts
+        package = parts[0] if len(parts) > 1 else "the top"
+        modules, lines = found.get(package, (0, 0))
+        found[package] = modules + 1, lines + len(path.read_text(encoding="utf-8").splitlines())
+    return found
+
+
+def test_every_package_has_a_ceiling():
+    """The ledger names the packages there are, and reasons stand for packages."""
+    assert measured().keys() == CEILINGS.keys()
+    assert RAISED.keys() <= CEILINGS.keys()
+    assert all(len(reason.split()) >= 6 for reason in RAISED.values())
+
+
+@pytest.mark.parametrize("package", CEILINGS)
+def test_a_package_stays_below_its_ceiling(package):
+    """No package has more modules or lines than the ledger allows."""
+    modules, lines = measured()[package]
+    assert modules <= CEILINGS[package][0]
+    assert lines <= CEILINGS[package][1]
+
+
+def test_the_whole_stays_below_its_ceiling():
+    """The whole has a ceiling of its own."""
+    modules, lines = (sum(column) for column in zip(*measured().values(), strict=True))
+    assert (modules <= WHOLE[0], lines <= WHOLE[1]) == (True, True)
+
+
+def test_no_package_is_a_fourth_of_the_house():
+    """No package holds more than 22 % of all lines."""
+    lines = {package: count for package, (_, count) in measured().items()}
+    assert max(lines.values()) <= 0.22 * sum(lines.values())
+
+
+if __name__ == "__main__":
+    for name, figures in measured().items():
+        print(f'    "{name}": {figures},')
