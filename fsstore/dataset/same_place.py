@@ -76,8 +76,8 @@ async def _own_places(source: ArrayDriver | OpenKv) -> list[OpenKv]:
 async def relations(source: ArrayDriver | OpenKv, other: OpenKv | KvPrefix) -> set[Relation]:
     """Return how the places from which values come stand to another one.
 
-    Of the files to which references lead, the other place may hold some or be one of them; a new place beside them, in
-    the same directory, has nothing to do with them.
+    The other place may hold files to which references lead, or be one of them; a new place beside them, in the same
+    directory, has nothing to do with them.
     """
     opened = await _own_places(source)
     found = {relation(each, other) for each in opened}
