@@ -21,7 +21,8 @@ The contract of a copy, whichever stores it is between:
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `passes`: what a job sends to its workers, and the passes of tasks that may be done in any order
 * `work`: the work of workers: coroutines over the stores of a job, which do no harm when they are done twice
-* `ends`: the two ends of a job, the array that a copy makes, and the scratch area of a job beside its target
+* `scratch`: the scratch area of a job beside its target
+* `ends`: the two ends of a job, and the array that a copy makes
 * `staging`: what a job believes of an earlier run, and copies that appear at once
 * `delete`: deleting arrays and hierarchies, and putting a new array in the place of an old one
 * `grow`: appending along a dimension, data first and metadata last

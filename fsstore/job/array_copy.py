@@ -18,7 +18,7 @@ from fsstore.dataset.members import NewArray
 from fsstore.driver.cast import Casting
 from fsstore.errors import AbortedError, UnimplementedError
 from fsstore.format.attributes import NodeWords
-from fsstore.job.ends import Scratch, around, where
+from fsstore.job.ends import where
 from fsstore.job.passes import (
     Order,
     Pass,
@@ -40,6 +40,7 @@ from fsstore.job.plan import (
     pace_text,
     plan_boxes,
 )
+from fsstore.job.scratch import Scratch, around
 from fsstore.job.staging import Stage, fingerprint, is_marked, mark, still_there, unmark
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able

@@ -26,7 +26,6 @@ from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.delete import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.ends import (
-    Scratch,
     array_like,
     attributes_of,
     check_apart,
@@ -37,6 +36,7 @@ from fsstore.job.ends import (
     wishes_of,
 )
 from fsstore.job.plan import CopyPlan, CopyReport, Ignored, combined, parse_bytes
+from fsstore.job.scratch import Scratch
 from fsstore.job.staging import (
     Stage,
     check_is_taking,

@@ -55,8 +55,9 @@ from fsstore.errors import (
 )
 from fsstore.format.attributes import BESIDE, is_document
 from fsstore.job.array_copy import ArrayCopy
-from fsstore.job.ends import APPEND, WHOLE, Scratch, all_claimed, beside, opened_source
+from fsstore.job.ends import opened_source
 from fsstore.job.passes import Order, key_pass, packed_keys, root_of, unsynced
+from fsstore.job.scratch import APPEND, WHOLE, Scratch, all_claimed, beside
 from fsstore.job.staging import unmark
 from fsstore.job.tuning import MOVED_AT_ONCE
 from fsstore.job.work import WORK, work_on

@@ -44,9 +44,10 @@ from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index.transform import identity
 from fsstore.job.array_copy import chunk_sides, is_whole
-from fsstore.job.ends import APPEND, Scratch, check_apart, meaning_of, opened_source
+from fsstore.job.ends import check_apart, meaning_of, opened_source
 from fsstore.job.passes import Order, box_pass, root_of, unsynced
 from fsstore.job.plan import CopyReport, held_for, memory_of_tasks, parse_bytes
+from fsstore.job.scratch import APPEND, Scratch
 from fsstore.job.staging import fingerprint
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.request import KeyRange

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.driver.cast import Casting
 from fsstore.format.attributes import DOCUMENTS, is_document
-from fsstore.job.ends import is_of_job
+from fsstore.job.scratch import is_of_job
 from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS
 from fsstore.kvstore.contract.ability import SweepsUnfinished, SyncsTogether, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write

@@ -37,8 +37,8 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.index.transform import IndexTransform
-from fsstore.job.ends import SCRATCH_MARK, around, is_of_job
 from fsstore.job.passes import Order, OwnDatabase, finished_keys, opened_database, unsynced
+from fsstore.job.scratch import SCRATCH_MARK, around, is_of_job
 from fsstore.job.tuning import KEYS_ASKED, MAPPED_FROM_BYTES, UNPACKED_BYTES
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write

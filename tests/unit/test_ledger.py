@@ -28,7 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (9, 1936),
     "index": (12, 3924),
     "interop": (12, 2000),
-    "job": (13, 4859),
+    "job": (14, 4867),
     "kvstore": (59, 16892),
     "observe": (3, 425),
     "ocdbt": (12, 3998),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (365, 107812)
+WHOLE = (366, 107820)
 
 # Package: why its ceiling was raised.
 RAISED: dict[str, str] = {}
