@@ -79,13 +79,11 @@ class Axis(Protocol):
         ...
 
 
-class RegularAxis:
-    """Chunks of one size, the first at 0; `together` of them at a time stand in one shard."""
+class _EvenAxis:
+    """Chunks of one size, the first at 0."""
 
-    __slots__ = ("step", "together")
-
-    def __init__(self, step: int, together: int = 1) -> None:
-        self.step, self.together = step, together
+    __slots__ = ("step",)
+    step: int
 
     def locate(self, positions: IntArray) -> IntArray:
         """Return the number of the chunk of each position."""
@@ -98,6 +96,19 @@ class RegularAxis:
     def starts(self, chunks: IntArray) -> IntArray:
         """Return the first position of each chunk."""
         return chunks * self.step
+
+    def chunk_of(self, position: int) -> int:
+        """Return the number of the chunk of one position."""
+        return position // self.step
+
+
+class RegularAxis(_EvenAxis):
+    """Chunks of one size, the first at 0; `together` of them at a time stand in one shard."""
+
+    __slots__ = ("together",)
+
+    def __init__(self, step: int, together: int = 1) -> None:
+        self.step, self.together = step, together
 
     def size(self, chunk: int) -> int:  # the contract's argument
         """Return how many positions a chunk holds."""
@@ -106,10 +117,6 @@ class RegularAxis:
     def sizes_of(self, chunks: IntArray) -> None:
         """Return None: all chunks hold as many positions."""
 
-    def chunk_of(self, position: int) -> int:
-        """Return the number of the chunk of one position."""
-        return position // self.step
-
     def chunk_around(self, position: int) -> tuple[int, int, int]:
         """Return the number of the chunk of one position, its first position and its size."""
         step = self.step
@@ -117,26 +124,14 @@ class RegularAxis:
         return chunk, chunk * step, step
 
 
-class ClippedAxis:
+class ClippedAxis(_EvenAxis):
     """Chunks of one size, the first at 0, of which the last ends where the array does."""
 
-    __slots__ = ("extent", "step")
+    __slots__ = ("extent",)
     together = 1
 
     def __init__(self, step: int, extent: int) -> None:
         self.step, self.extent = step, extent
-
-    def locate(self, positions: IntArray) -> IntArray:
-        """Return the number of the chunk of each position."""
-        return positions // self.step
-
-    def start(self, chunk: int) -> int:
-        """Return the first position of a chunk."""
-        return chunk * self.step
-
-    def starts(self, chunks: IntArray) -> IntArray:
-        """Return the first position of each chunk."""
-        return chunks * self.step
 
     def size(self, chunk: int) -> int:
         """Return how many positions a chunk holds."""
@@ -146,10 +141,6 @@ class ClippedAxis:
     def sizes_of(self, chunks: IntArray) -> IntArray | None:
         """Return how many positions each chunk holds; None where all hold as many."""
         return np.minimum(self.step, self.extent - chunks * self.step) if self.extent % self.step else None
-
-    def chunk_of(self, position: int) -> int:
-        """Return the number of the chunk of one position."""
-        return position // self.step
 
     def chunk_around(self, position: int) -> tuple[int, int, int]:
         """Return the number of the chunk of one position, its first position and its size."""

@@ -12,7 +12,7 @@ as long again.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getsizeof
 from typing import Any, Literal, NamedTuple, Protocol
@@ -38,6 +38,7 @@ from fsstore.kvstore.contract.ability import ReadsWhole, able
 from fsstore.kvstore.contract.batch import any_missing
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
 
@@ -121,26 +122,35 @@ class KvSource:
 
     async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
         """Return an answer for each range, in order."""
-        (driver, path), presence = self._store, self._presence
+        driver, path = self._store
         reads = [Read(path + key, start, stop, known) for key, start, stop, known in ranges]
-        while True:
-            seen = UNKNOWN if presence is None else presence.generation
-            answers = await driver.read_many(reads)
-            if presence is None or not any_missing(answers) or await presence.is_as(seen):
-                return answers
+        return await self._certain(lambda: driver.read_many(reads))
 
     async def read_whole(self, identities: Sequence[str]) -> Sequence[ReadResult]:
         """Return an answer for each key, in order."""
-        (driver, path), presence, whole = self._store, self._presence, self._whole
+        (driver, path), whole = self._store, self._whole
         keys = [path + key for key in identities]
-        while True:
-            seen = UNKNOWN if presence is None else presence.generation
-            if whole is not None:
-                answers = await whole.read_whole(keys)
-            else:
-                answers = await driver.read_many(list(map(Read, keys)))
-            if presence is None or not any_missing(answers) or await presence.is_as(seen):
-                return answers
+        if whole is not None:
+            return await self._certain(lambda: whole.read_whole(keys))
+        return await self._certain(lambda: driver.read_many(list(map(Read, keys))))
+
+    async def _certain(self, ask: Callable[[], Awaitable[Sequence[ReadResult]]]) -> Sequence[ReadResult]:
+        """Return answers; if one is missing, those between two looks at the metadata that saw the same."""
+        presence = self._presence
+        if presence is None:
+            return await ask()
+
+        async def attempt() -> Sequence[ReadResult]:
+            seen = presence.generation
+            answers = await ask()
+            if any_missing(answers) and not await presence.is_as(seen):
+                raise ChangedError
+            return answers
+
+        try:
+            return await attempt()
+        except ChangedError:
+            return await until_unchanged(attempt, self._store.describe, reads=True)
 
     def describe(self, identity: Any) -> str:
         """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""

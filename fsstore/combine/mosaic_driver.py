@@ -14,7 +14,7 @@ from fsstore.combine.tuning import KEYS_OF_A_PAGE
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
-from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.contract import WHOLE
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import ListsDocuments, TakesAllAtOnce
@@ -366,9 +366,7 @@ class MosaicKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the opened adapter; the document is read, files are not."""
-        base = opening.base
-        if base is None:
-            raise JsonError('The "mosaic" key-value store needs a base')
+        base = opening.below
         mosaic, _ = await load_mosaic(base)
         limits, opener = limits_from(opening.resources), open_in(opening.context)
         described, directory = f"virtual dataset {base.describe()}", await beside(base)

@@ -81,10 +81,8 @@ class IcechunkKind(AdapterKind):
         from fsstore.icechunk.repository import Repository
         from fsstore.icechunk.virtual import VirtualReader
 
-        if opening.base is None:
-            raise JsonError('The "icechunk" key-value store needs a base')
         members: Mapping[str, Any] = opening.members
-        base = KvPrefix(opening.base.driver, as_directory(opening.base.path))
+        base = KvPrefix(opening.below.driver, as_directory(opening.below.path))
         selector = parse_selector(str(members.get("version") or MAIN))
         repository = Repository(base, selector, opening.resources.get("cache_pool"))
         targets = Targets(

@@ -67,6 +67,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
+from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
 from fsstore.task.claim import Claim
 from fsstore.task.runner import Task, reporter_of
@@ -437,12 +438,11 @@ class _Move:
         if any(map(is_document, keys)):
             await make_groups(self.place, self.target.rpartition("/")[0], {})
             if any(map(is_document, there)):
+                self._check_copied([key for key in sorted({*keys} - {*there}) if not is_document(key)])
                 await self._check_equal(sorted({*keys} & {*there}))
             else:
                 await self._copy(keys)
-            while await self._switch(keys):  # again, with what whoever has changed the documents has written
-                keys = await self._keys(self.old)
-                await self._copy(keys)
+            await until_settled(self._switched, keys, lambda _: self.old.describe())
         await renew(self.place.prefix, self.place.words, self.source)
         await renew(self.place.prefix, self.place.words, self.target.partition("/")[0])
         await self._remove_old()
@@ -459,6 +459,25 @@ class _Move:
         for begin in range(0, len(keys), MOVED_AT_ONCE):
             await WORK["keys"](order, [(packed_keys(keys[begin : begin + MOVED_AT_ONCE]), 0)])
 
+    async def _switched(self, keys: list[str]) -> list[str]:
+        """Switch documents; if others have changed some, copy what they have written, and return the keys."""
+        if not await self._switch(keys):
+            return []
+        keys = await self._keys(self.old)
+        await self._copy(keys)
+        return keys
+
+    def _check_copied(self, missing: Sequence[str]) -> None:
+        """Raise if chunks are missing at the new place, which has documents: the old one got them since."""
+        if missing:
+            raise self._changed(missing[0])
+
+    def _changed(self, key: str) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"A move of {self.old.describe()} to {quote(self.target)} was killed, and {quote(key)} was changed at one"
+            " of them since; delete the one that is not wanted"
+        )
+
     async def _check_equal(self, keys: Sequence[str]) -> None:
         """Raise unless both places, which have documents, hold the same."""
         for begin in range(0, len(keys), MOVED_AT_ONCE):
@@ -467,10 +486,7 @@ class _Move:
                 reads, await self.old.read_many(reads), await self.new.read_many(reads), strict=True
             ):
                 if bytes(one.value) != bytes(other.value):
-                    raise FailedPreconditionError(
-                        f"A move of {self.old.describe()} to {quote(self.target)} was killed, and {quote(read.key)} was"
-                        " changed at one of them since; delete the one that is not wanted"
-                    )
+                    raise self._changed(read.key)
 
     async def _switch(self, keys: Sequence[str]) -> bool:
         """Write the new documents, the outermost last, and delete the old ones; return whether some have changed."""

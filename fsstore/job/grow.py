@@ -36,7 +36,7 @@ from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.dataset.same_place import leaves_of
-from fsstore.driver.cast import is_lossless
+from fsstore.driver.cast import Cast, is_lossless
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.resize import delete_outside
@@ -57,6 +57,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.task.claim import Claim, Journal, job_name
 from fsstore.task.runner import Task, reporter_of, width_of
+from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import same, show
 
 __all__ = ["append"]
@@ -353,15 +354,12 @@ def _values(source: Any, found: TensorStore) -> Any:
             values = source_array(source, found.dtype, found.rank)
     except TypeError as error:
         raise TypeError(f"{error}; convert what is appended, if values may change") from None
-    name = found.dtype.name
-    if not hasattr(source, "__array__") and values.dtype.kind != "O":
-        given = np.asarray(source)
-        kept = (
-            given == values if name == "bool" or name.lstrip("u").startswith("int") else np.isfinite(values)
-        )
-        lost = ~(kept | ~np.isfinite(given)) if given.dtype.kind in "biufc" else np.zeros(given.shape, bool)
-        if lost.any():
-            raise TypeError(f"An array of {name} cannot hold {given[lost][0]!r}; convert what is appended")
+    given = np.asarray(source) if not hasattr(source, "__array__") and values.dtype.kind != "O" else values
+    if given is not values and given.dtype.kind in "biufc":
+        try:
+            Cast(dtype(given.dtype), found.dtype, "same_kind").checked(given, (0,) * given.ndim)
+        except FailedPreconditionError as error:
+            raise TypeError(f"{error.message}; convert what is appended") from None
     return values
 
 

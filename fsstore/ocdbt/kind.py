@@ -173,13 +173,11 @@ class OcdbtKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> KvDriver:
         """Return the driver over the base."""
-        if opening.base is None:
-            raise StoreError('"base" must be specified')
         manifests = None
         if "manifest" in opening.members:
             manifests = await _open_manifests(opening.members["manifest"], opening.context)
         pool = opening.resources.get("cache_pool")
-        driver: KvDriver = open_database(opening.base, opening.members, manifests=manifests, pool=pool)
+        driver: KvDriver = open_database(opening.below, opening.members, manifests=manifests, pool=pool)
         return driver
 
 

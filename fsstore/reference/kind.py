@@ -93,9 +93,7 @@ class ReferenceKind(AdapterKind):
 
         A set that does not exist can be opened where it can be made; then it is an error to read it.
         """
-        base = opening.base
-        if base is None:
-            raise JsonError('The "reference" key-value store needs a base')
+        base = opening.below
         means = limits_from(opening.resources), open_in(opening.context)
         return await open_reference(base, opening.members, means)
 

@@ -67,11 +67,9 @@ class ScanKind(AdapterKind):
         """Return the opened adapter; nothing is read before a key is asked for."""
         from fsstore.scan.driver import Means, ScanDriver
 
-        if opening.base is None:
-            raise JsonError(f'The "{self.id}" key-value store needs a base')
         pool: Any = opening.resources.get("cache_pool") or CachePool()
         means = Means(limits_from(opening.resources), open_in(opening.context), pool)
-        return ScanDriver(self.scanner, opening.base, opening.members, means)
+        return ScanDriver(self.scanner, opening.below, opening.members, means)
 
 
 def index_member(value: Any) -> Any:

@@ -8,6 +8,7 @@ otherwise write over what a user has changed since.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import sys
 import time
@@ -360,7 +361,9 @@ async def run_tasks(
     most: int | None = None,
     ask: Ask | None = None,
 ) -> None:
-    """Run all tasks; the first failure that stays ends the run, after those under way have ended.
+    """Run all tasks; a failure that stays ends the run, after those under way have ended.
+
+    Tasks are begun in their order, so of several failures the one of the first task is raised, whichever came first.
 
     At most `most` are under way at once, or as many as suit the executor; the next one is asked for when there is room
     for it.  An answer that is a number, or begins with one, counts as bytes, and a list of answers as all of theirs.
@@ -369,25 +372,25 @@ async def run_tasks(
     width = width_of(executor)
     room = asyncio.Semaphore(width if most is None else max(1, min(width, most)))
     running: set[asyncio.Task[None]] = set()
-    failures: list[BaseException] = []
+    failures: dict[int, BaseException] = {}
     asked = ask or _asking(executor)
 
-    async def one(task: Task) -> None:
+    async def one(number: int, task: Task) -> None:
         try:
             await _done(task, asked, reporter, finished)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, once the others have ended
-            failures.append(error)
+            failures[number] = error
         finally:
             room.release()
 
     try:
         drawn = _drawn(tasks)
-        while True:
+        for number in itertools.count():
             await room.acquire()
             task = None if failures else await anext(drawn, None)
             if task is None:
                 break
-            started = asyncio.ensure_future(one(task))
+            started = asyncio.ensure_future(one(number, task))
             running.add(started)
             started.add_done_callback(running.discard)
         await asyncio.gather(*running, return_exceptions=True)
@@ -398,7 +401,7 @@ async def run_tasks(
             await asyncio.wait(running, timeout=STOPPED_S)
         raise
     if failures:
-        raise failures[0]
+        raise failures[min(failures)]
 
 
 async def _done(task: Task, ask: Ask, reporter: Reporter, finished: Finished) -> None:

@@ -29,8 +29,7 @@ CHANGES = (
 )
 OTHERS = ("open", "read", "pread", "preadv", "scandir", "stat", "lstat", "fsync")
 FILLING = ("write", "writev", "copy_file_range", "mkdir", "link", "open")
-KILLS = ("kill", "kill after", "torn")
-KINDS = (
+FAULTS = (
     "error",
     "lost",
     "full",
@@ -41,8 +40,9 @@ KINDS = (
     "cancel",
     "clock",
     "source",
-    *KILLS,
 )
+KILLS = ("kill", "kill after", "torn")
+KINDS = (*FAULTS, *KILLS)
 
 
 @dataclass(frozen=True, slots=True)

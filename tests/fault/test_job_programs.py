@@ -8,20 +8,10 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+from job_faults import FAULTS, KILLS
+
 CHECKER = Path(__file__).with_name("job_checker.py")
-FAULTS = (
-    "error",
-    "lost",
-    "full",
-    "read-only",
-    "forbidden",
-    "outage",
-    "interrupt",
-    "cancel",
-    "clock",
-    "source",
-)
-KILLS = ("kill", "kill after", "torn")
 
 
 def counted(programs: int, first: int, timeout: int) -> dict[str, int]:

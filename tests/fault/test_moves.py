@@ -188,6 +188,27 @@ def test_a_move_elsewhere_waits_for_a_killed_one(tmp_path):
     assert seen(tmp_path, "z") == [True, True]
 
 
+def test_a_chunk_that_is_new_since_a_kill_is_not_lost(tmp_path):
+    """Where a killed move left both places whole, a chunk that only the old one got since then refuses the same move."""
+    tried = 0
+    for number in itertools.count(1):
+        shutil.rmtree(tmp_path / "g", ignore_errors=True)
+        group = made(tmp_path)
+        group.create_array("x/d", shape=[4], dtype="i4", chunks=[2]).result()[:2] = 5
+        if not killed(lambda group=group: group.move("x", "y").result(), number):
+            break
+        if not all((tmp_path / "g" / path / "zarr.json").exists() for path in ("x", "x/d", "y", "y/d")):
+            continue
+        ts.open(f"file://{tmp_path}/g/x/d/|zarr3:", context=QUICK).result()[2:] = 7
+        with pytest.raises(errors.FailedPreconditionError, match="was changed at one of them since"):
+            group.move("x", "y").result()
+        assert ts.open(f"file://{tmp_path}/g/x/d/", context=ts.Context()).result()[
+            2:
+        ].read().result().tolist() == [7, 7]
+        tried += 1
+    assert tried
+
+
 def test_nothing_is_moved_or_deleted_beside_a_job(tmp_path, monkeypatch):
     """A member is not moved or deleted while an append to it, or to an array in it, is under way."""
     group, told = made(tmp_path), []

@@ -14,7 +14,7 @@ from fsstore.errors import FailedPreconditionError, StoreError
 
 NAN = float("nan")
 CHANGED = [
-    ("int16", [1, 300, 2], "uint8", (1,), "300"),
+    ("int16", [1, 300, -1], "uint8", (1,), "300"),
     ("int8", [1, 2, -1], "uint8", (2,), "-1"),
     ("int64", [0, 2**53 + 1], "float64", (1,), "9007199254740993"),
     ("uint64", [2**64 - 1, 1], "float64", (0,), "18446744073709551615"),

@@ -15,9 +15,9 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2579),
-    "chunk": (23, 8112),
+    "chunk": (23, 8113),
     "codec": (26, 8036),
-    "combine": (18, 6360),
+    "combine": (18, 6358),
     "command": (6, 1831),
     "compat": (2, 41),
     "context": (3, 911),
@@ -25,28 +25,32 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "driver": (19, 5691),
     "filesystem": (8, 2085),
     "format": (11, 4127),
-    "icechunk": (9, 1936),
+    "icechunk": (9, 1934),
     "index": (12, 3924),
     "interop": (12, 2000),
-    "job": (14, 4867),
-    "kvstore": (59, 16892),
+    "job": (14, 4881),
+    "kvstore": (59, 16891),
     "observe": (3, 425),
-    "ocdbt": (12, 3998),
-    "reference": (28, 8570),
+    "ocdbt": (12, 3996),
+    "reference": (28, 8568),
     "runtime": (10, 2618),
-    "scan": (31, 10328),
+    "scan": (31, 10326),
     "schema": (10, 2726),
     "serve": (5, 897),
-    "task": (4, 933),
+    "task": (4, 936),
     "testing": (6, 1261),
     "the top": (6, 1119),
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (366, 107820)
+WHOLE = (366, 107827)
 
-# Package: why its ceiling was raised.
-RAISED: dict[str, str] = {}
+# Package: why its ceiling was raised since the ledger began; the whole rises with them.
+RAISED: dict[str, str] = {
+    "chunk": "the question whether an array is still there ends after a bounded number of attempts",
+    "job": "a move that goes on after a kill refuses chunks that were written since",
+    "task": "of several failures the one of the first task is raised",
+}
 
 
 def measured() -> dict[str, tuple[int, int]]:

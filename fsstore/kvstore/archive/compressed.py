@@ -200,12 +200,10 @@ class CompressedKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> CompressedDriver:
         """Return the driver over the base store."""
-        if opening.base is None:
-            raise StoreError('"base" must be specified')
         limit = opening.members.get("size_limit")
         return CompressedDriver(
             self.id,
-            opening.base,
+            opening.below,
             size_limit=limit if isinstance(limit, int) else None,
             pool=opening.resources.get("cache_pool"),
         )

@@ -393,9 +393,7 @@ class ZipKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> ZipDriver:
         """Return the driver over the base store."""
-        if opening.base is None:
-            raise StoreError('"base" must be specified')
-        return ZipDriver(opening.base, str(opening.members.get("compression", "store")))
+        return ZipDriver(opening.below, str(opening.members.get("compression", "store")))
 
 
 KIND = ZipKind()

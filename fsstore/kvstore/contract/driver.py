@@ -40,7 +40,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from fsstore.context.context import Context
-from fsstore.errors import OutOfRangeError, ResourceExhaustedError, UnimplementedError
+from fsstore.errors import OutOfRangeError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import KnowsSizes, LeavesOut, ListsDocuments, MayBeMissing, able
 from fsstore.kvstore.contract.request import (
     NO_VALUE,
@@ -293,6 +293,13 @@ class KvOpening:
     base: KvPrefix | None = None
     path: str = ""
     context: Context | None = None
+
+    @property
+    def below(self) -> KvPrefix:
+        """The opened store below an adapter; an error where none is given."""
+        if self.base is None:
+            raise StoreError('"base" must be specified')
+        return self.base
 
 
 class KvKind(Protocol):

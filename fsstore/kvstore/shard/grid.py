@@ -377,9 +377,7 @@ class GridShardKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> GridShardDriver:
         """Return the driver over the base store."""
-        if opening.base is None:
-            raise StoreError('"base" must be specified')
-        return GridShardDriver(opening.base, opening.members)
+        return GridShardDriver(opening.below, opening.members)
 
 
 KIND = GridShardKind()

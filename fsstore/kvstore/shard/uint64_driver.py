@@ -489,10 +489,8 @@ class Uint64ShardedKind(AdapterKind):
 
     async def open(self, opening: KvOpening) -> Uint64ShardedDriver:
         """Return the driver over the base store."""
-        if opening.base is None:
-            raise StoreError('"base" must be specified')
         metadata: Any = opening.members["metadata"]
-        return Uint64ShardedDriver(opening.base, Sharding.of(metadata))
+        return Uint64ShardedDriver(opening.below, Sharding.of(metadata))
 
 
 KIND = Uint64ShardedKind()
