@@ -344,7 +344,10 @@ async def _stands(job: ArrayCopy, options: _Options) -> bool:
     """Return whether an array is there that is to be kept, and nothing of a job beside it, which takes no claim."""
     if options.if_exists != "skip" or await job.scratch.store.list():
         return False
-    return (await look(job.place, job.words)).kind == "array"
+    if (await look(job.place, job.words)).kind != "array":
+        return False
+    await job.scratch.tidy()
+    return True
 
 
 async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
@@ -382,6 +385,7 @@ async def _clear_behind(job: ArrayCopy) -> None:
     """Remove what a run left that was killed when the array was whole, and the job was not yet cleared away."""
     for untouched in (True, False):
         if not await job.scratch.holds_others(await job.name(untouched=untouched)):
+            await unmark(job.place)
             await job.scratch.clear()
             return
 

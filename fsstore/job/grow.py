@@ -228,6 +228,7 @@ class _Ledger:
             note, is_own = self._parsed(answer.value, key.decode()), key == self.key.encode()
             if note.stage == "ends" and own.before == note.after:
                 note = replace(note, stage="is there")
+                await self.scratch.clear(f"{note.journal}/")
                 await self._replace(key, json.dumps(asdict(note)), answer.stamp.generation)
             if note.stage == "ends" and own.before != note.before:
                 raise FailedPreconditionError(

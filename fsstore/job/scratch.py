@@ -196,6 +196,10 @@ class Scratch:
                 await self.store.delete_range(KeyRange(begin, kept))
                 begin = KeyRange.prefix(kept).exclusive_max
             await self.store.delete_range(KeyRange(_OVER))
+        await self.tidy()
+
+    async def tidy(self) -> None:
+        """Remove what writers that were killed have not finished, and this, if it is empty."""
         sweeper = able(self.opened.driver, SweepsUnfinished)
         if sweeper is not None:
             await sweeper.sweep_unfinished(self.opened.path, r"[^/]+")

@@ -3,8 +3,8 @@
 Stores have no locks over several requests.  A value is read, changed, and written under the condition that it is still
 the one that was read; several requests that read one value take it from one generation, or begin again.
 `until_settled` and `until_unchanged` repeat such attempts.  Readers begin again at once, and give up soon.  Writers do
-not give up, for whenever one of them fails another has succeeded; they pause at random, longer with the time already
-spent.
+not give up, for whenever one of them fails another has succeeded; they pause at random, for as long as an attempt takes
+and no longer: those who have just succeeded do not pause, and would leave no room to one who waits longer and longer.
 
 In a `CommitQueue`, writers of one process wait while a commit runs, and go into the next one together.  The first
 caller leads: it takes everything that waits and commits it.  When it is done it hands the lead to one of those who came
@@ -44,13 +44,15 @@ async def until_settled(
 
     `describe` names what is left for the error after the last attempt; `reads` says that nothing is written.
     """
-    begun = time.monotonic()
+    spent = 0.0
     for number in range(READ_ATTEMPTS if reads else WRITE_ATTEMPTS):
         if number > 1 and not reads:
-            await execution.pause(random.uniform(0, min(LONGEST_PAUSE_S, time.monotonic() - begun)))
+            await execution.pause(random.uniform(0, min(LONGEST_PAUSE_S, spent)))
+        begun = time.monotonic()
         left = await attempt(left)
         if not left:
             return
+        spent = time.monotonic() - begun
     raise AbortedError(f"{describe(left)} was changed by other writers at every attempt; try again later")
 
 
