@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         inf,
         newaxis,
     )
+    from fsstore.interop.dataset_write import write_dataset
     from fsstore.job.copy import copy, plan_copy
     from fsstore.job.delete import delete
     from fsstore.job.grow import append
@@ -86,6 +87,7 @@ _HOMES = {
     "runtime.future": "Future FutureLike T WriteFutures Promise",
     "index": "Dim DimExpression DimSelection DimSelectionLike IndexDomain IndexTransform Indexable"
     " NumpyIndexTerm NumpyIndexingSpec OutputIndexMap OutputIndexMaps OutputIndexMethod d inf newaxis",
+    "interop.dataset_write": "write_dataset",
     "job.copy": "copy plan_copy",
     "job.delete": "delete",
     "job.grow": "append",
@@ -234,4 +236,5 @@ __all__ = [
     "ustring",
     "verify",
     "virtual_chunked",
+    "write_dataset",
 ]

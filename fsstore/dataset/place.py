@@ -58,6 +58,7 @@ __all__ = [
     "root_document",
     "says_the_same",
     "store_spec",
+    "with_documents",
 ]
 
 
@@ -224,6 +225,24 @@ def consolidated(documents: Mapping[str, bytes], words: NodeWords) -> dict[str, 
         return {}
     known = {name: parsed(value, name) for name, value in documents.items()}
     return {key: _document(known.get(key, {}), _collected(known, words), words)}
+
+
+def with_documents(
+    stored: Mapping[str, bytes], changed: Mapping[str, bytes], words: NodeWords
+) -> dict[str, bytes]:
+    """Return the document with consolidated metadata, under its key, once some documents have changed.
+
+    `stored` has the documents of the root as they are; nothing is returned if they hold metadata without consolidating.
+    """
+    key = root_document(words)
+    if key is None:
+        return {}
+    before = parsed(stored[key], key) if key in stored else {}
+    if words.group in stored and not is_consolidated(before, words):
+        return {}
+    known = {name: parsed(value, name) for name, value in changed.items()}
+    entries = {**_entries(before, words), **_collected(known, words)}
+    return {key: _document(known.get(key, before), entries, words)}
 
 
 async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = False) -> None:

@@ -6,6 +6,8 @@ A group is a zarr hierarchy of either version, stored plainly or inside an archi
 are detected.  The metadata of all variables is read at once; chunks are read through fsstore's arrays when xarray asks
 for values.  Decoding of CF conventions is xarray's.
 
+Datasets, arrays and trees get an accessor with this module: `dataset.fsstore.write("s3://bucket/grows.zarr")`.
+
 Fill values: xarray takes the fill value of zarr v2 for a mark of missing values.  Reference sets are an exception where
 it is zero, because that is what HDF5 calls the value of chunks never written.
 """
@@ -21,7 +23,12 @@ from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
-from xarray import Dataset
+from xarray import (
+    Dataset,
+    register_dataarray_accessor,
+    register_dataset_accessor,
+    register_datatree_accessor,
+)
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, StoreBackendEntrypoint
 from xarray.core import indexing
 from xarray.core.variable import Variable
@@ -50,7 +57,7 @@ from fsstore.runtime.future import Future
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 
-__all__ = ["FsstoreBackend", "GroupArray", "OpenGroup", "open_group"]
+__all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "OpenGroup", "open_group"]
 
 
 # A group of arrays, opened for tools that show groups: the metadata of all at once, values when asked for.
@@ -467,3 +474,22 @@ def _dataset(
     dataset: Dataset = StoreBackendEntrypoint().open_dataset(store, drop_variables=drop, **decoding)
     dataset.encoding["source"] = opened.described
     return dataset
+
+
+# The accessor of datasets, arrays and trees.
+
+
+@register_datatree_accessor("fsstore")
+@register_dataset_accessor("fsstore")
+@register_dataarray_accessor("fsstore")
+class DatasetAccessor:
+    """`dataset.fsstore`: what fsstore does with a dataset, an array or a tree of xarray."""
+
+    def __init__(self, held: Any) -> None:
+        self._held = held
+
+    def write(self, place: Any, **options: Any) -> Any:
+        """Write it to a place, and return what was written: `fsstore.write_dataset`, which takes the same options."""
+        from fsstore.interop.dataset_write import write_dataset
+
+        return write_dataset(self._held, place, **options)

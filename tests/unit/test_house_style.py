@@ -66,6 +66,10 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
     ),
     "fsstore.job.grow:append": (8, "a public function, whose choices but three are by name"),
     "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
+    "fsstore.interop.dataset_write:write_dataset": (
+        18,
+        "a public function: each is a choice of its own, and all but two are by name",
+    ),
     "fsstore.interop.torch:BatchedArrays.__init__": (9, "a public class, whose choices but two are by name"),
     "fsstore.combine.verbs:combine": (
         13,

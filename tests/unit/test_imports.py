@@ -70,6 +70,7 @@ PACKAGES: tuple[str, ...] = (
     "references",
     "dataset",
     "job",
+    "interop",
     "serve",
     "viewer",
     "",
@@ -77,7 +78,6 @@ PACKAGES: tuple[str, ...] = (
     "__main__",
     "plugin",
     "testing",
-    "interop",
     "compat",  # our doors under other names
 )
 
@@ -115,7 +115,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "dask": ("interop",),
     "torch": ("interop.torch",),
     "pandas": ("reference",),
-    "distributed": ("command.terminal",),
+    "distributed": ("command.terminal", "interop.dataset_blocks"),
     "tqdm": ("task.runner",),
     "IPython": ("task.runner",),
     "h5py": ("scan.hdf5",),

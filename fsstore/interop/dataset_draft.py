@@ -1,0 +1,345 @@
+"""The draft of a dataset: the metadata that xarray's zarr backend would write, and the values that belong to them.
+
+xarray encodes the dataset, as `to_zarr` does, into a store that reads through to the place and keeps what is written
+to it.  Nothing is written at the place.  A draft then holds every document that changes, with its text before and
+after, and the encoded values of every variable with the position at which they begin in its array.
+
+An array that exists keeps its document but for its shape: what other programs have noted there stays.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+from xarray import Dataset, Variable, conventions
+from xarray.backends import ZarrStore as DatasetStore
+from zarr.abc.store import ByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.format.attributes import BESIDE, WORDS, NodeWords, is_document
+from fsstore.interop.zarr import ZarrStore
+from fsstore.values.json_value import same, show
+
+__all__ = ["Draft", "Shape", "Source", "drafted", "stored_variables"]
+
+_PACKING = ("scale_factor", "add_offset")
+_MEANING = ("units", "calendar", *_PACKING)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """The encoded values of a variable, and the position in the array at `path` where they begin."""
+
+    path: str
+    values: Any
+    """A NumPy or dask array."""
+    begin: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a caller asks of a draft, besides the dataset: where it goes, and how its variables are stored."""
+
+    mode: str
+    """`w`, `a` or `r+` of xarray."""
+    append: str | None = None
+    region: Mapping[str, slice] | None = None
+    zarr_format: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """The documents of a dataset as they will be, and the values to be written."""
+
+    words: NodeWords
+    documents: dict[str, bytes]
+    """By key below the place; documents of arrays and groups, without consolidated metadata."""
+    before: dict[str, bytes]
+    """The texts of those of the documents that exist."""
+    sources: list[Source]
+
+    def is_new(self, path: str) -> bool:
+        """Return whether the array at a path does not exist yet."""
+        return self._key(path) not in self.before
+
+    def metadata(self, path: str) -> dict[str, Any]:
+        """Return the metadata of the array at a path."""
+        found: dict[str, Any] = json.loads(self.documents[self._key(path)])
+        return found
+
+    def old_shape(self, path: str) -> tuple[int, ...]:
+        """Return the shape of the array at a path before the write."""
+        return tuple(json.loads(self.before[self._key(path)])["shape"])
+
+    def _key(self, path: str) -> str:
+        return f"{path}/{self.words.array}" if path else self.words.array
+
+
+class _Overlay(Store):  # type: ignore[misc]  # zarr is not followed by the type checker
+    """A store that reads through to another one and keeps what is written to it."""
+
+    supports_writes = supports_deletes = supports_listing = True
+
+    def __init__(self, below: ZarrStore | None) -> None:
+        super().__init__(read_only=False)
+        self.below = below
+        self.kept: dict[str, bytes] = {}
+
+    def __eq__(self, value: object) -> bool:
+        return self is value
+
+    __hash__ = None  # type: ignore[assignment]  # a store of zarr is compared and not hashed
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what is kept under a key, else what is stored below."""
+        if key in self.kept:
+            return (prototype or default_buffer_prototype()).buffer.from_bytes(self.kept[key])
+        return None if self.below is None else await self.below.get(key, prototype, byte_range)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return values or parts of them."""
+        return [await self.get(key, prototype, part) for key, part in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Return whether a key has a value."""
+        return await self.get(key) is not None
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Keep a value."""
+        self.kept[key] = value.to_bytes()
+
+    async def delete(self, key: str) -> None:
+        """Drop a value that is kept."""
+        self.kept.pop(key, None)
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield all keys."""
+        async for key in self.list_prefix(""):
+            yield key
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys that begin with a prefix."""
+        found = {key for key in self.kept if key.startswith(prefix)}
+        if self.below is not None:
+            found |= {key async for key in self.below.list_prefix(prefix)}
+        for key in sorted(found):
+            yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the names directly below a path."""
+        below = f"{prefix.rstrip('/')}/" if prefix.strip("/") else ""
+        found = {key[len(below) :].partition("/")[0] for key in self.kept if key.startswith(below)}
+        if self.below is not None:
+            found |= {name async for name in self.below.list_dir(prefix) if not name.startswith(BESIDE)}
+        for name in sorted(found):
+            yield name
+
+
+@dataclass
+class _Writer:
+    """What xarray hands the values of variables to."""
+
+    sources: list[Source] = field(default_factory=list)
+
+    def add(self, source: Any, target: Any, region: tuple[slice, ...] | None = None) -> None:
+        """Take the values for a region of an array of zarr-python."""
+        begin = tuple(part.start or 0 for part in region or ())
+        values = source if hasattr(source, "dask") else np.asarray(source)
+        self.sources.append(Source(target.path.strip("/"), values, begin or (0,) * values.ndim))
+
+
+class _Drafting(DatasetStore):  # type: ignore[misc]  # xarray is not followed by the type checker
+    """The zarr backend of xarray, which refuses values that would mean something else in the array that exists."""
+
+    def encode(self, variables: Mapping[Any, Variable], attributes: Mapping[Any, Any]) -> Any:
+        """Encode variables; values that their integers cannot hold are an error."""
+        return super().encode(
+            {name: _within_range(each, name) for name, each in variables.items()}, attributes
+        )
+
+    def set_variables(
+        self, variables: dict[str, Variable], check_encoding_set: Any, writer: Any, unlimited_dims: Any = None
+    ) -> None:
+        """Draft the variables."""
+        for name, variable in variables.items():
+            if self._mode != "w" and name in self.array_keys():
+                _check_meaning(name, variable.attrs, self.open_store_variable(name).attrs)
+        super().set_variables(variables, check_encoding_set, writer, unlimited_dims=unlimited_dims)
+
+
+def _check_meaning(name: str, given: Mapping[str, Any], stored: Mapping[str, Any]) -> None:
+    for word in _MEANING:
+        if word in given and not same(*(_comparable(each.get(word)) for each in (given, stored))):
+            raise FailedPreconditionError(
+                f"The values of {name!r} cannot be written with the {word} of its array, which is"
+                f" {show(_plain(stored.get(word)))} and not {show(_plain(given[word]))}; convert the variable, or write"
+                " the dataset to another place"
+            )
+
+
+def _within_range(variable: Variable, name: Any) -> Variable:
+    """Return a variable whose values are looked at on their way into integers: xarray lets large ones overflow."""
+    encoding, wanted = variable.encoding, np.dtype(variable.encoding.get("dtype", variable.dtype))
+    if wanted.kind not in "iu" or variable.dtype.kind not in "iuf" or "_Unsigned" in encoding:
+        return variable
+    scale, offset = (
+        float(encoding.get(word) or otherwise) for word, otherwise in zip(_PACKING, (1, 0), strict=True)
+    )
+    limits = np.iinfo(wanted)
+    if variable.dtype.kind in "iu" and scale == 1 and not offset and np.can_cast(variable.dtype, wanted):
+        return variable
+    ends = sorted((limits.min * scale + offset, limits.max * scale + offset))
+    look = partial(
+        _looked_at, name=name, ends=(ends[0] - abs(scale) / 2, ends[1] + abs(scale) / 2), wanted=wanted.name
+    )
+    data = variable.data
+    looked_at = data.map_blocks(look, dtype=data.dtype, meta=data) if hasattr(data, "dask") else look(data)
+    return variable.copy(deep=False, data=looked_at)
+
+
+def _looked_at(values: Any, name: Any, ends: tuple[float, float], wanted: str) -> Any:
+    outside = (values < ends[0]) | (values > ends[1])
+    if outside.any():
+        raise FailedPreconditionError(
+            f"The value {values[outside].reshape(-1)[0]} of {name!r} cannot be stored as {wanted}, the type of its"
+            " array; choose another dtype or packing in `encoding`, or write the dataset to a new place"
+        )
+    return values
+
+
+def _plain(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _comparable(value: Any) -> Any:
+    """Return an attribute such that texts of equal units of time are equal: xarray writes their dates in short."""
+    if not isinstance(value, str) or " since " not in value:
+        return _plain(value)
+    unit, _, begin = value.partition(" since ")
+    try:
+        moment = np.datetime64(begin.strip().removesuffix("Z").removesuffix(" UTC")).astype("M8[us]")
+    except ValueError:
+        return f"{unit.strip().rstrip('s')} since {begin.strip().removesuffix(' 00:00:00')}"
+    return f"{unit.strip().rstrip('s')} since {moment}"
+
+
+def drafted(
+    nodes: Mapping[str, Dataset],
+    below: ZarrStore | None,
+    shape: Shape,
+    encoding: Mapping[str, Mapping[str, Any]],
+) -> Draft:
+    """Return the draft of datasets by the paths of their groups, over the store at the place, or over none."""
+    overlay, writer = _Overlay(below), _Writer()
+    zarr_format = shape.zarr_format
+    for path, dataset in nodes.items():
+        mode = "a" if shape.mode == "w" and overlay.kept else shape.mode
+        store = _opened(overlay, path, shape, dataset, mode, zarr_format)
+        zarr_format = int(store.zarr_group.metadata.zarr_format)
+        _store(dataset, store, writer, encoding.get(path, {}))
+    assert zarr_format is not None, "there is at least the dataset of the root"
+    words = WORDS[zarr_format]
+    _make_groups_above(overlay, words, nodes)
+    return _read_off(overlay, words, writer.sources)
+
+
+def _opened(
+    overlay: _Overlay, path: str, shape: Shape, dataset: Dataset, mode: str, zarr_format: int | None
+) -> _Drafting:
+    found: _Drafting = _Drafting.open_group(
+        overlay,
+        mode=mode,
+        group=path or None,
+        consolidated=False,
+        append_dim=shape.append if shape.append in dataset.dims else None,
+        write_region=dict(shape.region) if shape.region is not None else None,
+        safe_chunks=False,
+        zarr_format=zarr_format,
+    )
+    return found
+
+
+def _store(dataset: Dataset, store: _Drafting, writer: _Writer, encoding: Mapping[str, Any]) -> None:
+    unknown = set(encoding) - set(dataset.variables)
+    if unknown:
+        raise StoreError(f"encoding names {min(unknown, key=str)!r}, which is no variable of the dataset")
+    variables, attributes = conventions.encode_dataset_coordinates(dataset)
+    for name, choice in encoding.items():
+        variables[name].encoding = dict(choice)
+    for variable in variables.values():
+        _choose_chunks(variable)
+    store.store(variables, attributes, set(encoding), writer)
+
+
+def _choose_chunks(variable: Variable) -> None:
+    """Choose the chunks of a variable whose blocks of dask differ in size: as large as the largest block."""
+    if variable.chunks is None or "chunks" in variable.encoding or "shards" in variable.encoding:
+        return
+    if any(len({*sizes[:-1]}) > 1 or sizes[-1] > sizes[0] for sizes in variable.chunks):
+        variable.encoding["chunks"] = tuple(max(sizes) for sizes in variable.chunks)
+
+
+def _make_groups_above(overlay: _Overlay, words: NodeWords, paths: Iterable[str]) -> None:
+    """Make the groups in which the drafted ones lie, where there are none."""
+    from zarr.core.sync import sync
+
+    for path in paths:
+        parts = path.split("/") if path else []
+        for depth in range(len(parts)):
+            above = "/".join(parts[:depth])
+            begin = f"{above}/" if above else ""
+            if not sync(overlay.exists(begin + words.group)):
+                overlay.kept |= {begin + key: value for key, value in words.new_group({}).items()}
+
+
+def _read_off(overlay: _Overlay, words: NodeWords, sources: list[Source]) -> Draft:
+    """Return what was kept, compared with what is stored below."""
+    from zarr.core.sync import sync
+
+    documents: dict[str, bytes] = {}
+    before: dict[str, bytes] = {}
+    for key, value in overlay.kept.items():
+        assert is_document(key), f"xarray wrote {key}, which is no metadata"
+        stored = None if overlay.below is None else sync(overlay.below.get(key))
+        if stored is None:
+            documents[key] = value
+            continue
+        before[key] = stored.to_bytes()
+        documents[key] = _kept_but_shape(before[key], value)
+    for source in sources:  # an array whose document does not change is written to all the same
+        key = f"{source.path}/{words.array}"
+        if key not in documents and overlay.below is not None:
+            documents[key] = before[key] = sync(overlay.below.get(key)).to_bytes()
+    return Draft(words, documents, before, sources)
+
+
+def _kept_but_shape(stored: bytes, wanted: bytes) -> bytes:
+    old, new = json.loads(stored), json.loads(wanted)
+    if "shape" in old:
+        return stored if old["shape"] == new["shape"] else json.dumps({**old, "shape": new["shape"]}).encode()
+    if old.get("node_type") == "group":
+        wanted_whole = {**old, "attributes": new.get("attributes", {})}
+        return stored if old == wanted_whole else json.dumps(wanted_whole).encode()
+    return stored if old == new else wanted
+
+
+def _reading(below: ZarrStore, path: str) -> Any:
+    return _Drafting.open_group(_Overlay(below), mode="r+", group=path or None, consolidated=False)
+
+
+def stored_variables(below: ZarrStore, path: str) -> dict[str, Variable]:
+    """Return the variables of a group as they are stored, not decoded and not read; none if there is no group."""
+    try:
+        return dict(_reading(below, path).get_variables())
+    except FileNotFoundError:
+        return {}
