@@ -26,19 +26,20 @@ import numpy as np
 from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import Region, cut
 from fsstore.errors import AbortedError, FailedPreconditionError
+from fsstore.interop.tuning import BLOCK_PAUSE_S
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.runtime.pool import keep, kept
 from fsstore.task.runner import Reporter
 
-__all__ = ["Gate", "Scheduler", "Target", "count_tasks", "is_dask", "write_all"]
+__all__ = ["Gate", "OpenTarget", "Scheduler", "count_tasks", "is_dask", "write_all"]
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class OpenTarget:
     """An array that a source is written into, opened; a worker in another process opens it once.
 
-    What lies below `edge` along an axis shares chunks with older values, and is written through `safe`, where every
+    The places below `edge` along an axis share chunks with older values, and are written through `safe`, where every
     write is durable by itself; the rest becomes durable with the end of the job.
     """
 
@@ -86,11 +87,11 @@ class Target:
 
 def _target_of(
     name: str, stores: bytes, begin: tuple[int, ...], axis: int, edge: int, unconditional: bool
-) -> Target:
-    found: Target | None = kept(name)
+) -> OpenTarget:
+    found: OpenTarget | None = kept(name)
     if found is None:
         store, safe = pickle.loads(stores)  # noqa: S301  # from who runs the job
-        found = keep(name, Target(store, begin, safe, axis, edge, unconditional, None, name))
+        found = keep(name, OpenTarget(store, begin, safe, axis, edge, unconditional, None, name))
     return found
 
 
@@ -144,16 +145,13 @@ class Gate:
         with self._lock:
             self._open = False
         while self._inside:
-            execution.call(execution.pause(_PAUSE_S))
-
-
-_PAUSE_S = 0.01
+            execution.call(execution.pause(BLOCK_PAUSE_S))
 
 
 # Which blocks: along the stored chunks, as large as those of the source are about.
 
 
-def aligned(target: Target, values: Any, most: int) -> Any:
+def aligned(target: OpenTarget, values: Any, most: int) -> Any:
     """Return a dask array whose blocks share no chunks of the target, unless one would have more than `most` bytes."""
     chunk, blocks = target.chunk, values.chunks
     if all(map(_fits, blocks, target.begin, chunk, target.store.shape)):
@@ -192,7 +190,7 @@ def _sizes(size: int, begin: int, side: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Scheduler:
-    """What computes blocks of dask: threads of this process, other processes, or a cluster."""
+    """The threads of this process, other processes or a cluster, which compute blocks of dask."""
 
     client: Any = None
     """The client of a cluster."""
@@ -220,7 +218,7 @@ def is_dask(values: Any) -> bool:
     return hasattr(values, "dask")
 
 
-def count_tasks(parts: Sequence[tuple[Target, Any]], memory: int, scheduler: Scheduler | None) -> int:
+def count_tasks(parts: Sequence[tuple[OpenTarget, Any]], memory: int, scheduler: Scheduler | None) -> int:
     """Return how many blocks will be written."""
     count = 0
     for target, values in parts:
@@ -237,7 +235,7 @@ def _most(values: Any, memory: int) -> int:
 
 
 def write_all(
-    parts: Sequence[tuple[Target, Any]],
+    parts: Sequence[tuple[OpenTarget, Any]],
     memory: int,
     reporter: Reporter,
     scheduler: Scheduler | None,
@@ -253,36 +251,38 @@ def write_all(
         gate.close()
 
 
-def _write_arrays(parts: Sequence[tuple[Target, Any]], memory: int, reporter: Reporter) -> None:
+def _write_arrays(parts: Sequence[tuple[OpenTarget, Any]], memory: int, reporter: Reporter) -> None:
     """Write arrays in memory, in pieces of which those under way fit into the memory that was given."""
     under_way: deque[tuple[list[Future[Any]], int]] = deque()
-    held = 0
 
-    def wait() -> int:
-        futures, nbytes = under_way.popleft()
-        for future in futures:
-            future.result()
-        reporter.done(nbytes)
-        return nbytes
+    def wait(most: int) -> None:
+        while under_way and sum(nbytes for _, nbytes in under_way) > most:
+            futures, nbytes = under_way.popleft()
+            _ended(futures)
+            reporter.done(nbytes)
 
     try:
-        for target, values in parts:
-            for piece in _pieces(target, values.shape, _most(values, memory)):
-                offset = [low - begin for low, begin in zip(piece.start, target.begin, strict=True)]
-                part = values[tuple(map(slice, offset, map(sum, zip(offset, piece.shape, strict=True))))]
-                while under_way and held + part.nbytes > memory // 2:
-                    held -= wait()
-                under_way.append((target.write(offset, part), part.nbytes))
-                held += part.nbytes
-        while under_way:
-            wait()
+        for target, offset, part in _parts(parts, memory):
+            wait(memory // 2 - part.nbytes)
+            under_way.append((target.write(offset, part), part.nbytes))
+        wait(-1)
     finally:  # after a failure: nothing is under way when the caller hears of it
-        for futures, _ in under_way:
-            for future in futures:
-                future.exception()
+        for future in itertools.chain.from_iterable(futures for futures, _ in under_way):
+            future.exception()
 
 
-def _pieces(target: Target, shape: Sequence[int], most: int) -> Iterator[Region]:
+def _parts(
+    parts: Sequence[tuple[OpenTarget, Any]], memory: int
+) -> Iterator[tuple[OpenTarget, list[int], Any]]:
+    """Yield the pieces of arrays with the offset of each."""
+    for target, values in parts:
+        for piece in _pieces(target, values.shape, _most(values, memory)):
+            offset = [low - begin for low, begin in zip(piece.start, target.begin, strict=True)]
+            inside = (slice(low, low + size) for low, size in zip(offset, piece.shape, strict=True))
+            yield target, offset, values[tuple(inside)]
+
+
+def _pieces(target: OpenTarget, shape: Sequence[int], most: int) -> Iterator[Region]:
     """Yield the boxes of a region of the target, of whole chunks where they are not cut by its ends."""
     if not shape:
         yield Region((), ())
@@ -292,7 +292,7 @@ def _pieces(target: Target, shape: Sequence[int], most: int) -> Iterator[Region]
     yield from (boxes[number] for number in range(len(boxes)))
 
 
-def _written(target: Target, values: Any, most: int) -> Any:
+def _written(target: OpenTarget, values: Any, most: int) -> Any:
     """Return a dask array with a number for each block: the bytes that were written once it is computed."""
     import dask.array
 
@@ -309,7 +309,7 @@ def _written(target: Target, values: Any, most: int) -> Any:
 
 
 def _write_block(
-    target: Target, starts: Sequence[Sequence[int]], block: Any, block_id: Sequence[int] = ()
+    target: OpenTarget, starts: Sequence[Sequence[int]], block: Any, block_id: Sequence[int] = ()
 ) -> Any:
     offset = [along[number] for along, number in zip(starts, block_id, strict=True)]
     values = np.asarray(block)
@@ -356,5 +356,5 @@ def _compute_far(written: Sequence[Any], client: Any, reporter: Reporter) -> Non
         client.cancel(futures, force=True)
         keys = {future.key for future in futures}
         while any(keys & set(busy) for busy in client.processing().values()):
-            execution.call(execution.pause(_PAUSE_S))
+            execution.call(execution.pause(BLOCK_PAUSE_S))
         raise

@@ -139,7 +139,7 @@ def held(site: Site, job: str) -> Iterator[Claim]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
+class _Change:
     """A job that changes documents, as it is noted beside them until its caller is told."""
 
     before: dict[str, str]
@@ -148,7 +148,7 @@ class _Note:
     stage: Literal["writes", "ends", "is there"] = "writes"
 
     @classmethod
-    def of(cls, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> _Note:
+    def of(cls, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> _Change:
         texts = [{key: value.decode() for key, value in each.items()} for each in (before, after)]
         return cls(texts[0], texts[1])
 
@@ -173,9 +173,9 @@ async def settle(site: Site, name: str) -> bool:
     return ended
 
 
-def _parsed(value: Any, notes: KvStore, key: str) -> _Note:
+def _parsed(value: Any, notes: KvStore, key: str) -> _Change:
     try:
-        return _Note(**json.loads(value))
+        return _Change(**json.loads(value))
     except (ValueError, TypeError):
         raise FailedPreconditionError(
             f"{notes.prefix.describe(key)} is of another version of the program; wait until that has ended, or delete"
@@ -183,7 +183,7 @@ def _parsed(value: Any, notes: KvStore, key: str) -> _Note:
         ) from None
 
 
-async def _undo(site: Site, note: _Note) -> None:
+async def _undo(site: Site, note: _Change) -> None:
     """Remove the values that a killed job has written beyond the ends of arrays."""
     for key, before in note.before.items():
         old, new = json.loads(before), json.loads(note.after[key])
@@ -213,7 +213,7 @@ async def sweep(site: Site, draft: Draft) -> None:
 async def note_begin(site: Site, name: str, draft: Draft) -> None:
     """Note that values are about to be written beyond the ends of arrays."""
     if site.transaction is None and draft.before:
-        note = _Note.of(draft.before, draft.documents)
+        note = _Change.of(draft.before, draft.documents)
         await site.scratch.store.write(_NOTES + name, json.dumps(asdict(note)))
 
 
@@ -238,7 +238,7 @@ async def finish(site: Site, name: str, draft: Draft, claim: Claim, *, consolida
             await view.write(key, value)
         await execution.offload(site.transaction.commit_sync)
         return
-    note = _Note.of(before, after)
+    note = _Change.of(before, after)
     if before:
         await notes.write(_NOTES + name, json.dumps(asdict(replace(note, stage="ends"))))
     await _publish(site.prefix, note.before, note.after)

@@ -26,14 +26,14 @@ from fsstore.format.attributes import BESIDE, WORDS, NodeWords, is_document
 from fsstore.interop.zarr import ZarrStore
 from fsstore.values.json_value import same, show
 
-__all__ = ["Draft", "Shape", "Source", "drafted", "stored_variables"]
+__all__ = ["Draft", "EncodedValues", "Shape", "drafted", "stored_variables"]
 
 _PACKING = ("scale_factor", "add_offset")
 _MEANING = ("units", "calendar", *_PACKING)
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class EncodedValues:
     """The encoded values of a variable, and the position in the array at `path` where they begin."""
 
     path: str
@@ -44,7 +44,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a caller asks of a draft, besides the dataset: where it goes, and how its variables are stored."""
+    """The wishes for a draft, besides the dataset: where it goes, and in which format."""
 
     mode: str
     """`w`, `a` or `r+` of xarray."""
@@ -62,7 +62,7 @@ class Draft:
     """By key below the place; documents of arrays and groups, without consolidated metadata."""
     before: dict[str, bytes]
     """The texts of those of the documents that exist."""
-    sources: list[Source]
+    sources: list[EncodedValues]
 
     def is_new(self, path: str) -> bool:
         """Return whether the array at a path does not exist yet."""
@@ -147,15 +147,15 @@ class _Overlay(Store):  # type: ignore[misc]  # zarr is not followed by the type
 
 @dataclass
 class _Writer:
-    """What xarray hands the values of variables to."""
+    """Takes the values of variables from xarray."""
 
-    sources: list[Source] = field(default_factory=list)
+    sources: list[EncodedValues] = field(default_factory=list)
 
     def add(self, source: Any, target: Any, region: tuple[slice, ...] | None = None) -> None:
         """Take the values for a region of an array of zarr-python."""
         begin = tuple(part.start or 0 for part in region or ())
         values = source if hasattr(source, "dask") else np.asarray(source)
-        self.sources.append(Source(target.path.strip("/"), values, begin or (0,) * values.ndim))
+        self.sources.append(EncodedValues(target.path.strip("/"), values, begin or (0,) * values.ndim))
 
 
 class _Drafting(DatasetStore):  # type: ignore[misc]  # xarray is not followed by the type checker
@@ -302,7 +302,7 @@ def _make_groups_above(overlay: _Overlay, words: NodeWords, paths: Iterable[str]
                 overlay.kept |= {begin + key: value for key, value in words.new_group({}).items()}
 
 
-def _read_off(overlay: _Overlay, words: NodeWords, sources: list[Source]) -> Draft:
+def _read_off(overlay: _Overlay, words: NodeWords, sources: list[EncodedValues]) -> Draft:
     """Return what was kept, compared with what is stored below."""
     from zarr.core.sync import sync
 

@@ -1,8 +1,8 @@
 """`write_dataset`: datasets of xarray written as safely as they are read.
 
 Values first, metadata last.  Blocks of dask may lie anywhere to the stored chunks and come from threads, processes or a
-cluster: nothing is lost (`dataset_blocks`).  What xarray would write is what is written (`dataset_draft`), and it
-becomes visible in one step that is completed after a kill (`dataset_commit`).
+cluster: nothing is lost (`dataset_blocks`).  The metadata are those that xarray would write (`dataset_draft`); they
+become visible in one step, which is completed after a kill (`dataset_commit`).
 
 A dataset that is created, replaced or appended to is claimed, and one job at a time changes it.  Regions take no claim:
 many jobs write theirs at once.
@@ -22,7 +22,7 @@ from xarray import DataArray, Dataset
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.place import delete_tree
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError
-from fsstore.interop.dataset_blocks import Gate, Scheduler, Target, count_tasks, is_dask, write_all
+from fsstore.interop.dataset_blocks import Gate, OpenTarget, Scheduler, count_tasks, is_dask, write_all
 from fsstore.interop.dataset_commit import (
     Site,
     check_unchanged,
@@ -33,7 +33,7 @@ from fsstore.interop.dataset_commit import (
     settle,
     sweep,
 )
-from fsstore.interop.dataset_draft import Draft, Shape, Source, drafted
+from fsstore.interop.dataset_draft import Draft, EncodedValues, Shape, drafted
 from fsstore.interop.dataset_fit import fit_append, fit_region, in_region, wished
 from fsstore.interop.zarr import ZarrStore
 from fsstore.job.plan import CopyReport, combined, parse_bytes
@@ -329,18 +329,20 @@ def _write_values(site: Site, draft: Draft, choice: _Choice) -> CopyReport:
     return CopyReport(paths, reporter.state.tasks, 0, reporter.state.nbytes, time.monotonic() - began)
 
 
-async def _target(site: Site, draft: Draft, source: Source, quick: OpenKv | None, gate: Gate) -> Target:
+async def _target(
+    site: Site, draft: Draft, source: EncodedValues, quick: OpenKv | None, gate: Gate
+) -> OpenTarget:
     """Return the open array of a source; only chunks without older values are written without syncs."""
     features = site.store.driver.features
     unconditional = not features.conditional_write and not site.values_too
     if draft.is_new(source.path):
         store = await site.array(draft, source.path, quick or site.store)
-        return Target(store, source.begin, None, 0, 0, unconditional, gate)
+        return OpenTarget(store, source.begin, None, 0, 0, unconditional, gate)
     safe = await site.array(draft, source.path, site.store)
     old = draft.old_shape(source.path)
     axis = next((number for number, size in enumerate(safe.shape) if size != old[number]), None)
     if quick is None or axis is None:
-        return Target(safe, source.begin, None, 0, 0, unconditional, gate)
+        return OpenTarget(safe, source.begin, None, 0, 0, unconditional, gate)
     store = await site.array(draft, source.path, quick)
-    side = Target(safe, source.begin).chunk[axis]
-    return Target(store, source.begin, safe, axis, -(-old[axis] // side) * side, unconditional, gate)
+    side = OpenTarget(safe, source.begin).chunk[axis]
+    return OpenTarget(store, source.begin, safe, axis, -(-old[axis] // side) * side, unconditional, gate)
