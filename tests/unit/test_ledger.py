@@ -21,13 +21,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "command": (6, 1831),
     "compat": (2, 41),
     "context": (3, 911),
-    "dataset": (7, 2411),
+    "dataset": (7, 2392),
     "driver": (19, 5691),
     "filesystem": (8, 2085),
     "format": (11, 4127),
     "icechunk": (9, 1934),
     "index": (12, 3924),
-    "interop": (17, 3655),
+    "interop": (12, 2000),
     "job": (14, 4881),
     "kvstore": (59, 16891),
     "observe": (3, 425),
@@ -39,18 +39,15 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "serve": (5, 897),
     "task": (4, 936),
     "testing": (6, 1261),
-    "the top": (6, 1122),
+    "the top": (6, 1119),
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (371, 109504)
+WHOLE = (366, 107827)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "chunk": "the question whether an array is still there ends after a bounded number of attempts",
-    "dataset": "documents of a dataset that change together are consolidated in one write",
-    "interop": "datasets of xarray are written by us, whatever blocks they come in",
-    "the top": "the door `write_dataset` has a name there, as all doors have",
     "job": "a move that goes on after a kill refuses chunks that were written since",
     "task": "of several failures the one of the first task is raised",
 }
