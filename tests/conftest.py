@@ -4,6 +4,7 @@ The object server speaks as much HTTP, S3 (path style) and XML of Google's cloud
 scripted: the next requests whose path contains a text are answered by the given functions instead of properly.
 """
 
+import gc
 import hashlib
 import itertools
 import pkgutil
@@ -386,6 +387,24 @@ def real_server():
     for process, _ in started.values():
         process.wait(20)
         process.stdout.close()
+
+
+@pytest.fixture(scope="module")
+def clients_gone():
+    """Have the clients go before the last test ends: later ones hear that sockets are open, and would fail for it.
+
+    A thread that has just told of a failure may hold it, and with it the client, for a moment longer.
+    """
+    yield
+    import fsspec
+
+    kinds = tuple(map(fsspec.get_filesystem_class, ("sftp", "ftp", "webdav")))
+    for _ in range(100):
+        gc.collect()
+        if not any(type(each) in kinds for each in gc.get_objects()):
+            return
+        time.sleep(0.02)
+    pytest.fail("a file system of this module is still held by something")
 
 
 def build_zip(members, *, prefix=b"", shift=True, comment=b"", zip64=False, suffix=b""):

@@ -36,6 +36,7 @@ from fsstore.kvstore.spec.spec_value import (
     given_options,
     join_path,
     kv_kind,
+    with_engine,
     with_storage_options,
 )
 from fsstore.kvstore.store.kv_store import KvStore
@@ -341,6 +342,8 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
         spec = _with_kvstore(spec, given["kvstore"])
     if "storage_options" in given:
         spec = _with_storage_options(spec, given["storage_options"])
+    if "engine" in given:
+        spec = _with_engine(spec, given["engine"])
     spec = _with_recheck(spec, given)
     constraints = {name: given[name] for name in CONSTRAINTS if name in given}
     if constraints:
@@ -393,6 +396,15 @@ def _format(spec: SpecValue) -> str:
     while spec.base_spec is not None:
         spec = spec.base_spec
     return str(spec.kind.id)
+
+
+def _with_engine(spec: S, engine: str) -> S:
+    """Return the spec with the engine of the roots of its stores."""
+    return spec.replace(
+        _kvstore=None if spec._kvstore is None else with_engine(spec._kvstore, engine),
+        base_spec=None if spec.base_spec is None else _with_engine(spec.base_spec, engine),
+        layers=tuple(_with_engine(each, engine) for each in spec.layers),
+    )
 
 
 def _with_storage_options(spec: S, options: Any) -> S:

@@ -22,7 +22,7 @@ from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.spec.spec_value import KvSpecValue, PlaceLike
+from fsstore.kvstore.spec.spec_value import Engine, KvSpecValue, PlaceLike
 from fsstore.schema.open_mode import ModeOptions, OpenMode
 from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values import registry
@@ -379,6 +379,7 @@ class OpenOptions(SchemaOptions, ModeOptions, total=False):
 
     kvstore: PlaceLike | None
     storage_options: Mapping[str, Any] | None
+    engine: Engine | None
     mode: Literal["r", "r+", "a", "w", "w-"] | None
     chunks: Sequence[int] | None
     shards: Sequence[int] | None

@@ -563,9 +563,9 @@ def open(  # noqa: A001  # TensorStore's name
 
     A path of a local file or directory will do too.  Keyword arguments add to the spec: `create`, `open`,
     `delete_existing`, `dtype`, `shape`, `chunk_layout`, `fill_value`, ... as in TensorStore, and `storage_options`,
-    those of the root in fsspec's words. zarr's words are understood besides: `mode` (`r`, `r+`, `a`, `w`, `w-`),
-    `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  `read=True` or `write=True` alone
-    restricts what the store may be used for.
+    those of the root in fsspec's words, and `engine`, what serves it.  zarr's words are understood besides: `mode`
+    (`r`, `r+`, `a`, `w`, `w-`), `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  `read=True`
+    or `write=True` alone restricts what the store may be used for.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()

@@ -31,6 +31,8 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
+    refuse_way,
+    take_way,
 )
 from fsstore.kvstore.contract.request import (
     EntryColumns,
@@ -305,10 +307,12 @@ class MemoryKind(RootKind):
     schemes: tuple[str, ...] = ("memory",)
     resources: tuple[str, ...] = ("memory_key_value_store",)
     defaults: ClassVar[Mapping[str, Json]] = {"atomic": True}
+    engines: ClassVar[tuple[str, ...]] = ("fsstore", "fsspec")
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `atomic`: whether transactions may change several keys at once."""
-        return {} if fields.take("atomic", boolean, default=True) else {"atomic": False}
+        """Take `atomic`, whether transactions may change several keys at once, and the way to the store."""
+        atomic = fields.take("atomic", boolean, default=True)
+        return ({} if atomic else {"atomic": False}) | take_way(fields, self.engines)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path of `memory://<rest>`, kept as it is."""
@@ -316,7 +320,8 @@ class MemoryKind(RootKind):
         return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return `memory://<path>`."""
+        """Return `memory://<path>`, which is not the memory of fsspec."""
+        refuse_way(members, "engine", "single_writer")
         return "memory://" + encode_path(path)
 
     async def open(self, opening: KvOpening) -> KvDriver:

@@ -1,9 +1,7 @@
 """Servers of other authors keep the contract through fsspec's clients: SFTP, FTP and WebDAV, and a web server."""
 
-import gc
 import itertools
 import socket
-import time
 from pathlib import Path
 
 import fsspec
@@ -20,7 +18,10 @@ from fsstore.testing.kvstore_suite import CHECKS, filled
 from tests.servers.process import PASSWORD, USER, missing
 
 NUMBERS = itertools.count()
-pytestmark = pytest.mark.filterwarnings("ignore")  # the client libraries leave sockets open
+pytestmark = [
+    pytest.mark.filterwarnings("ignore"),  # the client libraries leave sockets open
+    pytest.mark.usefixtures("clients_gone"),
+]
 
 # What a protocol, or its client, has no way of doing.
 NOT_EXPRESSIBLE = {
@@ -34,22 +35,6 @@ NOT_EXPRESSIBLE = {
 def able(server):
     """Return the checks that can be made of a server, by name."""
     return {name: check for name, check in CHECKS.items() if server not in NOT_EXPRESSIBLE.get(name, ())}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def closed():
-    """Have the clients go before the last test ends: later ones hear that sockets are open, and would fail for it.
-
-    A thread that has just told of a failure may hold it, and with it the client, for a moment longer.
-    """
-    yield
-    kinds = tuple(map(fsspec.get_filesystem_class, ("sftp", "ftp", "webdav")))
-    for _ in range(100):
-        gc.collect()
-        if not any(type(each) in kinds for each in gc.get_objects()):
-            return
-        time.sleep(0.02)
-    pytest.fail("a file system of this module is still held by something")
 
 
 def opened(kind, members):

@@ -2,9 +2,9 @@
 
 These verbs promise little, so little is believed.  Lengths are checked; a short range read is explained by asking for
 the size; a directory that is missing on the way makes a listing begin again.  Where `info` carries something that
-changes with every write (`TRAITS`), it is asked first and makes the generation: a value read after it can only be
-newer, which costs a second reading and never gives a stale one.  No condition is honoured except creation in fsspec's
-memory filesystem, whose dictionary inserts atomically.
+changes with every write, it is asked first and makes the generation: a value read after it can only be
+newer, which costs a second reading and never gives a stale one.  The module `promise` has what is
+known of a protocol; no condition is honoured beyond that.
 
 Requests and the meaning of their answers are generators of steps (`reading`, `writing`, `listing`) that does no I/O.
 Synchronous filesystems run the steps of a whole batch on one pool thread, asynchronous ones on their event loop.
@@ -12,107 +12,30 @@ Synchronous filesystems run the steps of a whole batch on one pool thread, async
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from posixpath import dirname
 from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
-from fsstore.errors import AbortedError, StoreError, UnavailableError
-from fsstore.kvstore.client import login_files
-from fsstore.kvstore.contract.driver import (
-    NO_VALUE,
-    UNKNOWN,
-    Entry,
-    Features,
-    Read,
-    ReadResult,
-    Stamp,
-    Write,
-    now,
+from fsstore.errors import StoreError, UnavailableError
+from fsstore.kvstore.client.promise import (
+    NOTHING,
+    PROMISES,
+    UNFINISHED,
+    Steps,
+    generation_of,
+    renamed,
+    stored,
 )
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.contract.request import resolve_range
 from fsstore.kvstore.engine.contract import check_condition, is_missing, located, offload_whole, stoppable
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.tuning import ATTEMPTS
 from fsstore.runtime import execution
 from fsstore.runtime.future import Flag
 
-# fsspec's memory filesystem, without walks over all its files.
-
-
-def _info(filesystem: Any, path: str) -> dict[str, Any]:
-    """Return what fsspec's `info` does for a file, without its walk over all files in search of a directory."""
-    file = filesystem.store.get(path)
-    if file is None:
-        raise FileNotFoundError(path)
-    return {"size": file.size, "created": (id(file), file.created), "modified": file.modified}
-
-
-def _insert(filesystem: Any, path: str, value: bytes) -> bool:
-    """Store a value unless the path exists; the dictionary decides who is first."""
-    from fsspec.implementations.memory import MemoryFile
-
-    mine = MemoryFile(filesystem, path, value)
-    return filesystem.store.setdefault(path, mine) is mine
-
-
-def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
-    """Return the files that are there, while others write.
-
-    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
-    a listing of pairs may see the dictionary change.
-    """
-    store = filesystem.store
-    for _ in range(ATTEMPTS):
-        try:
-            paths = list(store)
-        except RuntimeError:  # it grew all the same
-            continue
-        found = ((path, store.get(path)) for path in paths)
-        return {path: {"size": file.size} for path, file in found if file is not None}
-    raise AbortedError(f"The memory of fsspec changed during {ATTEMPTS} attempts to list it")
-
-
-VERBS: Mapping[str, Callable[..., Any]] = {"info": _info, "insert": _insert, "find": _files}
-
-
 T = TypeVar("T")
-Steps: TypeAlias = Generator[tuple[Any, ...], Any, T]
-"""Yields `(verb, *arguments)`, is sent what the verb returned or thrown what it raised, and returns the outcome."""
-
-TRAITS: dict[str, tuple[str, ...]] = {
-    "file": ("ino", "mtime", "size"),
-    "memory": ("created", "modified", "size"),
-    "gs": ("generation", "etag"),
-    "gcs": ("generation", "etag"),
-    "abfs": ("etag",),
-    "az": ("etag",),
-    "abfss": ("etag",),
-}
-"""The members of `info` that make a generation, by protocol.  Other protocols have no generations."""
-
-_OWN: Mapping[str, Mapping[str, Callable[..., Any]]] = {
-    "memory": VERBS,
-    "ftp": login_files.FTP,
-    "sftp": login_files.SFTP,
-    "ssh": login_files.SFTP,
-}
-"""The verbs of synchronous filesystems in whose place others stand, by protocol."""
-
-_RENAMED = frozenset(("file", "ftp", "sftp", "ssh"))
-"""Protocols whose files are written under another name and then renamed: a write that fails leaves the old value."""
-
-_UNFINISHED = ".__lock"  # the suffix under which local files are written, as `kvstore/local/driver.py` has it
-
-
-def generation_of(info: dict[str, Any], traits: tuple[str, ...]) -> bytes:
-    """Return the generation in what `info` said, or `UNKNOWN`."""
-    parts = [f"{name}={info[name]!r}" for name in traits if info.get(name) is not None]
-    return b"\0" + hashlib.blake2b("\n".join(parts).encode(), digest_size=16).digest() if parts else UNKNOWN
 
 
 def reading(read: Read, traits: tuple[str, ...]) -> Steps[ReadResult]:
@@ -144,7 +67,7 @@ def reading(read: Read, traits: tuple[str, ...]) -> Steps[ReadResult]:
     return ReadResult("value", body, generation, now(), size)
 
 
-def writing(write: Write, traits: tuple[str, ...], protocol: str) -> Steps[Stamp]:
+def writing(write: Write, traits: tuple[str, ...], protocol: str, *, renames: bool) -> Steps[Stamp]:
     """Decide how to apply a write."""
     if write.value is None:
         try:
@@ -156,7 +79,7 @@ def writing(write: Write, traits: tuple[str, ...], protocol: str) -> Steps[Stamp
     if write.if_equal == NO_VALUE and not (yield "insert", write.key, bytes(write.value)):
         return Stamp(UNKNOWN, now())
     if write.if_equal == UNKNOWN:
-        yield from _put(write.key, bytes(write.value), protocol)
+        yield from (renamed if renames else stored)(write.key, bytes(write.value), protocol)
     if not traits:
         return Stamp(UNKNOWN, now())
     return Stamp(generation_of((yield "info", write.key), traits), now())
@@ -198,41 +121,6 @@ def _walk(directory: str) -> Steps[dict[str, Any]]:
     return found
 
 
-def _put(path: str, value: bytes, protocol: str) -> Steps[None]:
-    if protocol not in _RENAMED:
-        yield from _store(path, path, value)
-        return
-    target = f"{path}_{os.urandom(8).hex()}{_UNFINISHED}"
-    try:
-        yield from _store(path, target, value)
-        if protocol == "file":
-            Path(target).replace(path)
-        else:
-            yield "mv", target, path
-    except BaseException as error:
-        if protocol == "file":
-            Path(target).unlink(missing_ok=True)
-        elif isinstance(error, Exception):  # generators must not go on after they were closed
-            yield from _forgotten(target)
-        raise
-
-
-def _forgotten(path: str) -> Steps[None]:
-    """Delete what a write left behind, if that can be done."""
-    try:
-        yield "rm_file", path
-    except Exception:  # noqa: BLE001  # the failure of the write is told; listings hide what stays
-        return
-
-
-def _store(path: str, target: str, value: bytes) -> Steps[None]:
-    try:
-        yield "pipe_file", target, value
-    except FileNotFoundError:
-        yield "makedirs", path.rpartition("/")[0], True
-        yield "pipe_file", target, value
-
-
 class _Listing(NamedTuple):
     """A request for what is below a directory."""
 
@@ -251,26 +139,24 @@ class _Filesystem:
 
     def __init__(self, protocol: str, retry: Retry | None) -> None:
         self.protocol, self.retry = protocol, retry or Retry()
-        self.traits = TRAITS.get(protocol, ())
+        self.promise = PROMISES.get(protocol, NOTHING)
         self.shown = f"{protocol}://"
-        self.features = Features(
-            waits=True, create_only=protocol == "memory", coarse_generations=protocol == "file"
-        )
+        self.features = self.promise.features
 
     def _page(self, found: Mapping[str, Any]) -> list[Entry]:
-        hide = self.protocol in _RENAMED
+        hide = self.promise.renames
         return [
             Entry(str(path), info.get("size"))
             for path, info in found.items()
-            if info.get("type") != "directory" and not (hide and str(path).endswith(_UNFINISHED))
+            if info.get("type") != "directory" and not (hide and str(path).endswith(UNFINISHED))
         ]
 
     def _steps(self, filesystem: Any, request: Request) -> Steps[Any]:
         if isinstance(request, Read):
-            return reading(request, self.traits)
+            return reading(request, self.promise.traits)
         if isinstance(request, Write):
-            return writing(request, self.traits, self.protocol)
-        find = getattr(type(filesystem), self._mark + "find")
+            return writing(request, self.promise.traits, self.protocol, renames=self.promise.renames)
+        find = getattr(filesystem, self._mark + "find")
         return listing(request.key, finds=find.__module__ not in ("fsspec.spec", "fsspec.asyn"))
 
     def _failure(self, request: Request, error: Exception) -> StoreError:
@@ -335,7 +221,7 @@ class SyncEngine(_Filesystem):
             return outcome
 
     def _do(self, verb: str, path: str, *arguments: Any) -> Any:
-        own = _OWN.get(self.protocol, {}).get(verb)
+        own = self.promise.verbs.get(verb)
         if own is not None:
             return own(self.filesystem, path, *arguments)
         return _call(self.filesystem, self._mark, verb, path, *arguments)

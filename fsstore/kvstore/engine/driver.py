@@ -49,7 +49,7 @@ from fsstore.runtime import execution, fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Future
-from fsstore.values.json_value import Fields, Json, boolean, quote
+from fsstore.values.json_value import Json, quote
 
 T = TypeVar("T")
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
@@ -359,11 +359,6 @@ _closing: OfProcess[set[asyncio.Task[None]]] = OfProcess(set, outlives=True)
 
 
 # Conditions for stores that have none, if no other process writes: `"single_writer": true`.
-
-
-def take_single_writer(fields: Fields) -> dict[str, Json]:
-    """Take `single_writer`: the promise that no other process writes where this store does."""
-    return {"single_writer": True} if fields.take("single_writer", boolean, default=False) else {}
 
 
 def guarded(driver: KvDriver, members: Mapping[str, Json]) -> KvDriver:

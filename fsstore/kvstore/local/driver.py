@@ -43,6 +43,8 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
+    refuse_way,
+    take_way,
 )
 from fsstore.kvstore.contract.request import KeyRange, LateCount, counting, value_sizes
 from fsstore.kvstore.local import write as local_scan
@@ -363,6 +365,7 @@ class LocalKind(KindDefaults):
     there are none.  They are no resources of the kind, because what they ask for is printed in the older form.
     """
 
+    engines: ClassVar[tuple[str, ...]] = ("fsstore", "fsspec")
     id: str = "file"
     schemes: tuple[str, ...] = ("file",)
     role: Literal["root"] = "root"
@@ -374,12 +377,13 @@ class LocalKind(KindDefaults):
     )
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `file_io_mode` and `file_io_retries`; the result says `file_io_memmap` if they ask for it."""
+        """Take the way to the files, and `file_io_mode` and `file_io_retries`, which may ask for `file_io_memmap`."""
         mode = fields.take("file_io_mode", _resource(_mode, "file_io_mode"))
         retries = fields.take("file_io_retries", _resource(_retries, "file_io_retries"))
         members: dict[str, Json] = {"file_io_memmap": True} if mode == "memmap" else {}
         members |= {"file_io_mode": {"mode": mode}} if mode == "direct" else {}
-        return members | ({"file_io_retries": retries} if retries else {})
+        members |= {"file_io_retries": retries} if retries else {}
+        return members | take_way(fields, self.engines)
 
     def check_path(self, path: str) -> str:
         """Return the path; `.` and `..`, doubled slashes and names of lock files are refused."""
@@ -397,7 +401,8 @@ class LocalKind(KindDefaults):
         return check_prefix(normalize(decode_path(rest))), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return `file://<path>`."""
+        """Return `file://<path>`; which engine reads the files is not part of it."""
+        refuse_way(members, "single_writer")
         if path == "localhost" or path.startswith("localhost/"):
             path = "./" + path
         return "file://" + encode_path(path, safe="@\\")

@@ -17,9 +17,9 @@ from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.client.check import with_checked_conditions
 from fsstore.kvstore.client.credential import RenewedEngine
 from fsstore.kvstore.contract.batch import limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
+from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind, take_way
 from fsstore.kvstore.engine.contract import Engine, shared
-from fsstore.kvstore.engine.driver import EngineDriver, guarded, take_single_writer
+from fsstore.kvstore.engine.driver import EngineDriver, guarded
 from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.root.chain_url import join_chain
@@ -31,7 +31,6 @@ from fsstore.kvstore.root.option import (
     gcs_reach,
     s3_access,
     s3_reach,
-    take_engine,
     take_options,
     with_storage_options,
 )
@@ -76,11 +75,12 @@ class FsspecKind(RootKind):
     id: str = "fsspec"
     schemes: tuple[str, ...] = ()
     resources: tuple[str, ...] = ("range_coalescing",)
+    engines: ClassVar[tuple[str, ...]] = ("fsspec",)
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `url`, `storage_options` and `single_writer`."""
+        """Take `url`, `storage_options`, `engine` and `single_writer`."""
         url = fields.require("url", _url)
-        return {"url": url, **take_options(fields), **take_single_writer(fields)}
+        return {"url": url, **take_options(fields), **take_way(fields, self.engines)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members with `storage_options`."""
@@ -117,7 +117,7 @@ class FsspecKind(RootKind):
             retry = retry_from(opening.resources, "")
             web = (
                 fsspec_engine(query, {}, retry, None, options)
-                if options
+                if options or opening.members.get("engine")
                 else own_engine(url, {}, retry, None)
             )
             return FsspecHttpDriver(web, root_of(base), members=opening.members, limits=limits)
@@ -144,6 +144,7 @@ class BucketKind(RootKind):
     texts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     not_in_url: tuple[str, ...] = ()
+    engines: ClassVar[tuple[str, ...]] = ("obstore", "fsspec")
 
     def _bucket(self, value: Any) -> str:
         name = string(value)
@@ -164,7 +165,7 @@ class BucketKind(RootKind):
             members |= {name: guard(value)} if value else {}
         for name in self.flags:
             members |= {name: True} if fields.take(name, boolean, default=False) else {}
-        return {**members, **take_engine(fields), **take_options(fields), **take_single_writer(fields)}
+        return {**members, **take_options(fields), **take_way(fields, self.engines)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members with `storage_options`."""

@@ -96,7 +96,7 @@ def _far_prefix(store: Any) -> KvPrefix | None:
 
 def is_live_set(filesystem: Any) -> bool:
     """Return whether a filesystem is fsspec's `ReferenceFileSystem`."""
-    return hasattr(filesystem, "fss") and getattr(filesystem, "references", None) is not None
+    return any(cls.__name__ == "ReferenceFileSystem" for cls in type(filesystem).__mro__)
 
 
 def _set_of(filesystem: Any) -> KvDriver | None:

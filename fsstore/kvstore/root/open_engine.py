@@ -7,6 +7,7 @@ A missing optional package is reported with the extra that brings it.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import fsspec
@@ -17,8 +18,10 @@ from fsstore.kvstore.client.check import endpoint_of, questioned
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine, Session
+from fsstore.kvstore.contract.batch import limits_from
+from fsstore.kvstore.contract.driver import KvDriver, KvOpening
 from fsstore.kvstore.engine.contract import Engine, translate
-from fsstore.kvstore.engine.driver import Home, let_go
+from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key, guarded, let_go
 from fsstore.kvstore.engine.retry import Retry
 from fsstore.redaction import redact
 
@@ -144,10 +147,40 @@ def engine_for_url(
     return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
 
 
+class PlainFileDriver(EngineDriver):
+    """Local files through fsspec.  Keys are paths as the `file` store has them: absolute, or below `root`."""
+
+    def _path(self, key: str) -> str:
+        rest = key if self.root else key.removeprefix("/")
+        if rest:
+            check_key(rest)
+        return self.root + key
+
+
+def plain_driver(opening: KvOpening, protocol: str) -> KvDriver:
+    """Return a store of this machine through fsspec's filesystem: its local files, or its memory."""
+    engine, root = engine_for_url(f"{protocol}:///", {})
+    members, limits = opening.members, limits_from(opening.resources)
+    if protocol == "file":
+        root = "" if opening.path.startswith("/") else f"{Path.cwd().as_posix()}/"
+        return guarded(PlainFileDriver(engine, root, members=members, limits=limits), members)
+    return guarded(EngineDriver(engine, root, members=members, limits=limits), members)
+
+
+def _has_coroutines(filesystem: Any, protocols: tuple[str, ...]) -> bool:
+    """Return whether to use the coroutines of a filesystem.
+
+    Caches of fsspec show those of the filesystem behind them, which do not look into the cache; but for `simplecache`.
+    """
+    if "simplecache" in protocols:
+        return bool(filesystem.async_impl)
+    return bool(type(filesystem).async_impl)
+
+
 def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int | None = 32) -> Engine:
     """Return an engine for a live filesystem, which stays on its own loop."""
     protocols = protocols_of(filesystem)
-    if getattr(filesystem, "async_impl", False):
+    if _has_coroutines(filesystem, protocols):
         engine = _async_engine(protocols, home_of(filesystem), retry or Retry(), concurrency)
         if isinstance(engine, S3Engine):
             return questioned(engine, endpoint_of({}, vars(filesystem)))

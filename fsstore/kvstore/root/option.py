@@ -27,7 +27,7 @@ from fsstore.kvstore.client.credential import (
 from fsstore.kvstore.engine.contract import translate
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.runtime import execution, fork
-from fsstore.values.json_value import Fields, Json, obj, one_of, quote
+from fsstore.values.json_value import Fields, Json, obj, quote
 
 Library = Literal["fsstore", "obstore", "fsspec"]
 Make = Callable[[dict[str, Any]], Any]
@@ -69,12 +69,6 @@ class Reach:
     endpoint: str = ""
     source: CredentialSource | None = None
     """Where credentials come from, if they are looked after here."""
-
-
-def take_engine(fields: Fields, *names: Library) -> dict[str, Json]:
-    """Take `engine`: which client library to use.  Left out, the first of those below that can."""
-    engine = fields.take("engine", one_of(*names, "obstore", "fsspec"))
-    return {"engine": engine} if engine else {}
 
 
 def take_options(fields: Fields) -> dict[str, Json]:

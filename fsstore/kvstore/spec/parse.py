@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,7 +22,7 @@ from fsstore.kvstore.contract.ability import IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, lacks
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
-from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, kv_kind
+from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, engine_of, kv_kind
 from fsstore.kvstore.transaction.transaction import TransactionalDriver
 from fsstore.runtime.future import close_names
 from fsstore.runtime.observer import Meter, counts
@@ -410,7 +411,7 @@ def opening_waits(spec: KvSpecValue, *, scans: bool = False) -> bool:
     if spec.live is not None:
         return spec.live.features.waits
     if spec.base is None:
-        return spec.kind.id not in _LOCAL
+        return spec.kind.id not in _LOCAL or engine_of(spec) == "fsspec"
     keeps = keeps_to_base(spec.kind.id, spec.members, scans=scans)
     return not keeps or opening_waits(spec.base, scans=scans)
 
@@ -447,7 +448,19 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     }
     prefix = None if base is None else base.prefix
     opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
-    return OpenKv(_metered(await spec.kind.open(opening), spec), spec.path, spec, base)
+    return OpenKv(_metered(await _opened(spec, opening), spec), spec.path, spec, base)
+
+
+async def _opened(spec: KvSpecValue, opening: KvOpening) -> KvDriver:
+    """Return the driver of a store, over the engine that its spec or the environment asks for."""
+    engine = engine_of(spec)
+    if engine == "fsspec" and spec.kind.id in _LOCAL:
+        from fsstore.kvstore.root.open_engine import plain_driver
+
+        return plain_driver(opening, spec.kind.id)
+    if engine is not None and engine != spec.members.get("engine"):
+        opening = replace(opening, members={**opening.members, "engine": engine})
+    return await spec.kind.open(opening)
 
 
 def _metered(driver: KvDriver, spec: KvSpecValue) -> KvDriver:

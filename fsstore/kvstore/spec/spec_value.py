@@ -8,10 +8,11 @@ face that users see.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, MutableMapping
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
 from fsstore.context.context import (
     Context,
@@ -235,7 +236,7 @@ class KvSpecValue:
                 " opened by URL or JSON go to other processes"
             )
         path = absolute(self._path) if self.kind.id == "file" else self._path
-        home = process_name() if self.live is None and _is_fsspec_memory(self.members) else ""
+        home = process_name() if self.live is None and _is_fsspec_memory(self) else ""
         parts["members"] = _absolute_url(self.members)
         shares = self.bound_context is not None and self.bound_context.shares_secrets
         if shares:
@@ -243,9 +244,11 @@ class KvSpecValue:
         return _unpickle, (type(self), self.kind.id, path, parts, self.live, home)
 
 
-def _is_fsspec_memory(members: Mapping[str, Json]) -> bool:
+def _is_fsspec_memory(spec: KvSpecValue) -> bool:
     """Return whether a store lies in the memory of fsspec, of which each process has its own."""
-    url = reveal(members.get("url"))
+    if spec.kind.id == "memory":
+        return engine_of(spec) == "fsspec"
+    url = reveal(spec.members.get("url"))
     return isinstance(url, str) and any(part.startswith("memory:") for part in url.split("::"))
 
 
@@ -333,6 +336,39 @@ def with_storage_options(spec: S, options: Any) -> S:
         raise StoreError(
             f"The store {quote(kind.id)} has no storage options, but received: {named}"
         ) from None
+
+
+# `engine` too: which library serves the root.
+
+
+ENGINE_VARIABLE = "FSSTORE_ENGINE"
+Engine: TypeAlias = Literal["fsstore", "obstore", "fsspec"]
+"""The library that serves a root: the client of fsstore itself, obstore, or the filesystem of fsspec."""
+
+
+def with_engine(spec: S, engine: str | None) -> S:
+    """Return the spec of a store whose root is served by an engine; None leaves it to the store."""
+    if engine is None:
+        return spec
+    if spec.live is not None:
+        raise StoreError("engine belongs to a place that is named by a URL or JSON; this one is open already")
+    if spec.base is not None:
+        return spec.replace(base=with_engine(spec.base, engine))
+    if engine not in spec.kind.engines:
+        known = ", ".join(map(quote, spec.kind.engines)) or "it has no choice"
+        raise StoreError(f"The store {quote(spec.kind.id)} has no engine {quote(engine)}: {known}")
+    return spec.replace(members={**spec.members, "engine": engine})
+
+
+def engine_of(spec: KvSpecValue) -> str | None:
+    """Return the engine that a root asks for, or the environment for all of them; None leaves it to the store."""
+    named = spec.members.get("engine")
+    if named is not None:
+        return str(named)
+    wish = os.environ.get(ENGINE_VARIABLE, "")
+    if wish not in ("", "fsspec"):
+        raise StoreError(f'{ENGINE_VARIABLE} is "fsspec" or not set, and not {quote(wish)}')
+    return wish if wish in spec.kind.engines else None
 
 
 class LiveFileSystem(Protocol):

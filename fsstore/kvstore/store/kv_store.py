@@ -19,7 +19,15 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, W
 from fsstore.kvstore.contract.request import EntryColumns, key_bytes, key_text
 from fsstore.kvstore.contract.request import KeyRange as Range
 from fsstore.kvstore.spec.parse import KvSpec, OpenKv, kv_spec, open_kv, opening_waits
-from fsstore.kvstore.spec.spec_value import KvSpecValue, PlaceLike, Specified, join_path, with_storage_options
+from fsstore.kvstore.spec.spec_value import (
+    Engine,
+    KvSpecValue,
+    PlaceLike,
+    Specified,
+    join_path,
+    with_engine,
+    with_storage_options,
+)
 from fsstore.kvstore.store import operation as result
 from fsstore.kvstore.store.operation import (
     FRESH,
@@ -92,14 +100,17 @@ class KvStore(Specified):
         transaction: Transaction | None = None,
         single_writer: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        engine: Engine | None = None,
     ) -> Future[KvStore]:
         """Open a store given by a spec, JSON, a URL, or a live filesystem or mapping.
 
         `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
-        checked here, and parts of chunks be written.  `storage_options` are for the root, in fsspec's words.
+        checked here, and parts of chunks be written.  `storage_options` are for the root, in fsspec's words, and
+        `engine` says what serves it: `"fsspec"` is the filesystem of its protocol, whichever that is.
         """
         check_transaction(transaction)
         parsed = with_storage_options(kv_spec(spec, single_writer=single_writer), storage_options)
+        parsed = with_engine(parsed, engine)
         opening = _open_store(parsed, context_of(context), transaction)
         return execution.start(opening, waits=opening_waits(parsed))
 

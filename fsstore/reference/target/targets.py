@@ -468,6 +468,8 @@ class Fetcher:
                     raise error
                 await store.read_many([read if read.stop is None else Read(read.key, start, stop)])
             except (OutOfRangeError, NotFoundError) as found:
+                if asks.whole[member] and isinstance(found, OutOfRangeError):  # the caller asked for too much
+                    return found.within(self._place(asks, member))
                 return self._lost(asks, member, store, read.key, found.message)
             except StoreError as found:
                 return found.within(self._place(asks, member))
