@@ -31,8 +31,6 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
-    refuse_way,
-    take_way,
 )
 from fsstore.kvstore.contract.request import (
     EntryColumns,
@@ -42,6 +40,7 @@ from fsstore.kvstore.contract.request import (
     resolve_range,
     value_sizes,
 )
+from fsstore.kvstore.contract.way import refuse_way, take_way
 from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
@@ -307,12 +306,11 @@ class MemoryKind(RootKind):
     schemes: tuple[str, ...] = ("memory",)
     resources: tuple[str, ...] = ("memory_key_value_store",)
     defaults: ClassVar[Mapping[str, Json]] = {"atomic": True}
-    engines: ClassVar[tuple[str, ...]] = ("fsstore", "fsspec")
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `atomic`, whether transactions may change several keys at once, and the way to the store."""
         atomic = fields.take("atomic", boolean, default=True)
-        return ({} if atomic else {"atomic": False}) | take_way(fields, self.engines)
+        return ({} if atomic else {"atomic": False}) | take_way(fields, self.id)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path of `memory://<rest>`, kept as it is."""

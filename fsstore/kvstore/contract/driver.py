@@ -59,7 +59,7 @@ from fsstore.kvstore.contract.request import (
     Write,
     now,
 )
-from fsstore.values.json_value import Fields, Json, boolean, one_of
+from fsstore.values.json_value import Fields, Json
 from fsstore.values.url import decode_path, reject_query
 
 __all__ = [
@@ -90,8 +90,6 @@ __all__ = [
     "known_size",
     "limit_of",
     "now",
-    "refuse_way",
-    "take_way",
     "values_up_to",
 ]
 
@@ -333,11 +331,6 @@ class KvKind(Protocol):
         ...
 
     @property
-    def engines(self) -> tuple[str, ...]:
-        """The libraries that may serve a root, as its member `engine` names them; `fsspec` is the filesystem."""
-        ...
-
-    @property
     def single_file(self) -> bool:
         """Whether the empty path can be a file."""
         ...
@@ -391,27 +384,12 @@ class KindDefaults:
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Json]] = {}
-    engines: ClassVar[tuple[str, ...]] = ()
     single_file: bool = False
     sequential: bool = False
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Refuse all: a store that no client library serves has none."""
         raise UnimplementedError("This kind of store has no storage options")
-
-
-def take_way(fields: Fields, engines: tuple[str, ...]) -> dict[str, Json]:
-    """Take `engine`, which serves a root, and `single_writer`: the promise that no other process writes there."""
-    engine = fields.take("engine", one_of(*engines))
-    alone = fields.take("single_writer", boolean, default=False)
-    return ({"engine": engine} if engine else {}) | ({"single_writer": True} if alone else {})
-
-
-def refuse_way(members: Mapping[str, Json], *names: str) -> None:
-    """Raise if a URL would leave out one of the members that `take_way` takes."""
-    for name in names:
-        if members.get(name):
-            raise UnimplementedError(f"URL syntax not supported with explicit {name}")
 
 
 class RootKind(KindDefaults):

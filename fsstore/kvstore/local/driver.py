@@ -43,10 +43,9 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
-    refuse_way,
-    take_way,
 )
 from fsstore.kvstore.contract.request import KeyRange, LateCount, counting, value_sizes
+from fsstore.kvstore.contract.way import refuse_way, take_way
 from fsstore.kvstore.local import write as local_scan
 from fsstore.kvstore.local.file import (
     check_prefix,
@@ -365,7 +364,6 @@ class LocalKind(KindDefaults):
     there are none.  They are no resources of the kind, because what they ask for is printed in the older form.
     """
 
-    engines: ClassVar[tuple[str, ...]] = ("fsstore", "fsspec")
     id: str = "file"
     schemes: tuple[str, ...] = ("file",)
     role: Literal["root"] = "root"
@@ -383,7 +381,7 @@ class LocalKind(KindDefaults):
         members: dict[str, Json] = {"file_io_memmap": True} if mode == "memmap" else {}
         members |= {"file_io_mode": {"mode": mode}} if mode == "direct" else {}
         members |= {"file_io_retries": retries} if retries else {}
-        return members | take_way(fields, self.engines)
+        return members | take_way(fields, self.id)
 
     def check_path(self, path: str) -> str:
         """Return the path; `.` and `..`, doubled slashes and names of lock files are refused."""

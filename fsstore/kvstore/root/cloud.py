@@ -17,7 +17,8 @@ from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.client.check import with_checked_conditions
 from fsstore.kvstore.client.credential import RenewedEngine
 from fsstore.kvstore.contract.batch import limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind, take_way
+from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
+from fsstore.kvstore.contract.way import take_way
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver, guarded
 from fsstore.kvstore.engine.retry import Retry, retry_from
@@ -75,12 +76,11 @@ class FsspecKind(RootKind):
     id: str = "fsspec"
     schemes: tuple[str, ...] = ()
     resources: tuple[str, ...] = ("range_coalescing",)
-    engines: ClassVar[tuple[str, ...]] = ("fsspec",)
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `url`, `storage_options`, `engine` and `single_writer`."""
         url = fields.require("url", _url)
-        return {"url": url, **take_options(fields), **take_way(fields, self.engines)}
+        return {"url": url, **take_options(fields), **take_way(fields, self.id)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members with `storage_options`."""
@@ -144,7 +144,6 @@ class BucketKind(RootKind):
     texts: tuple[str, ...] = ()
     flags: tuple[str, ...] = ()
     not_in_url: tuple[str, ...] = ()
-    engines: ClassVar[tuple[str, ...]] = ("obstore", "fsspec")
 
     def _bucket(self, value: Any) -> str:
         name = string(value)
@@ -165,7 +164,7 @@ class BucketKind(RootKind):
             members |= {name: guard(value)} if value else {}
         for name in self.flags:
             members |= {name: True} if fields.take(name, boolean, default=False) else {}
-        return {**members, **take_options(fields), **take_way(fields, self.engines)}
+        return {**members, **take_options(fields), **take_way(fields, self.id)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members with `storage_options`."""

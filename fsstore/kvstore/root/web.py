@@ -17,6 +17,7 @@ from urllib.parse import unquote, urlsplit
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import Features, KindDefaults, KvOpening
+from fsstore.kvstore.contract.way import take_engine
 from fsstore.kvstore.engine.contract import Engine, shared
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.retry import Retry, retry_from
@@ -32,7 +33,7 @@ from fsstore.kvstore.root.option import (
 )
 from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.kvstore.web.exchange import header_line, headers_of
-from fsstore.values.json_value import Fields, Json, array_of, expected, one_of, quote, string
+from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.url import decode_path, encode_path
 
 _REQUEST = frozenset(
@@ -96,7 +97,6 @@ class HttpKind(KindDefaults):
     resources: tuple[str, ...] = ("http_request_concurrency", "http_request_retries", "range_coalescing")
 
     defaults: ClassVar[Mapping[str, Json]] = {"headers": []}
-    engines: ClassVar[tuple[str, ...]] = ("fsstore", "obstore", "fsspec")
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `base_url`, `headers`, `engine` and `storage_options`."""
@@ -107,8 +107,7 @@ class HttpKind(KindDefaults):
         headers = fields.take("headers", array_of(header_line), default=[])
         if headers:
             members["headers"] = guard(headers)
-        engine = fields.take("engine", one_of(*self.engines))
-        return {**members, **({"engine": engine} if engine else {}), **take_options(fields)}
+        return {**members, **take_engine(fields, self.id), **take_options(fields)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members with `headers`, and with `storage_options` for what else the HTTP filesystem takes."""

@@ -26,6 +26,7 @@ from fsstore.context.resource_kinds import kind_of_member
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvDriver, KvKind
 from fsstore.kvstore.contract.request import key_text
+from fsstore.kvstore.contract.way import ENGINES
 from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.file import absolute
 from fsstore.kvstore.memory import ElsewhereDriver
@@ -354,8 +355,9 @@ def with_engine(spec: S, engine: str | None) -> S:
         raise StoreError("engine belongs to a place that is named by a URL or JSON; this one is open already")
     if spec.base is not None:
         return spec.replace(base=with_engine(spec.base, engine))
-    if engine not in spec.kind.engines:
-        known = ", ".join(map(quote, spec.kind.engines)) or "it has no choice"
+    engines = ENGINES.get(spec.kind.id, ())
+    if engine not in engines:
+        known = ", ".join(map(quote, engines)) or "it has no choice"
         raise StoreError(f"The store {quote(spec.kind.id)} has no engine {quote(engine)}: {known}")
     return spec.replace(members={**spec.members, "engine": engine})
 
@@ -368,7 +370,7 @@ def engine_of(spec: KvSpecValue) -> str | None:
     wish = os.environ.get(ENGINE_VARIABLE, "")
     if wish not in ("", "fsspec"):
         raise StoreError(f'{ENGINE_VARIABLE} is "fsspec" or not set, and not {quote(wish)}')
-    return wish if wish in spec.kind.engines else None
+    return wish if wish in ENGINES.get(spec.kind.id, ()) else None
 
 
 class LiveFileSystem(Protocol):
