@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3924),
     "interop": (12, 2000),
     "job": (14, 4881),
-    "kvstore": (60, 17050),
+    "kvstore": (61, 17071),
     "observe": (3, 425),
     "ocdbt": (12, 3996),
     "reference": (28, 8570),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (367, 108001)
+WHOLE = (368, 108022)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
