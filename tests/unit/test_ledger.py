@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2592),
+    "arrays": (7, 2579),
     "chunk": (23, 8113),
     "codec": (26, 8036),
     "combine": (18, 6358),
@@ -29,10 +29,10 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3924),
     "interop": (12, 2000),
     "job": (14, 4881),
-    "kvstore": (61, 17071),
+    "kvstore": (59, 16891),
     "observe": (3, 425),
     "ocdbt": (12, 3996),
-    "reference": (28, 8570),
+    "reference": (28, 8568),
     "runtime": (10, 2618),
     "scan": (31, 10326),
     "schema": (10, 2726),
@@ -43,13 +43,10 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (368, 108022)
+WHOLE = (366, 107827)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "reference": "an index beyond a whole target is the error of the reader, and not lost data",
-    "arrays": "the engine of a store is a keyword of open, as its storage options are",
-    "kvstore": "any store may be served by the filesystem of its protocol, and what each promises is a table",
     "chunk": "the question whether an array is still there ends after a bounded number of attempts",
     "job": "a move that goes on after a kill refuses chunks that were written since",
     "task": "of several failures the one of the first task is raised",
