@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import islice
@@ -42,11 +43,12 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.contract.ability import Borrows, LeavesOut, able
+from fsstore.kvstore.contract.ability import Borrows, ShowsFile, able
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
+from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.codec_spec import CodecSpec
@@ -193,6 +195,65 @@ def _chunks(component: PlanComponent) -> Container[Any]:
 T = TypeVar("T")
 
 
+@dataclass(slots=True, eq=False)
+class _ShownFile:
+    """The file that shows an array: reads are made again until they are of one generation of it.
+
+    In that generation the array has to be what it was when it was opened.  `turn` is the newest one in which it was.
+    """
+
+    file: ShowsFile
+    entry: MetadataEntry
+    array: ChunkedArray
+    trusted: bool
+    turn: int = 0
+
+    def begin(self, begin: Callable[[], Future[T]]) -> Future[T]:
+        """Begin a read by itself."""
+
+        def once() -> tuple[Future[T], Callable[[], Future[bool] | None]]:
+            turn, waits = self.file.turn, self.entry.store.driver.features.waits
+            return (
+                begin(),
+                lambda: None if self._stays(turn) else execution.start(self._is_of_one(turn), waits=waits),
+            )
+
+        return read_until_unchanged(once, self.entry.describe)
+
+    async def make(self, make: Callable[[], Awaitable[None]]) -> None:
+        """Make small reads together."""
+
+        async def attempt() -> None:
+            turn, error = self.file.turn, None
+            try:
+                await make()
+            except StoreError as failure:
+                error = failure
+            if not self._stays(turn) and not await self._is_of_one(turn):
+                raise ChangedError
+            if error is not None:
+                raise error
+
+        await until_unchanged(attempt, self.entry.describe, reads=True)
+
+    def _stays(self, turn: int) -> bool:
+        return self.file.turn == turn == self.turn
+
+    async def _is_of_one(self, begin: int) -> bool:
+        """Whether a read that began at a turn is of one generation; raise unless the file now has all of the array."""
+        turn = max(self.file.turn, 1)
+        if not self.trusted:
+            found = await self.entry.reread(fresh_after=math.inf)
+            self.entry.check(self.array, found)
+            if any(new < old for new, old in zip(found.shape, self.array.shape, strict=True)):
+                raise FailedPreconditionError(
+                    f"{self.entry.describe()} had shape {self.array.shape} when the array was opened, and has"
+                    f" {found.shape} since the file was replaced; open it again"
+                )
+        self.turn = turn if turn == self.file.turn else 0
+        return max(begin, 1) == self.turn
+
+
 class ChunkedDriver(ArrayDriver):
     """An open chunked array.  `array` is what was stored when it was opened or resolved."""
 
@@ -211,10 +272,12 @@ class ChunkedDriver(ArrayDriver):
         self.kvstore: OpenKv = kvstore
         self.entry, self.array, self.options, self.mode = entry, array, options, mode
         self.dtype = array.dtype
-        self._queue = ReadQueue(entry.store.driver)
         self._ahead = ReadAhead(depth) if (depth := options.pool.read_ahead) else None
         self._kept: tuple[ChunkedArray, OpenChunks] | None = None
         self._checked: ChunkedArray | None = array
+        file = able(entry.store.driver, ShowsFile)
+        self._file = None if file is None else _ShownFile(file, entry, array, mode.assume_metadata)
+        self._queue = ReadQueue(entry.store.driver, None if self._file is None else self._file.make)
         trusted = mode.assume_metadata or mode.assume_cached_metadata
         self._rechecks = not trusted and options.recheck_cached_metadata not in (False, "open")
 
@@ -285,9 +348,9 @@ class ChunkedDriver(ArrayDriver):
         """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, as the
         caller asked for, or it is part of a scanned file, all of whose answers are those of one generation.
         """
-        mode, scanned = self.mode, able(self.entry.store.driver, LeavesOut)
+        mode, is_scanned = self.mode, self._file is not None
         is_believed = self.options.recheck_cached_metadata not in (True, "open")
-        return is_believed or mode.assume_metadata or mode.assume_cached_metadata or scanned is not None
+        return is_believed or mode.assume_metadata or mode.assume_cached_metadata or is_scanned
 
     async def _recheck(self) -> None:
         self.entry.check(self.array, await self.entry.reread(fresh_after=self.options.metadata_fresh_after()))
@@ -324,8 +387,8 @@ class ChunkedDriver(ArrayDriver):
         if self._ahead is not None:  # a fetch under way brings the wanted chunks
             unfinished = unfinished | _read_ahead(self._ahead, chunks, transform)
         if unfinished:
-            return after(unfinished, lambda: _begin_reading(self._queue, chunks, transform, order, out))
-        return _begin_reading(self._queue, chunks, transform, order, out)
+            return after(unfinished, lambda: _begin_reading(self, chunks, transform, order, out))
+        return _begin_reading(self, chunks, transform, order, out)
 
     def write(self, transform: IndexTransform, values: Array, *, is_lent: bool = False) -> Future[None]:
         """Begin to write values that broadcast to the view.
@@ -431,17 +494,20 @@ def _cache_of(array: ChunkedDriver) -> ChunkCache | None:
 
 
 def _begin_reading(
-    queue: ReadQueue, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
+    driver: ChunkedDriver, chunks: OpenChunks, transform: IndexTransform, order: str, out: Array | None
 ) -> Future[Array]:
     try:
         shape, maps = located(transform, chunks.bounds)
         if out is None and may_wait(shape, maps, chunks):
-            return queue.add(BoxView(chunks, shape, maps, order))
+            return driver._queue.add(BoxView(chunks, shape, maps, order))
         memory = new_array(shape, chunks.model.dtype, order) if out is None else out
     except StoreError as error:
         return futures.failed(error)
-    later = queue.add if chunks.cache is None else None
-    return read_chunks(ReadRequest(chunks, maps, memory), later)
+    later = driver._queue.add if chunks.cache is None else None
+    request = ReadRequest(chunks, maps, memory)
+    if driver._file is None:
+        return read_chunks(request, later)
+    return driver._file.begin(lambda: read_chunks(request, later))
 
 
 def _read_ahead(ahead: ReadAhead, chunks: OpenChunks, transform: IndexTransform) -> set[Future[Any]]:

@@ -22,10 +22,12 @@ import random
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fsstore.errors import AbortedError, FailedPreconditionError
 from fsstore.runtime import execution, fork
+from fsstore.runtime import future as futures
+from fsstore.runtime.future import Future
 from fsstore.runtime.together import Moment
 from fsstore.runtime.tuning import LONGEST_PAUSE_S, READ_ATTEMPTS, WRITE_ATTEMPTS
 
@@ -53,7 +55,7 @@ async def until_settled(
         if not left:
             return
         spent = time.monotonic() - begun
-    raise AbortedError(f"{describe(left)} was changed by other writers at every attempt; try again later")
+    raise _changed(describe(left))
 
 
 async def until_unchanged(
@@ -75,6 +77,40 @@ async def until_unchanged(
 
     await until_settled(once, True, lambda _: describe(), reads=reads)
     return answers[0]
+
+
+def read_until_unchanged(
+    begin: Callable[[], tuple[Future[T], Callable[[], Future[bool] | None]]],
+    describe: Callable[[], str],
+    attempts: int = READ_ATTEMPTS,
+) -> Future[T]:
+    """Begin a read, and begin it again if it turns out that something was changed meanwhile.
+
+    `begin` returns the read, and a function that is called when it is done: it returns None if nothing was changed,
+    else a future of whether nothing was.
+    """
+    read, ask = begin()
+
+    def settled(answer: Future[bool]) -> Future[Any] | None:
+        if futures.error_of(answer) is not None:
+            return None
+        if answer.result():
+            return read
+        if attempts == 1:
+            return futures.failed(_changed(describe()))
+        again = read_until_unchanged(begin, describe, attempts - 1)
+        again.force()
+        return again
+
+    def checked() -> Future[Any] | None:
+        answer: Future[Any] | None = ask()
+        return None if answer is None else futures.unless(answer, lambda: settled(answer))
+
+    return futures.unless(read, checked)
+
+
+def _changed(described: str) -> AbortedError:
+    return AbortedError(f"{described} was changed by other writers at every attempt; try again later")
 
 
 R = TypeVar("R")

@@ -364,6 +364,24 @@ def mapped(inner: Future[Any], value: T) -> Future[T]:
     return outer
 
 
+def unless(inner: Future[T], instead: Callable[[], Future[T] | None]) -> Future[T]:
+    """Return a future that ends as `inner` does, or as the one that `instead` returns when that is done."""
+    if inner._state in (RESULT, ERROR):
+        return instead() or inner
+    outer: Future[T] = pending(start=inner.force)
+
+    def finish(done: Future[T]) -> None:
+        other = None if done._state == CANCELLED else instead()
+        if other is None:
+            _resolve(outer, done._state, done._get() if done._state == RESULT else done._value)
+        else:
+            follow(outer, other)
+
+    on_cancel(outer, inner.cancel)
+    inner.add_done_callback(finish)
+    return outer
+
+
 def resolve(future: Future[T], value: T) -> bool:
     """Set the result; return False if the future was done before."""
     return _resolve(future, RESULT, value)

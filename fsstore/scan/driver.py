@@ -30,7 +30,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.kvstore.contract.ability import LeavesOut, ListsDocuments, ReadsWhole
+from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole, ShowsFile
 from fsstore.kvstore.contract.batch import AnswerColumns, Limits
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -53,6 +53,7 @@ from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.reference.target.policy import beside
 from fsstore.reference.target.targets import Fetcher, OpenTarget, check_prefixes, policy_of
+from fsstore.runtime import fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.together import FirstTouch
@@ -67,7 +68,7 @@ from fsstore.scan.contract import (
     ScannedFile,
     ScanSource,
 )
-from fsstore.scan.targets import PinnedFile, SavedIndex, ScanTargets, check_index, load_index
+from fsstore.scan.targets import PinnedFile, SavedIndex, ScanTargets, begun, check_index, load_index
 from fsstore.scan.tuning import FEW_KEYS, ROWS_AT_ONCE, TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote
 
@@ -353,8 +354,34 @@ class Means:
     open_target: OpenTarget
     pool: CachePool
 
+    def store(self, state: State, targets: ScanTargets, described: str) -> ReferenceDriver:
+        """Return the reader of one generation of a file."""
+        fetcher = Fetcher(targets, self.limits if targets.far else self.limits.near, described)
+        return ReferenceDriver(Overlay(state, None, writable=False), fetcher, waits=targets.far, members={})
 
-class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
+
+class _Generations:
+    """The scan that answers, and the number of its generation, which changes with it."""
+
+    __slots__ = ("_generation", "_lock", "_turn", "scan")
+
+    def __init__(self) -> None:
+        self.scan: Scan | None = None
+        self._turn, self._generation, self._lock = 0, UNKNOWN, fork.lock()
+
+    @property
+    def turn(self) -> int:
+        with self._lock:
+            return self._turn
+
+    def show(self, scan: Scan) -> None:
+        with self._lock:
+            if not self._turn or scan.source.generation != self._generation:
+                self._turn += 1
+            self.scan, self._generation = scan, scan.source.generation
+
+
+class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
     """The zarr hierarchy of the file at `base`, as `scanner` finds it."""
 
     id: ClassVar[str] = "scan"
@@ -365,7 +392,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         self.id = scanner.name  # type: ignore[misc]  # one class serves all formats
         self.scanner, self.base = scanner, base
         self._members, self._means = dict(members), means
-        self._scan: Scan | None = None
+        self._shown = _Generations()
         self._first: FirstTouch[str, Scan] = FirstTouch()
         self._index: SavedIndex | None = None
         waits = base.driver.features.waits or leads_elsewhere(members)
@@ -397,9 +424,14 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
             _explain(notes, keys, answers, self._described)
         return answers
 
+    @property
+    def turn(self) -> int:
+        """The number of the generation that is shown."""
+        return self._shown.turn
+
     def left_out(self) -> Mapping[str, str]:
         """Return why objects of the file are not shown, by path; nothing if the file was not scanned yet."""
-        found = None if self._scan is None else self._scan.found
+        found = None if self._shown.scan is None else self._shown.scan.found
         return {} if found is None else found.hierarchy.notes
 
     async def _answer(self, ask: _Ask, newest: float) -> Sequence[ReadResult]:
@@ -410,14 +442,14 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         """
 
         async def attempt() -> Sequence[ReadResult]:
-            known = self._scan is not None and self._scan.source.generation != UNKNOWN
-            scan = self._scan if self._scan is not None and known else await self.current(newest)
+            known = self._shown.scan is not None and self._shown.scan.source.generation != UNKNOWN
+            scan = self._shown.scan if self._shown.scan is not None and known else await self.current(newest)
             with suppress(FileChangedError):
                 answers = await ask(scan.store)
                 if not known or _are_of_file(answers, scan.source) or await self._is_current(scan, newest):
                     return answers
-            if self._scan is scan:
-                self._scan = None
+            if self._shown.scan is scan:
+                self._shown.scan = None
             if scan.found is not None:  # the file, or one that it refers to, is another one by now
                 scan.found.kept.forget()
             raise ChangedError
@@ -426,16 +458,15 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
 
     async def current(self, newest: float = float("inf")) -> Scan:
         """Return the file as it is at `newest` or later, scanned."""
-        scan = self._scan
+        scan = self._shown.scan
         if scan is not None and await self._is_current(scan, newest):
-            return self._scan or scan
+            return self._shown.scan or scan
 
         async def attempt() -> Scan:
             return (await self._first.all(("",), self._begin))[""]
 
-        self._scan = scan = await until_unchanged(
-            attempt, self.base.describe, changed=FileChangedError, reads=True
-        )
+        scan = await until_unchanged(attempt, self.base.describe, changed=FileChangedError, reads=True)
+        self._shown.show(scan)
         return scan
 
     async def _is_current(self, scan: Scan, newest: float) -> bool:
@@ -448,14 +479,14 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         found = (await self.base.read_many([known]))[0]
         if found.generation != scan.source.generation:
             return False
-        self._scan = Scan(scan.source, scan.found, scan.store, now())
+        self._shown.show(Scan(scan.source, scan.found, scan.store, now()))
         return True
 
     async def _begin(self, _: Sequence[str]) -> Sequence[Scan]:
         if self._members.get("index") is not None:
             return [await self._indexed()]
         time = now()
-        source = await _begun(ScanSource(self.base), self._described)
+        source = await begun(ScanSource(self.base), self._described)
         targets = self._targets(source, await beside(self.base))
         source.reach = targets.reach
         owner = (type(self), self.id, self.base.describe(), dumps(self._members), source.generation)
@@ -472,7 +503,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
             if source.generation != UNKNOWN:
                 kept.put_file(file)
         found = ScannedSet(file, kept, waits=self.features.waits)
-        return [Scan(source, found, self._store(State(found), targets), time)]
+        return [Scan(source, found, self._means.store(State(found), targets, self._described), time)]
 
     async def _indexed(self) -> Scan:
         """Return the scan that was saved, if it is one of the file as it is."""
@@ -486,7 +517,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
         except StoreError as error:
             raise error.within(f"Error opening {self._described}") from error
         targets = self._targets(source, self._index.place, self._index.record.url)
-        return Scan(source, None, self._store(self._index.state, targets), time)
+        return Scan(source, None, self._means.store(self._index.state, targets, self._described), time)
 
     def _targets(self, source: ScanSource, place: KvPrefix, known_as: str = SELF) -> ScanTargets:
         pinned: KvDriver = PinnedFile(self.base, source.generation)
@@ -500,11 +531,6 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, LeavesOut):
             known_as=known_as,
             far=self.features.waits,
         )
-
-    def _store(self, state: State, targets: ScanTargets) -> ReferenceDriver:
-        waits, limits = self.features.waits, self._means.limits
-        fetcher = Fetcher(targets, limits if waits else limits.near, self._described)
-        return ReferenceDriver(Overlay(state, None, writable=False), fetcher, waits=waits, members={})
 
     @property
     def _described(self) -> str:
@@ -562,16 +588,6 @@ def _are_of_file(answers: Sequence[ReadResult], source: ScanSource) -> bool:
         same = [each.generation == source.generation for each in answers.sources]
         return all(same) and bool((answers.where >= 0).all())
     return all(answer.generation.startswith(source.generation + b"@") for answer in answers)
-
-
-async def _begun(source: ScanSource, described: str) -> ScanSource:
-    """Return a file whose beginning is read."""
-    try:
-        return await source.begin()
-    except NotFoundError:
-        raise
-    except StoreError as error:
-        raise error.within(f"Error opening {described}") from error
 
 
 def _tell(shortcomings: Mapping[str, str], described: str) -> None:

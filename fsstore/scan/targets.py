@@ -102,6 +102,16 @@ async def check_index(index: SavedIndex, base: KvPrefix) -> ScanSource:
     return source
 
 
+async def begun(source: ScanSource, described: str) -> ScanSource:
+    """Return a file whose beginning is read."""
+    try:
+        return await source.begin()
+    except NotFoundError:
+        raise
+    except StoreError as error:
+        raise error.within(f"Error opening {described}") from error
+
+
 _ITSELF = TargetPlace("the scanned file", "")
 _NEAR = ("file://", "memory://")
 

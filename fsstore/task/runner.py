@@ -387,8 +387,7 @@ async def run_tasks(
         drawn = _drawn(tasks)
         for number in itertools.count():
             await room.acquire()
-            task = None if failures else await anext(drawn, None)
-            if task is None:
+            if failures or (task := await anext(drawn, None)) is None:
                 break
             started = asyncio.ensure_future(one(number, task))
             running.add(started)

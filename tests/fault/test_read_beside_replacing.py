@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.errors import AbortedError
+from fsstore.errors import AbortedError, FailedPreconditionError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.driver import LocalDriver
@@ -125,3 +125,78 @@ def test_chunks_that_are_read_ahead_are_whole(replaced):
             with suppress(AbortedError):
                 seen |= versions_in(array[low : low + 2].read().result(), low)
     assert len(seen) > 1
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_large_read_is_of_one_version(tmp_path, cached):
+    """A read of a scanned file that takes many requests begins again when the file was replaced meanwhile."""
+    files, ended, seen = [], threading.Event(), set()
+    for number in range(3):
+        with h5py.File(tmp_path / "made.h5", "w") as file:
+            file.create_dataset("v", data=np.full((300, 48, 48), number, "i4"), chunks=(1, 48, 48))
+        files.append((tmp_path / "made.h5").read_bytes())
+
+    def replace():
+        at = 0
+        while not ended.wait(0.03):
+            at += 1
+            (tmp_path / "fresh").write_bytes(files[at % 3])
+            os.replace(tmp_path / "fresh", tmp_path / "made.h5")
+
+    context = ts.Context({"cache_pool": {"total_bytes_limit": 1 << 28 if cached else 0}})
+    array = ts.open(f"file://{tmp_path}/made.h5|hdf5:v/", context=context).result()
+    thread = threading.Thread(target=replace)
+    thread.start()
+    try:
+        end = time.monotonic() + 2
+        while time.monotonic() < end:
+            with suppress(AbortedError):  # where this machine is so slow
+                found = set(np.unique(array.read().result()).tolist())
+                assert len(found) == 1
+                seen |= found
+    finally:
+        ended.set()
+        thread.join()
+    assert seen
+
+
+@pytest.mark.parametrize("far", [False, True])
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("values", "how", "says"),
+    [
+        (np.full((40, 80), 1.5, "f4"), {}, '"dtype" was "<i4" and is "<f4"'),
+        (np.full((40, 80), 2, "i4"), {"fillvalue": 7}, '"fill_value" was null and is 7'),
+        (np.full((40, 80), 2, "i4"), {"compression": "gzip"}, '"filters" was null and is'),
+        (
+            np.full((30, 80), 2, "i4"),
+            {},
+            r"had shape \(40, 80\) when the array was opened, and has \(30, 80\)",
+        ),
+    ],
+)
+def test_an_open_array_is_not_read_as_what_it_was(tmp_path, far, whole, values, how, says):
+    """A file that takes the place of another, and in which the array is another one or smaller, is an error of reads."""
+    with h5py.File(tmp_path / "made.h5", "w") as file:
+        file.create_dataset("v", data=np.ones((40, 80), "i4"), chunks=(1, 80))
+    place = KvPrefix(Slow(LocalDriver(), a_moment) if far else LocalDriver(), f"{tmp_path}/made.h5")
+    kvstore = {"driver": "hdf5", "base": live_kv(place).spec, "path": "v/"}
+    array = ts.open({"driver": "zarr", "kvstore": kvstore}).result()
+    view = array if whole else array[3, 5]
+    assert view.read().result().max() == 1
+    with h5py.File(tmp_path / "fresh", "w") as file:
+        file.create_dataset("v", data=values, chunks=(1, 80), **how)
+    os.replace(tmp_path / "fresh", tmp_path / "made.h5")
+    with pytest.raises(FailedPreconditionError, match=says):
+        view.read().result()
+
+
+def test_an_open_array_is_read_where_another_file_has_all_of_it(tmp_path):
+    """A file that takes the place of another, and in which the array has only become longer, is read."""
+    arrays = []
+    for number in (1, 2):
+        with h5py.File(tmp_path / "fresh", "w") as file:
+            file.create_dataset("v", data=np.full((3 + number, 8), number), chunks=(1, 8), maxshape=(None, 8))
+        os.replace(tmp_path / "fresh", tmp_path / "made.h5")
+        arrays.append(ts.open(f"file://{tmp_path}/made.h5|hdf5:v/").result())
+        assert (arrays[0][:4].read().result() == number).all()

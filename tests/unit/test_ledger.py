@@ -14,42 +14,50 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2579),
-    "chunk": (23, 8113),
+    "arrays": (7, 2592),
+    "chunk": (23, 8134),
     "codec": (26, 8036),
     "combine": (18, 6358),
     "command": (6, 1831),
     "compat": (2, 41),
     "context": (3, 911),
-    "dataset": (7, 2392),
-    "driver": (19, 5691),
+    "dataset": (7, 2411),
+    "driver": (19, 5757),
     "filesystem": (8, 2085),
     "format": (11, 4127),
     "icechunk": (9, 1934),
     "index": (12, 3924),
-    "interop": (12, 2000),
-    "job": (14, 4881),
-    "kvstore": (59, 16891),
+    "interop": (17, 3655),
+    "job": (14, 4890),
+    "kvstore": (61, 17076),
     "observe": (3, 425),
     "ocdbt": (12, 3996),
-    "reference": (28, 8568),
-    "runtime": (10, 2618),
-    "scan": (31, 10326),
+    "reference": (28, 8570),
+    "runtime": (10, 2674),
+    "scan": (31, 10352),
     "schema": (10, 2726),
     "serve": (5, 897),
-    "task": (4, 936),
+    "task": (4, 935),
     "testing": (6, 1261),
-    "the top": (6, 1119),
+    "the top": (6, 1122),
     "values": (9, 1942),
     "viewer": (6, 1219),
 }
-WHOLE = (366, 107827)
+WHOLE = (373, 109881)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "chunk": "the question whether an array is still there ends after a bounded number of attempts",
-    "job": "a move that goes on after a kill refuses chunks that were written since",
+    "arrays": "datasets hand over what they write array by array",
+    "chunk": "reads that wait together begin again together where a scanned file was replaced",
+    "dataset": "groups consolidate their metadata last, for datasets that are written",
+    "driver": "a read of a scanned file is of one generation, and of the array that was opened",
+    "interop": "datasets of xarray are written by us, in any blocks and from any executor",
+    "job": "a call that skips an array clears what a kill of its copy has left beside it",
+    "kvstore": "stores that show a file say when they show another generation of it",
+    "runtime": "a future may end as another one does, where a read has to be made again",
+    "scan": "a scanned file says when it shows another generation",
     "task": "of several failures the one of the first task is raised",
+    "the top": "write_dataset is a name at the top",
 }
 
 

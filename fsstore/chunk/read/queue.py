@@ -8,7 +8,7 @@ once: `JointReads` fetches and decodes each chunk once for all of them.  Boxes a
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
@@ -63,13 +63,22 @@ Reading: TypeAlias = "Callable[[Any, Sequence[Any]], Awaitable[Sequence[Outcome[
 """How parts of a shard are read: `outcomes`, or `each_outcome` where they have failed together."""
 
 
+Make: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
+Guard: TypeAlias = "Callable[[Make], Coroutine[Any, Any, None]]"
+"""Makes reads until what was read is of one state of the store."""
+
+
+async def _made(make: Make) -> None:
+    await make()
+
+
 class JointReads:
     """Reads that are made together, known by their numbers."""
 
-    __slots__ = ("_boxes", "_errors", "_futures", "_outs", "_planned")
+    __slots__ = ("_boxes", "_errors", "_futures", "_guard", "_outs", "_planned")
 
-    def __init__(self, waiting: Sequence[Future[Any]]) -> None:
-        self._futures = waiting
+    def __init__(self, waiting: Sequence[Future[Any]], guard: Guard = _made) -> None:
+        self._futures, self._guard = waiting, guard
         self._outs: dict[int, Array] = {}
         self._errors: list[BaseException | None] = [None] * len(waiting)
         self._planned: dict[int, Planned] = {}
@@ -92,7 +101,7 @@ class JointReads:
     async def make_waiting(self, wanted: Sequence[Planned | BoxView]) -> None:
         """Plan and make the reads of a store that waits."""
         self._plan(wanted)
-        await self._make_together()
+        await self._make_surely()
         self._tell()
 
     def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
@@ -120,7 +129,7 @@ class JointReads:
     def _make(self) -> None:
         """Make the reads; each future is resolved, whatever happens."""
         try:
-            execution.drive(self._make_together())
+            execution.drive(self._make_surely())
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
             self._errors = [failure] * len(self._futures)
         self._tell()
@@ -130,6 +139,15 @@ class JointReads:
             self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
         ]
         tell(self._futures, found)
+
+    async def _make_surely(self) -> None:
+        unplanned = list(self._errors)
+
+        async def make() -> None:
+            self._errors[:] = unplanned
+            await self._make_together()
+
+        await self._guard(make)
 
     async def _make_together(self) -> None:
         """Make the reads; each chunk is fetched once."""
@@ -384,9 +402,10 @@ class ReadQueue:
     for each result at once, while the store answers soon.
     """
 
-    __slots__ = ("_job", "_lock", "_process", "_soon", "_waiting", "_waits")
+    __slots__ = ("_guard", "_job", "_lock", "_process", "_soon", "_waiting", "_waits")
 
-    def __init__(self, driver: KvDriver) -> None:
+    def __init__(self, driver: KvDriver, guard: Guard | None = None) -> None:
+        self._guard = guard or _made
         self._lock = fork.lock()
         self._waiting: list[Waiting] = []
         self._waits = driver.features.waits
@@ -416,8 +435,10 @@ class ReadQueue:
             with self._lock:
                 waiting, self._waiting = self._waiting, []
             waiting = [each for each in waiting if not each[0].cancelled()]
-            if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0])):
-                JointReads([future for future, _ in waiting]).begin([wanted for _, wanted in waiting])
+            if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0], self._guard)):
+                JointReads([future for future, _ in waiting], self._guard).begin(
+                    [wanted for _, wanted in waiting]
+                )
         except BaseException as error:  # Ctrl-C: no future is left unresolved
             for future, _ in waiting:
                 futures.fail(future, error)
@@ -430,7 +451,7 @@ class ReadQueue:
         with self._lock:
             if [each[0] for each in self._waiting] == [future] and self._process != fork.process.forks:
                 taken = self._waiting.pop()
-        if taken is not None and not _made_soon(*taken):
+        if taken is not None and not _made_soon(*taken, self._guard):
             with self._lock:
                 self._waiting.append(taken)
         self.flush()
@@ -461,9 +482,9 @@ class ReadQueue:
             futures.on_cancel(future, stop)
         try:
             if len(waiting) == 1:
-                futures.resolve(begun[0], await _made_waiting(waiting[0][1]))
+                futures.resolve(begun[0], await _made_waiting(waiting[0][1], self._guard))
             elif waiting:
-                await JointReads(begun).make_waiting([wanted for _, wanted in waiting])
+                await JointReads(begun, self._guard).make_waiting([wanted for _, wanted in waiting])
         except BaseException as error:
             for future in begun:
                 futures.fail(future, error)
@@ -471,7 +492,7 @@ class ReadQueue:
                 raise
 
 
-def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
+def _made_alone(future: Future[Any], wanted: Planned | BoxView, guard: Guard) -> bool:
     """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
 
     Waiting for a pool thread to wake others up takes a fortieth longer for four large chunks.
@@ -479,13 +500,13 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     try:
         windows, out, touched_bytes = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
         if touched_bytes <= INLINE_READ_BYTES or is_one_quick(windows):
-            execution.drive(read_here(windows))
+            execution.drive(guard(partial(read_here, windows)))
             futures.resolve(future, out)
-        elif is_python_mostly(windows) and execution.must_not_wait():
+        elif guard is _made and is_python_mostly(windows) and execution.must_not_wait():
             for window in windows:
                 execution.drive(read_here([window]))
             futures.resolve(future, out)
-        elif len(windows) > 1 and not execution.on_worker("compute"):
+        elif guard is _made and len(windows) > 1 and not execution.on_worker("compute"):
             chunks = windows[0].part.chunks
             threads = chunks.workers(chunks.model.chain.working_size)
             futures.follow(future, read_spread(windows, threads), lambda _: out)
@@ -496,13 +517,13 @@ def _made_alone(future: Future[Any], wanted: Planned | BoxView) -> bool:
     return True
 
 
-def _made_soon(future: Future[Any], wanted: Planned | BoxView) -> bool:
+def _made_soon(future: Future[Any], wanted: Planned | BoxView, guard: Guard) -> bool:
     """Make a single read of a store that answers soon, on this thread; return False if that may take long."""
     try:
         windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
         if not all(map(_is_soon_made, windows)) or len(windows) > 1:
             return False
-        execution.drive(read_here(windows))
+        execution.drive(guard(partial(read_here, windows)))
         futures.resolve(future, out)
     except execution.MayWait:
         return False
@@ -517,8 +538,8 @@ def _is_soon_made(window: Window) -> bool:
     return single and able(window.part.chunks.store.driver, AnswersSoon) is not None
 
 
-async def _made_waiting(wanted: Planned | BoxView) -> Array:
+async def _made_waiting(wanted: Planned | BoxView, guard: Guard) -> Array:
     """Make a single read of a store that waits."""
     windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
-    await read_waiting(windows)
+    await guard(partial(read_waiting, windows))
     return out

@@ -30,7 +30,6 @@ __all__ = [
     "IsMetered",
     "KeepsDirectories",
     "KnowsSizes",
-    "LeavesOut",
     "ListsDocuments",
     "ListsNames",
     "MayBeMissing",
@@ -39,6 +38,7 @@ __all__ = [
     "PassesOn",
     "ReadsNow",
     "ReadsWhole",
+    "ShowsFile",
     "SweepsUnfinished",
     "SyncsTogether",
     "TakesAllAtOnce",
@@ -199,10 +199,15 @@ class ListsDocuments:
         raise NotImplementedError  # a driver that names the ability defines it
 
 
-class LeavesOut:
-    """A driver that shows a file as a hierarchy, and cannot show all that the file holds."""
+class ShowsFile:
+    """A driver that shows a file as a hierarchy: the one that is at its place now, and perhaps not all of it."""
 
     __slots__ = ()
+
+    @property
+    def turn(self) -> int:
+        """A number that changes when another generation of the file is shown; zero before the first."""
+        raise NotImplementedError  # a driver that names the ability defines it
 
     def left_out(self) -> Mapping[str, str]:
         """Return why objects of the file are not shown, by path, as far as the file was read; waits for nothing."""

@@ -41,7 +41,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, ResourceExhaustedError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import KnowsSizes, LeavesOut, ListsDocuments, MayBeMissing, able
+from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, ShowsFile, able
 from fsstore.kvstore.contract.request import (
     NO_VALUE,
     UNKNOWN,
@@ -240,8 +240,8 @@ class KvPrefix(NamedTuple):
             yield EntryColumns.of(batch).below(self.path)
 
     def left_out(self) -> dict[str, str]:
-        """Return why objects below the path are not shown, by relative path, as far as the driver `LeavesOut` any."""
-        leaves = able(self.driver, LeavesOut)
+        """Return why objects below the path are not shown, by relative path, as far as the driver `ShowsFile` any."""
+        leaves = able(self.driver, ShowsFile)
         every = {} if leaves is None else leaves.left_out()
         cut = len(self.path)
         return {path[cut:]: why for path, why in every.items() if path.startswith(self.path) and path[cut:]}
