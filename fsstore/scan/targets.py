@@ -26,7 +26,7 @@ from fsstore.reference.target.targets import OpenTarget, TargetPlace, Targets
 from fsstore.scan.contract import SELF, FileChangedError, ScanSource
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["PinnedFile", "SavedIndex", "ScanTargets", "check_index", "load_index", "stamp_of"]
+__all__ = ["PinnedFile", "SavedIndex", "ScanTargets", "begun", "check_index", "load_index", "stamp_of"]
 
 
 # A scan that was saved, used in place of scanning again: `index="x.nc.parq"`.
