@@ -58,7 +58,7 @@ def _document(refs: dict[str, Any]) -> Mapping[str, Contender]:
     """Return scanning a document into columns, and parsing it into dictionaries and lists."""
     import ujson
 
-    from fsstore.reference.document.json_document import from_json
+    from fsstore.reference.json_document import from_json
 
     data = ujson.dumps({"version": 1, "refs": refs}).encode()
     return {

@@ -57,19 +57,20 @@ if TYPE_CHECKING:
     from fsstore.kvstore.store.kv_store import KvStore
     from fsstore.kvstore.store.operation import Batch
     from fsstore.kvstore.transaction.transaction import Transaction
-    from fsstore.observe.metrics import (
+    from fsstore.observation import (
+        Trace,
         experimental_collect_matching_metrics,
         experimental_collect_prometheus_format_metrics,
         experimental_push_metrics_to_prometheus,
         experimental_update_verbose_logging,
         parse_tensorstore_flags,
+        trace,
     )
-    from fsstore.observe.trace import Trace, trace
     from fsstore.runtime.future import Future, FutureLike, Promise, T, WriteFutures
     from fsstore.schema.chunk_layout import ChunkLayout
-    from fsstore.schema.codec_spec import CodecSpec
     from fsstore.schema.open_mode import OpenMode, RecheckCacheOption
     from fsstore.schema.schema import Schema
+    from fsstore.schema.value import CodecSpec
     from fsstore.values.dtype_names import *
     from fsstore.values.dtypes import DTypeLike, dtype
     from fsstore.values.units import Unit
@@ -79,7 +80,7 @@ __version__ = "0.1.0"
 # Where each name comes from.  It is imported when it is first asked for: `import fsstore` costs next to nothing, and a
 # program pays for what it uses.
 _HOMES = {
-    "schema.codec_spec": "CodecSpec",
+    "schema.value": "CodecSpec",
     "context.context": "Context",
     "values.dtypes": "DTypeLike dtype",
     "driver.virtual_chunked": "VirtualChunkedReadParameters VirtualChunkedWriteParameters",
@@ -102,9 +103,8 @@ _HOMES = {
     "dataset.listing": "list_arrays tree",
     "filesystem.mapper": "get_mapper open_mapper",
     "dataset.multiscale": "Multiscale open_multiscale",
-    "observe.metrics": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
-    " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags",
-    "observe.trace": "Trace trace",
+    "observation": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
+    " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags Trace trace",
     "ocdbt": "ocdbt",
     "schema.open_mode": "OpenMode RecheckCacheOption",
     "references": "references",

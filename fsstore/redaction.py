@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["plain", "redact", "redact_url", "shown_query", "spoken", "without_secrets", "without_user"]
-
 # Each repetition within a pattern that may begin anywhere is bounded: a long text must not take time by its square.
 _USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]{0,64}://[^\s\"'<>|?]{0,4096})\?([^\s\"'<>|]*)", re.IGNORECASE)

@@ -24,22 +24,21 @@ from pathlib import Path
 from typing import Any
 
 from fsstore.combine.combined import Combined, CombinedSaving, dataset_at, undecodable, verify_targets
-from fsstore.combine.report import ArrayReport, CombineError, CombineReport, Difference
+from fsstore.combine.facts import ArrayReport, CombineError, CombineReport, Difference
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.root.live import is_live_set
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.document.json_document import from_mapping
 from fsstore.reference.driver import driver_in_memory
-from fsstore.reference.kind import targets_of
-from fsstore.reference.load import Reading, Way, document_at, live_state, live_targets, load
+from fsstore.reference.json_document import from_mapping
+from fsstore.reference.kind import Reading, Way, document_at, live_state, live_targets, load, targets_of
 from fsstore.reference.mapping import References, Saving
+from fsstore.reference.policy import beside
 from fsstore.reference.report import MAX_PROBLEMS, Problem, Report, SetVerification, Touched
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located
-from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
 from fsstore.scan.as_references import format_of, references_of, scan_at
 from fsstore.scan.driver import ScanDriver

@@ -7,8 +7,7 @@
 * `zarr3`: the codecs of zarr v3 that need no library: bytes, transpose, variable-length text and bytes, crc32c
 * `blosc`, `deflate`, `zstd`: the compressors that zarr v2 and v3 share
 * `numcodecs`: filters and compressors of zarr v2
-* `extension`: codecs from the registry of zarr v3 extensions
-* `precomputed`: chunks of Neuroglancer's precomputed format
+* `arrangement`, `numeric`, `zfp`: codecs from the registry of zarr v3 extensions: order, values, streams of zfp
 * `image_header`: checks of image headers before a decoder in C trusts them
 * `buffers`: scratch memory, copies between strided arrays, comparison with the fill value
 * `tuning`: the numbers that tune all this

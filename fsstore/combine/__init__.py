@@ -7,7 +7,7 @@ the files as one zarr hierarchy.  Users reach all of it through `fsstore.referen
 Scanning files into columns:
 
 * `calendar`: times of the CF conventions as integers, and changes between units
-* `facts`: what is known of many files, as columns, and how batches become one
+* `facts`: what is known of many files, as columns, how batches become one, and the report of how they agree
 * `source_file`: one file: documents, references, the bytes of its chunks, fingerprints of its values
 * `scanning`: scanning files into a batch
 * `many`: scanning many files on an executor, with a journal
@@ -18,7 +18,6 @@ Putting columns together:
 * `order`: where files lie along a dimension: gaps, overlaps and doubles found, times made comparable
 * `layers`: tables of references for files that are alike, layers of pieces for others
 * `assembly`: from a batch of files to the whole
-* `report`: the report of combining: what was found, what was left out, and why
 
 The virtual dataset:
 

@@ -11,35 +11,14 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.calendar import is_time, unit_change
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.facts import NONE, Difference, FileBatch, Form, Ints, VariableColumns, grouped
 from fsstore.combine.mosaic import Decoding, attributes_decoding
-from fsstore.combine.report import Difference, grouped
 from fsstore.combine.source_file import fingerprint_of
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, mark_of
 from fsstore.format.contract import WHOLE, decode_stored
 from fsstore.values.dtypes import ATTRIBUTE_TYPES
-
-__all__ = [
-    "MEANING",
-    "OF_PACKED",
-    "PACKING",
-    "Compared",
-    "Sharing",
-    "compare",
-    "decoding_of",
-    "holds_values",
-    "meaning",
-    "minority",
-    "said_of",
-    "same_values",
-    "shared_obstacle",
-    "sharing",
-    "static_obstacle",
-    "stored_types",
-]
-
 
 # How the forms of one variable differ: in what, whether it can be reconciled, and how values are to be
 # decoded.

@@ -27,7 +27,16 @@ from fsstore.combine.agreement import (
     static_obstacle,
 )
 from fsstore.combine.calendar import encode_times, is_time, parse_units
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.facts import (
+    NONE,
+    ArrayReport,
+    CombineError,
+    CombineReport,
+    FileBatch,
+    Form,
+    Ints,
+    VariableColumns,
+)
 from fsstore.combine.layers import FilePlaces, WholeTables, placed_rows, put_layered
 from fsstore.combine.mosaic import Mosaic
 from fsstore.combine.order import (
@@ -41,12 +50,8 @@ from fsstore.combine.order import (
     one_file_a_place,
     order_along,
 )
-from fsstore.combine.report import ArrayReport, CombineError, CombineReport
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
-
-__all__ = ["OnDifference", "Wishes", "assemble", "attributes_and_values", "with_new_axes", "with_repeated"]
-
 
 # Variables of files that have no dimension of the name: each file becomes one step of a new one.
 

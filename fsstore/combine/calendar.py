@@ -14,18 +14,6 @@ import numpy as np
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "CALENDARS",
-    "TimeUnits",
-    "encode_times",
-    "in_calendar",
-    "instants",
-    "is_time",
-    "parse_units",
-    "unit_change",
-]
-
-
 # Times of the CF conventions as integers: `hours since 1950-01-01` in one of seven calendars.
 
 

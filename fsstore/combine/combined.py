@@ -10,44 +10,29 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fsstore.combine.facts import FileBatch, batch_columns, batch_of
+from fsstore.combine.facts import CombineReport, FileBatch, batch_columns, batch_of
 from fsstore.combine.mosaic import HIDDEN, FileFact, Mosaic
 from fsstore.combine.mosaic_document import load_mosaic, stored_of
 from fsstore.combine.mosaic_driver import MosaicDriver, changed, mosaic_driver
 from fsstore.combine.mosaic_stored import StoredColumns, is_mosaic, to_bytes
-from fsstore.combine.report import CombineReport
 from fsstore.combine.scanning import place_of
 from fsstore.combine.tuning import CHECKED_AT_ONCE, DOCUMENT_HEAD_BYTES
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.reference.load import PARQUET_NAMES
+from fsstore.reference.kind import PARQUET_NAMES
 from fsstore.reference.mapping import References
+from fsstore.reference.policy import already_there, beside, name_of, replaced
 from fsstore.reference.report import MAX_PROBLEMS, Problem, Report, SetVerification, verify_state
 from fsstore.reference.rewrite import Moving, moving, written_as
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located, is_url
-from fsstore.reference.target.policy import already_there, beside, name_of, replaced
-from fsstore.reference.target.targets import Targets, check_prefixes, open_with_spec, policy_of
+from fsstore.reference.targets import Targets, check_prefixes, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
-
-__all__ = [
-    "Combined",
-    "CombinedSaving",
-    "changes",
-    "dataset_at",
-    "document_bytes",
-    "moved_batch",
-    "moved_mosaic",
-    "undecodable",
-    "undecodable_pieces",
-    "verify_targets",
-]
-
 
 # Checking sets and datasets against their files: are these there, long enough, unchanged, and can they be
 # decoded?

@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 
 from fsstore.combine.agreement import OF_PACKED, Compared, decoding_of, stored_types
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
+from fsstore.combine.facts import NONE, CombineError, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.mosaic import HIDDEN, CellAxis, Decoding, Layered, Pieces, PieceSource, plain_document
-from fsstore.combine.report import CombineError
 from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, mark_of, plain_mark
@@ -22,9 +21,6 @@ from fsstore.reference.table.keys import Family, grid_of
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.table import INLINE, Block, Row, Rows, Table
 from fsstore.values.json_value import Json
-
-__all__ = ["FilePlaces", "WholeTables", "attributes_in", "placed_rows", "put_layered"]
-
 
 # Making the tables of the whole: documents, values and references put where they belong.
 

@@ -43,21 +43,6 @@ from fsstore.task.claim import job_name
 from fsstore.task.runner import MISTAKES, Reporter, answered, reporter_of, width_of
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "Notes",
-    "ScanMeans",
-    "ScanPart",
-    "ScanParts",
-    "merged",
-    "merged_bytes",
-    "notes_of",
-    "packed",
-    "scan_many",
-    "unpacked",
-    "written_out",
-]
-
-
 # A batch of files in one compressed string: what tasks answer with, and what is noted in journals.
 
 

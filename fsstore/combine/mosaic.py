@@ -21,21 +21,6 @@ from fsstore.reference.table.refset import TableSet
 from fsstore.values.dtypes import PACKING_NUMBERS, dtype_of, single_numbers
 from fsstore.values.json_value import Fields, Json, array_of, boolean, number, optional, string
 
-__all__ = [
-    "HIDDEN",
-    "CellAxis",
-    "Decoding",
-    "FileFact",
-    "Layered",
-    "Mosaic",
-    "PiecePart",
-    "PieceSource",
-    "Pieces",
-    "attributes_decoding",
-    "plain_document",
-]
-
-
 # Which piece of an array holds what: a grid of cells of any sizes, and a piece, or none, in each.
 
 

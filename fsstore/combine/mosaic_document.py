@@ -25,9 +25,6 @@ from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Ta
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, quote, string
 
-__all__ = ["document_like", "load_mosaic", "mosaic_of", "stored_of", "with_copied", "with_copy"]
-
-
 # A virtual dataset as a header and columns, and back; every number is checked before it is believed.
 
 

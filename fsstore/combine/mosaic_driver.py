@@ -39,17 +39,14 @@ from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.reference.driver import ReferenceDriver, check_unchanged, reference_driver
 from fsstore.reference.kind import reach_members
+from fsstore.reference.policy import beside
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.set_state import Overlay, State, inline_generation
-from fsstore.reference.target.policy import beside
-from fsstore.reference.target.targets import OpenTarget, Scanned, open_in
+from fsstore.reference.targets import OpenTarget, Scanned, open_in
 from fsstore.runtime import execution, fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import encode_path
-
-__all__ = ["KIND", "MosaicDriver", "MosaicKind", "changed", "mosaic_driver"]
-
 
 # The key-value store that shows a virtual dataset as a zarr hierarchy.
 

@@ -15,19 +15,6 @@ from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, Sto
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import loads
 
-__all__ = [
-    "DETECT",
-    "MARK",
-    "Column",
-    "StoredColumns",
-    "from_bytes",
-    "is_mosaic",
-    "to_bytes",
-    "to_json",
-    "to_parquet",
-]
-
-
 # The two stored forms of a virtual dataset: a header in JSON, and named columns.
 
 

@@ -18,25 +18,9 @@ from fsstore.combine.calendar import (
     parse_units,
     unit_change,
 )
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, VariableColumns
-from fsstore.combine.report import CombineError
+from fsstore.combine.facts import NONE, CombineError, FileBatch, Form, Ints, VariableColumns
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
-
-__all__ = [
-    "DimensionOrder",
-    "FileTimes",
-    "OnOverlap",
-    "TimeScale",
-    "WholeTimes",
-    "cells",
-    "coordinate_path",
-    "extents",
-    "one_file_a_place",
-    "order_along",
-    "time_scale",
-]
-
 
 OnOverlap = Literal["raise", "first", "last"]
 

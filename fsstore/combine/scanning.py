@@ -32,9 +32,6 @@ from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
 from fsstore.values.json_value import loads
 
-__all__ = ["FileStores", "Wanted", "is_unchanged", "place_of", "scan_files_here"]
-
-
 _TIMES = 2**20
 _ITEM = 16  # bytes of an element of a type that does not say
 _COORDINATE = 64 * 2**20

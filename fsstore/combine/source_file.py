@@ -26,13 +26,13 @@ from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.driver import driver_in_memory
-from fsstore.reference.load import Reading, load
+from fsstore.reference.kind import Reading, load
+from fsstore.reference.policy import beside
 from fsstore.reference.table.keys import Grid, grid_of, is_document
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
-from fsstore.reference.target.policy import beside
-from fsstore.reference.target.targets import Targets, open_with_spec, policy_of
+from fsstore.reference.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_unchanged
 from fsstore.scan.as_references import format_of_head
@@ -41,18 +41,6 @@ from fsstore.scan.driver import ScanDriver
 from fsstore.values import registry
 from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads
-
-__all__ = [
-    "ArrayReferences",
-    "ElsewhereError",
-    "Fingerprint",
-    "SourceFile",
-    "fingerprint_in",
-    "fingerprint_of",
-    "open_source",
-    "whole_of",
-]
-
 
 # One file as combining sees it: documents, references of its arrays, and the bytes of chunks that are
 # wanted now.

@@ -21,35 +21,31 @@ import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
 from fsstore.combine.combined import Combined, changes, document_bytes, moved_batch
-from fsstore.combine.facts import NONE, FileBatch, Form, Ints, batch_of, joined, value_key
+from fsstore.combine.facts import (
+    NONE,
+    CombineError,
+    CombineReport,
+    FileBatch,
+    Form,
+    Ints,
+    batch_of,
+    joined,
+    value_key,
+)
 from fsstore.combine.many import ScanMeans, scan_many, written_out
 from fsstore.combine.mosaic_document import load_mosaic, with_copied
 from fsstore.combine.mosaic_driver import mosaic_driver
 from fsstore.combine.order import OnOverlap
-from fsstore.combine.report import CombineError, CombineReport
 from fsstore.combine.scanning import Wanted, place_of
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
+from fsstore.reference.policy import beside
 from fsstore.reference.rewrite import moving
 from fsstore.reference.table.keys import check_key
-from fsstore.reference.target.policy import beside
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
-
-__all__ = [
-    "Coordinates",
-    "CoordinatesOf",
-    "Naming",
-    "append",
-    "changed_files",
-    "combine",
-    "drop",
-    "replace",
-    "with_given_of",
-]
-
 
 # Variables under other names, left out, or made coordinates.
 

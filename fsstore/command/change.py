@@ -1,13 +1,19 @@
-"""Commands that move and change: copy, verify, delete, append, pyramid, attrs."""
+"""Commands that move and change: arrays and groups, reference sets, OCDBT databases."""
 
 from __future__ import annotations
 
 import json
+import re
+import warnings
 from argparse import Namespace
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, fields, is_dataclass
 from typing import Any
 
 from fsstore.command.terminal import (
     UsageError,
+    columns,
     context_of,
     executor_of,
     group_of,
@@ -19,8 +25,6 @@ from fsstore.command.terminal import (
     source_of,
     told,
 )
-
-__all__ = ["append", "attrs_get", "attrs_set", "copy", "delete", "pyramid", "verify"]
 
 
 def copy(arguments: Namespace) -> int:
@@ -189,4 +193,313 @@ def attrs_set(arguments: Namespace) -> int:
         attributes.update(changes)
     for name in gone:
         del attributes[name]
+    return 0
+
+
+# Commands for reference sets and OCDBT databases.
+
+
+def _shown(arguments: Namespace, value: Any) -> None:
+    if arguments.json:
+        put_json(_plain(value))
+    else:
+        put(_text(value))
+
+
+def _plain(value: Any) -> Any:
+    """Return a report as JSON has it."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return value._asdict()
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
+
+
+def _text(value: Any) -> str:
+    """Return a report as text: its own, or its parts as columns."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        return columns(list(value._asdict().items()))
+    if not is_dataclass(value) or type(value).__str__ is not object.__str__:
+        return str(value)
+    rows = []
+    for part in fields(value):
+        inner = getattr(value, part.name)
+        if isinstance(inner, Mapping):
+            inner = "\n".join(f"{name}: {_text(each)}" for name, each in inner.items())
+        elif isinstance(inner, tuple | list):
+            inner = ", ".join(map(str, inner))
+        rows.append((part.name, inner))
+    return columns(rows)
+
+
+def refs_make(arguments: Namespace) -> int:
+    """Make the reference set of a file."""
+    from fsstore import references
+
+    references.scan(arguments.file).save(arguments.target, overwrite=arguments.overwrite)
+    return 0
+
+
+def refs_inspect(arguments: Namespace) -> int:
+    """Describe a set: its arrays, codecs, places and bytes."""
+    from fsstore import references
+
+    _shown(arguments, references.inspect(place_of(arguments)))
+    return 0
+
+
+def refs_convert(arguments: Namespace) -> int:
+    """Write a set in another form, or with other places."""
+    found, changes = _opened(arguments), _rewriting(arguments.rewrite or ())
+    if changes:
+        found = found.rewrite(changes)
+    _save(found, arguments)
+    return 0
+
+
+def refs_rewrite(arguments: Namespace) -> int:
+    """Write a set whose targets are elsewhere."""
+    found = _opened(arguments).rewrite(_rewriting(arguments.changes))
+    _save(found, arguments)
+    return 0
+
+
+def _save(found: Any, arguments: Namespace) -> None:
+    """Write a set or a dataset."""
+    from fsstore.references import References
+
+    if not isinstance(found, References):
+        if arguments.trusted:
+            raise UsageError("--trusted is for reference sets; a dataset of many files has no such limits")
+        found.save(arguments.target, overwrite=arguments.overwrite)
+    else:
+        found.save(arguments.target, overwrite=arguments.overwrite, trusted=arguments.trusted)
+
+
+def _opened(arguments: Namespace) -> Any:
+    """Return a dataset of many files, or a set."""
+    from fsstore import references
+    from fsstore.errors import StoreError
+
+    try:
+        return references.Combined.open(place_of(arguments))
+    except StoreError:  # it is no dataset; what else is wrong is said of the set
+        return references.open(place_of(arguments))
+
+
+def _rewriting(changes: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for each in changes:
+        old, equals, new = each.partition("=")
+        if not equals:
+            raise UsageError(f"{each!r} is not OLD=NEW, two prefixes of URLs")
+        found[old] = new
+    return found
+
+
+def refs_verify(arguments: Namespace) -> int:
+    """Check a set against its targets."""
+    from fsstore import references
+
+    members = {"allow": arguments.allow} if arguments.allow else {}
+    found = references.verify(place_of(arguments), decode=arguments.decode, **members)
+    _shown(arguments, found)
+    return 0 if found else 1
+
+
+def ocdbt_versions(arguments: Namespace) -> int:
+    """List the versions of a database."""
+    from fsstore import ocdbt
+
+    found = ocdbt.versions(place_of(arguments), context=context_of(arguments)).result()
+    if arguments.json:
+        put_json([each._asdict() for each in found])
+    else:
+        for each in found:
+            when = each.commit_time.isoformat(timespec="milliseconds")
+            put(f"{each.generation:>8}  {when}  {each.num_keys:,} keys, {each.value_bytes:,} bytes")
+    return 0
+
+
+def ocdbt_verify(arguments: Namespace) -> int:
+    """Check every node and value of a version."""
+    from fsstore import ocdbt
+
+    found = ocdbt.verify(
+        place_of(arguments), version=arguments.version, context=context_of(arguments)
+    ).result()
+    _shown(arguments, found)
+    return 0 if found.ok else 1
+
+
+def ocdbt_compact(arguments: Namespace) -> int:
+    """Copy one version into a new database."""
+    from fsstore import ocdbt
+
+    target = place_of(arguments, arguments.target)
+    _shown(arguments, ocdbt.compact(place_of(arguments), target, version=arguments.version).result())
+    return 0
+
+
+def ocdbt_dump(arguments: Namespace) -> int:
+    """Print the manifest of a database, or a node of it, as JSON."""
+    from fsstore import ocdbt
+
+    put_json(ocdbt.dump(place_of(arguments), arguments.node, context=context_of(arguments)).result())
+    return 0
+
+
+_FILES = (("files",), {"nargs": "+", "metavar": "FILE", "help": "files, or patterns of them"})
+_EXECUTOR = (("--executor",), {"help": "threads, processes, or the address of a dask scheduler"})
+_JOURNAL = (("--journal",), {"metavar": "PLACE", "help": "a directory that lets a killed run go on"})
+
+_COORD = (
+    ("--coord",),
+    {
+        "action": "append",
+        "metavar": "DIM=RULE",
+        "help": "where files lie: attr:NAME, or a regular expression of their names",
+    },
+)
+
+COMBINE: tuple[Any, ...] = (
+    (
+        ("target",),
+        {"metavar": "TARGET", "help": "the dataset: .mosaic, .mosaic.json, or a set: .json, .parq"},
+    ),
+    _FILES,
+    (
+        ("--dim",),
+        {"action": "append", "required": True, "metavar": "DIM", "help": "a dimension to combine along"},
+    ),
+    (("--dry-run",), {"action": "store_true", "help": "print the report and write nothing"}),
+    (
+        ("--on-difference",),
+        {"choices": ("layer", "raise", "skip"), "default": "layer", "help": "of files that differ"},
+    ),
+    (
+        ("--on-overlap",),
+        {"choices": ("raise", "first", "last"), "default": "raise", "help": "of files that overlap"},
+    ),
+    _COORD,
+    (
+        ("--rename",),
+        {
+            "action": "append",
+            "metavar": "OLD=NEW",
+            "help": "a variable, and its dimension, under another name",
+        },
+    ),
+    (
+        ("--along",),
+        {"action": "append", "metavar": "NAME=DIM", "help": "a variable that is repeated along a dimension"},
+    ),
+    (("--leave-out",), {"action": "append", "metavar": "NAME", "help": "a variable that is not taken"}),
+    (("--overwrite",), {"action": "store_true", "help": "replace what is there"}),
+    _EXECUTOR,
+    _JOURNAL,
+)
+
+
+_DATASET = (("target",), {"metavar": "TARGET", "help": "a dataset made by `refs combine`"})
+
+APPEND: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR, _JOURNAL)
+
+REPLACE: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR)
+
+DROP: tuple[Any, ...] = (
+    _DATASET,
+    (
+        ("files",),
+        {"nargs": "+", "metavar": "FILE", "help": "files as the dataset has them, or patterns of these"},
+    ),
+)
+
+
+def _pairs(given: Iterable[str] | None, what: str) -> dict[str, str]:
+    found = {}
+    for each in given or ():
+        old, equals, new = each.partition("=")
+        if not equals or not old or not new:
+            raise UsageError(f"{each!r} is not {what}")
+        found[old] = new
+    return found
+
+
+def _rules(given: Iterable[str] | None) -> dict[str, Any]:
+    """Return where files lie by what was given: an attribute, or a pattern."""
+    rules: dict[str, Any] = {}
+    for dim, rule in _pairs(given, "DIM=RULE").items():
+        try:
+            rules[dim] = rule if rule.startswith("attr:") else re.compile(rule)
+        except re.error as error:
+            raise UsageError(f"{rule!r} is no regular expression: {error}") from error
+    return rules
+
+
+def _printed(arguments: Namespace, report: Any) -> None:
+    if arguments.json:
+        put_json(report.to_json())
+    else:
+        put(str(report))
+
+
+@contextmanager
+def _told_by_report() -> Iterator[None]:
+    """Hold back the warning about files that are left out: the report that is printed names them."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".* are left out")
+        yield
+
+
+def refs_combine(arguments: Namespace) -> int:
+    """Combine files, print the report, and save the dataset; 1 if files were left out."""
+    from fsstore import references
+
+    names: dict[str, Any] = _pairs(arguments.rename, "OLD=NEW, two names of variables")
+    names.update(dict.fromkeys(arguments.leave_out or ()))
+    with executor_of(arguments) as executor, _told_by_report():
+        combined = references.combine(
+            arguments.files, arguments.dim, coords=_rules(arguments.coord), variables=names,
+            along=_pairs(arguments.along, "NAME=DIM"),
+            on_difference=arguments.on_difference, on_overlap=arguments.on_overlap,
+            executor=executor, progress=told(arguments), journal=arguments.journal,
+        ).result()  # fmt: skip
+    _printed(arguments, combined.report)
+    if not arguments.dry_run:
+        combined.save(place_of(arguments, arguments.target), overwrite=arguments.overwrite)
+    return 1 if combined.report.left_out else 0
+
+
+def refs_append(arguments: Namespace) -> int:
+    """Add files to a dataset and print the report of the whole; 1 if files were left out."""
+    from fsstore import references
+
+    with executor_of(arguments) as executor, _told_by_report():
+        report = references.append(
+            place_of(arguments, arguments.target), arguments.files,
+            executor=executor, progress=told(arguments), journal=arguments.journal,
+        ).result()  # fmt: skip
+    _printed(arguments, report)
+    return 1 if report.left_out else 0
+
+
+def refs_replace(arguments: Namespace) -> int:
+    """Scan files of a dataset again, and print the report of the whole."""
+    from fsstore import references
+
+    with executor_of(arguments) as executor:
+        report = references.replace(
+            place_of(arguments, arguments.target),
+            arguments.files,
+            executor=executor,
+            progress=told(arguments),
+        ).result()
+    _printed(arguments, report)
+    return 0
+
+
+def refs_drop(arguments: Namespace) -> int:
+    """Take files out of a dataset, and print the report of the rest."""
+    from fsstore import references
+
+    _printed(arguments, references.drop(place_of(arguments, arguments.target), arguments.files).result())
     return 0

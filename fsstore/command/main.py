@@ -19,12 +19,9 @@ from io import TextIOWrapper
 from pathlib import Path
 from typing import Any, NoReturn
 
-from fsstore.command.references import APPEND, COMBINE, DROP, REPLACE
+from fsstore.command.change import APPEND, COMBINE, DROP, REPLACE
 from fsstore.command.terminal import UsageError
 from fsstore.redaction import plain
-
-__all__ = ["COMMANDS", "Command", "completion", "main", "parser"]
-
 
 # All commands: their arguments, what they are for, an example, and the function that does them.
 
@@ -208,7 +205,7 @@ COMMANDS: tuple[Command, ...] = (
         _ATTRIBUTES,
     ),
     Command(
-        "refs make", "fsstore.command.references:refs_make", "make the reference set of a file",
+        "refs make", "fsstore.command.change:refs_make", "make the reference set of a file",
         "fsstore refs make refs.json jan.nc",
         (
             (("target",), {"metavar": "TARGET", "help": "the set: .json, .json.zst, .parq"}),
@@ -218,27 +215,27 @@ COMMANDS: tuple[Command, ...] = (
         _SETS,
     ),
     Command(
-        "refs combine", "fsstore.command.references:refs_combine", "make one dataset of many files",
+        "refs combine", "fsstore.command.change:refs_combine", "make one dataset of many files",
         "fsstore refs combine year.mosaic 'data/*.nc' --dim time", COMBINE, _SETS,
     ),
     Command(
-        "refs append", "fsstore.command.references:refs_append", "add files to a combined dataset",
+        "refs append", "fsstore.command.change:refs_append", "add files to a combined dataset",
         "fsstore refs append year.mosaic data/tomorrow.nc", APPEND, _SETS,
     ),
     Command(
-        "refs replace", "fsstore.command.references:refs_replace", "scan files of a combined dataset again",
+        "refs replace", "fsstore.command.change:refs_replace", "scan files of a combined dataset again",
         "fsstore refs replace year.mosaic data/one.nc", REPLACE, _SETS,
     ),
     Command(
-        "refs drop", "fsstore.command.references:refs_drop", "take files out of a combined dataset",
+        "refs drop", "fsstore.command.change:refs_drop", "take files out of a combined dataset",
         "fsstore refs drop year.mosaic data/one.nc", DROP, _SETS,
     ),
     Command(
-        "refs inspect", "fsstore.command.references:refs_inspect", "describe a set", "fsstore refs inspect refs.json",
+        "refs inspect", "fsstore.command.change:refs_inspect", "describe a set", "fsstore refs inspect refs.json",
         (_PLACE,), _SETS,
     ),
     Command(
-        "refs convert", "fsstore.command.references:refs_convert", "write a set in another form or with other places",
+        "refs convert", "fsstore.command.change:refs_convert", "write a set in another form or with other places",
         "fsstore refs convert refs.json refs.parq --rewrite s3://old/=s3://new/",
         (
             _PLACE,
@@ -249,7 +246,7 @@ COMMANDS: tuple[Command, ...] = (
         _SETS,
     ),
     Command(
-        "refs rewrite", "fsstore.command.references:refs_rewrite", "write a set whose targets are elsewhere",
+        "refs rewrite", "fsstore.command.change:refs_rewrite", "write a set whose targets are elsewhere",
         "fsstore refs rewrite refs.json moved.json s3://old/=s3://new/",
         (
             _PLACE,
@@ -260,7 +257,7 @@ COMMANDS: tuple[Command, ...] = (
         _SETS,
     ),
     Command(
-        "refs verify", "fsstore.command.references:refs_verify", "check a set against its targets",
+        "refs verify", "fsstore.command.change:refs_verify", "check a set against its targets",
         "fsstore refs verify refs.json --decode",
         (
             _PLACE,
@@ -269,20 +266,20 @@ COMMANDS: tuple[Command, ...] = (
         _SETS,
     ),
     Command(
-        "ocdbt versions", "fsstore.command.references:ocdbt_versions", "list the versions of a database",
+        "ocdbt versions", "fsstore.command.change:ocdbt_versions", "list the versions of a database",
         "fsstore ocdbt versions data.ocdbt", (_PLACE,), _DATABASES,
     ),
     Command(
-        "ocdbt verify", "fsstore.command.references:ocdbt_verify", "check every node and value of a version",
+        "ocdbt verify", "fsstore.command.change:ocdbt_verify", "check every node and value of a version",
         "fsstore ocdbt verify data.ocdbt", (_PLACE, _VERSION), _DATABASES,
     ),
     Command(
-        "ocdbt compact", "fsstore.command.references:ocdbt_compact", "copy one version into a new database",
+        "ocdbt compact", "fsstore.command.change:ocdbt_compact", "copy one version into a new database",
         "fsstore ocdbt compact data.ocdbt small.ocdbt",
         (_PLACE, (("target",), {"metavar": "TARGET", "help": "the new database"}), _VERSION), _DATABASES,
     ),
     Command(
-        "ocdbt dump", "fsstore.command.references:ocdbt_dump", "print a manifest or a node as JSON",
+        "ocdbt dump", "fsstore.command.change:ocdbt_dump", "print a manifest or a node as JSON",
         "fsstore ocdbt dump data.ocdbt",
         (_PLACE, (("node",), {"nargs": "?", "metavar": "NODE", "help": "a location from another dump"})), _DATABASES,
     ),

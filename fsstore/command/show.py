@@ -27,22 +27,6 @@ from fsstore.errors import StoreError
 from fsstore.redaction import plain
 from fsstore.values.argument import one_line
 
-__all__ = [
-    "bars",
-    "bench",
-    "cat",
-    "detect",
-    "info",
-    "ls",
-    "plotted",
-    "serve",
-    "spec",
-    "stats",
-    "tree",
-    "view",
-]
-
-
 # Commands that show pages and times: view, bench.
 
 
@@ -66,7 +50,7 @@ def view(arguments: Namespace) -> int:
 def bench(arguments: Namespace) -> int:
     """Time the reading of a selection: the first time alone, then the best of the others."""
     from fsstore.context.context import bytes_text
-    from fsstore.observe.trace import trace
+    from fsstore.observation import trace
 
     if arguments.repeat < 1:
         raise UsageError("--repeat is how often the selection is read, at least once")
@@ -200,7 +184,7 @@ def _pointed(found: Any) -> dict[str, str]:
 
 def _of_array(store: Any, *, sizes: bool) -> dict[str, Any]:
     from fsstore.errors import UnimplementedError
-    from fsstore.viewer.description import codec_names
+    from fsstore.viewer.door import codec_names
 
     json = store.spec().to_json()
     layout = store.chunk_layout
@@ -417,7 +401,7 @@ def detect(arguments: Namespace) -> int:
     from fsstore.context.context import bytes_text
     from fsstore.driver.probe import looked_for
     from fsstore.errors import FailedPreconditionError
-    from fsstore.observe.trace import trace
+    from fsstore.observation import trace
     from fsstore.runtime import execution
 
     with trace() as asked:

@@ -17,24 +17,6 @@ from typing import Any
 
 from fsstore.redaction import plain
 
-__all__ = [
-    "UsageError",
-    "array_of",
-    "columns",
-    "context_of",
-    "executor_of",
-    "group_of",
-    "options_of",
-    "place_of",
-    "put",
-    "put_json",
-    "read_place_of",
-    "selection",
-    "source_of",
-    "told",
-]
-
-
 # The error for arguments that make no sense.
 
 

@@ -11,8 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fsstore.context.context import Context, context_of
-from fsstore.driver.auto import enter_group
-from fsstore.driver.hierarchy import Hierarchy, Node, hierarchy
+from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec.spec_value import given_options
 from fsstore.runtime import execution

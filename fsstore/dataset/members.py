@@ -13,8 +13,8 @@ import numpy as np
 from fsstore.arrays.spec_parse import apply_options, array_spec
 from fsstore.arrays.store import TensorStore
 from fsstore.dataset.place import Found, Place, delete_tree, renew
+from fsstore.driver.auto import Hierarchy, Node
 from fsstore.driver.contract import opening_beneath
-from fsstore.driver.hierarchy import Hierarchy, Node
 from fsstore.errors import AlreadyExistsError, NotFoundError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, NodeWords, is_document
 from fsstore.format.zarr3_document import octet_type

@@ -6,13 +6,10 @@
 * `resize`: changing the shape of a chunked array, and deleting the chunks outside it
 * `metadata_entry`: the metadata of one stored array, shared by every handle of a context
 * `attributes`: the attributes of an array or a group, and consolidated metadata above them
-* `auto`: the driver that detects the format of a store and opens it
+* `auto`: the driver that detects the format of a store and opens it; the arrays and groups below a place
 * `probe`: one step of detection: its requests, its findings, and the message when nothing is found
-* `hierarchy`: the arrays and groups below a place, by their metadata documents
-* `precomputed`: the scales of Neuroglancer's precomputed volumes
-* `image`: an image file as a read-only array
 * `json_element`: a JSON document, or a part of one, as an array of rank 0
-* `array`: a NumPy array in memory as a store
+* `array`: a NumPy array in memory as a store, and an image file as a read-only array
 * `cast`: an array shown with another data type
 * `stack`: arrays laid over each other in one index space
 * `downsample`: an array at a lower resolution

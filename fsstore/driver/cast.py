@@ -19,7 +19,7 @@ from fsstore.index.transform import identity
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.schema.fill import element_parser
+from fsstore.schema.constraint import element_parser
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.url import decode_path

@@ -30,9 +30,8 @@ from fsstore.chunk.request import OutputMap, located
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.queue import after, before, in_turn, touched
-from fsstore.chunk.write.request import finish
+from fsstore.chunk.write.request import finish, settle
 from fsstore.chunk.write.request import write as write_chunks
-from fsstore.chunk.write.small_writes import settle
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
@@ -51,10 +50,10 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.open_mode import MEMBERS as RECHECK
 from fsstore.schema.open_mode import OpenMode, differs, fresh_after, recheck
 from fsstore.schema.schema import Schema
+from fsstore.schema.value import CodecSpec
 from fsstore.values.json_value import Fields, Json, boolean
 
 

@@ -19,9 +19,6 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, KvPrefix, 
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, prefix_end
 from fsstore.runtime import execution
 
-__all__ = ["KvFileSystem", "KvReading", "Listing", "ReadBatcher", "children", "found_value"]
-
-
 # Directories of a store that has only keys.
 
 

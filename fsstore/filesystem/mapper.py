@@ -16,8 +16,6 @@ from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["Mapper", "get_mapper", "open_mapper"]
-
 
 class Mapper(FSMap):  # type: ignore[misc]  # fsspec is not followed by the type checker
     """The keys below a path of a store, as the `FSMap` that zarr-python, xarray and dask take.

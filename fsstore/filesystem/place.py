@@ -26,20 +26,6 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution, fork
 from fsstore.values.url import decode_path, encode_path
 
-__all__ = [
-    "BlockingFileSystem",
-    "KvPlace",
-    "Live",
-    "SplitPath",
-    "Target",
-    "is_told_by_text",
-    "live_kv",
-    "live_named",
-    "open_target",
-    "pinned",
-    "pinned_url",
-]
-
 
 class Live:
     """A live object under a name that nothing else has.

@@ -16,15 +16,6 @@ from fsstore.kvstore.spec.parse import OpenKv, kv_spec, open_adapter, open_kv
 from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.values.url import decode_path, split_pipeline
 
-__all__ = [
-    "AutoFileSystem",
-    "OcdbtFileSystem",
-    "PipelineFileSystem",
-    "Zarr2FileSystem",
-    "Zarr3FileSystem",
-    "ZarrFileSystem",
-]
-
 
 def _as_directory(opened: OpenKv) -> OpenKv:
     return opened if not opened.path or opened.path.endswith("/") else opened.at(opened.path + "/")

@@ -25,10 +25,9 @@ from itertools import islice
 from typing import Any, ClassVar, NamedTuple
 
 from fsstore.context.context import Context
-from fsstore.driver.auto import enter
+from fsstore.driver.auto import Node, enter, hierarchy
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, Opening, opening_beneath
-from fsstore.driver.hierarchy import Node, hierarchy
 from fsstore.driver.probe import FoundFormat
 from fsstore.errors import (
     AbortedError,
@@ -63,9 +62,6 @@ from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.values.json_value import Json, dumps, quote
-
-__all__ = ["OF_THE_STORE", "ViewDriver", "open_view"]
-
 
 OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)
 """Errors that say nothing of an array: for these none is left out."""

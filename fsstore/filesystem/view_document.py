@@ -27,18 +27,6 @@ from fsstore.kvstore.contract.request import KeyRange, key_bytes, prefix_end
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "Presented",
-    "absent",
-    "codecs_v3",
-    "group_documents",
-    "pipeline_v2",
-    "present",
-    "read_through",
-    "recoded",
-]
-
-
 # How chunks are encoded, said in the words of the other version of zarr, where both have the words.
 
 

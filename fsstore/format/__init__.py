@@ -6,8 +6,6 @@
 * `extension`: the points where zarr v3 is extended beside its codecs: chunk grids, key encodings, data types
 * `zarr2`: zarr v2
 * `n5`: N5
-* `precomputed`: the volumes of Neuroglancer
-* `precomputed_info`: their document, chunk keys and shards
 * `attributes`: groups, attributes, dimension names and missing-value marks in each format
 * `stored_json`: fill values in JSON, and documents of other writers
 """

@@ -32,9 +32,9 @@ from fsstore.index import IndexDomain
 from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.constraint import braced
 from fsstore.schema.schema import Schema, schema_of
+from fsstore.schema.value import CodecSpec
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, Parser, array_of, dumps, integer, loads, number, string
 from fsstore.values.units import Unit, Units, merge_units, show_units

@@ -41,9 +41,9 @@ from fsstore.index import IndexDomain
 from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.constraint import braced
 from fsstore.schema.schema import Schema
+from fsstore.schema.value import CodecSpec
 from fsstore.values.detection import Detection
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import (

@@ -53,9 +53,9 @@ from fsstore.format.zarr3_document import (
 from fsstore.index import IndexDomain, NumpyIndexTerm
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_read_write_grids
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.layout_value import LayoutValue
 from fsstore.schema.schema import Schema
+from fsstore.schema.value import CodecSpec
 from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Json, Parser, boolean, dumps, string

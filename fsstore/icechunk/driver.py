@@ -1,4 +1,13 @@
-"""The key-value store over one branch, tag or snapshot of an Icechunk repository.
+"""The `icechunk` store: its members, its URLs, and the driver over one branch, tag or snapshot of a repository.
+
+`icechunk:path` is the newest snapshot of the branch `main`; `icechunk:@branch.NAME/path`, `icechunk:@tag.NAME/path` and
+`icechunk:@SNAPSHOT/path` are others.  A path that begins with `@` is written `%40`.
+
+version      "branch.NAME", "tag.NAME" or the identifier of a snapshot
+checksums    false: virtual chunks are read although their objects may have changed
+targets      {prefix: kvstore spec, URL or storage options} for virtual chunks, as in reference sets
+rewrite      {old prefix: new prefix} of their URLs
+allow        [prefix]: nothing else is read
 
 A batch of reads sees one snapshot.  Documents are in it; the manifests of all arrays that the batch touches are read
 together, once, and hold small chunks themselves; other chunks are read by one call of the base store and one round of
@@ -14,25 +23,44 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from fsstore.errors import DataLossError, OutOfRangeError, StoreError
+from fsstore.errors import DataLossError, JsonError, OutOfRangeError, StoreError
 from fsstore.icechunk.document import ArrayChunks, ArrayManifest, ManifestRef, Reference, SnapshotNode
-from fsstore.icechunk.repository import DOCUMENT, PinnedSnapshot, Repository, array_of
+from fsstore.icechunk.repository import (
+    DOCUMENT,
+    MAIN,
+    NAMED,
+    Part,
+    PinnedSnapshot,
+    Repository,
+    VirtualReader,
+    array_of,
+    parse_selector,
+    urls_of,
+)
 from fsstore.icechunk.tuning import TREE_PAGE
-from fsstore.icechunk.virtual import NAMED, Part, VirtualReader, urls_of
 from fsstore.kvstore.contract.ability import ListsDocuments
+from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
+    AdapterKind,
     Entry,
     Features,
+    KvDriver,
+    KvOpening,
+    KvPrefix,
     Read,
     ReadOnly,
     ReadResult,
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
+from fsstore.kvstore.spec.parse import as_directory
+from fsstore.reference.kind import reach_members
 from fsstore.reference.table.set_state import inline_generation
-from fsstore.values.json_value import Json, quote
+from fsstore.reference.targets import Fetcher, Targets, check_prefixes, open_in, policy_of
+from fsstore.values.json_value import Fields, Json, boolean, quote, string
+from fsstore.values.url import decode_path, encode_path, reject_query
 
 # The chunks of an array that exist, by its manifests: keys and sizes, and where their references are.
 
@@ -354,3 +382,79 @@ async def references_of(driver: IcechunkDriver, prefix: str = "") -> dict[str, A
             place = next(urls) if each.kind == "virtual" else f"chunks/{each.place}"
             out[name[len(prefix) :]] = [place, each.offset, each.length]
     return out
+
+
+# How the store is opened.
+
+
+def _version(value: Any) -> str:
+    try:
+        return str(parse_selector(string(value)))
+    except JsonError:
+        raise
+    except StoreError as error:
+        raise JsonError(error.message) from error
+
+
+@dataclass(frozen=True, slots=True)
+class IcechunkKind(AdapterKind):
+    """The kind of `{"driver": "icechunk"}` and `icechunk:`."""
+
+    id: str = "icechunk"
+    schemes: tuple[str, ...] = ("icechunk",)
+    resources: tuple[str, ...] = ("cache_pool", "range_coalescing")
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take the members of the store."""
+        version = fields.take("version", _version)
+        checksums = fields.take("checksums", boolean)
+        taken: dict[str, Json] = {}
+        if version not in (None, MAIN):
+            taken["version"] = version
+        if checksums is False:
+            taken["checksums"] = False
+        return {**taken, **reach_members(fields)}
+
+    def base_path(self, path: str) -> str:
+        """Return the path of the repository directory, with a slash at the end."""
+        return as_directory(path)
+
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # one scheme only
+        """Return path and version of `icechunk:<rest>`."""
+        reject_query(rest)
+        if not rest.startswith("@"):
+            return decode_path(rest.removeprefix("/")), {}
+        version, _, path = rest[1:].partition("/")
+        selector = str(parse_selector(decode_path(version)))
+        return decode_path(path), {} if selector == MAIN else {"version": selector}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # options have no URL form
+        """Return the URL component."""
+        version = members.get("version")
+        if version is None:
+            return f"icechunk:{encode_path(path)}"
+        return f"icechunk:@{encode_path(str(version)).replace('/', '%2F')}/{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the driver over the base; nothing is read before a key is asked for."""
+        from fsstore.icechunk.repository import Repository, VirtualReader
+
+        members: Mapping[str, Any] = opening.members
+        base = KvPrefix(opening.below.driver, as_directory(opening.below.path))
+        selector = parse_selector(str(members.get("version") or MAIN))
+        repository = Repository(base, selector, opening.resources.get("cache_pool"))
+        targets = Targets(
+            open_in(opening.context),
+            policy_of(base, members),
+            base,
+            check_prefixes(members.get("targets") or {}),
+            members.get("rewrite") or {},
+        )
+        fetcher = Fetcher(targets, limits_from(opening.resources), repository.described)
+        checked = members.get("checksums") is not False
+        virtual = VirtualReader(fetcher, checked, base.driver.features.waits)
+        return IcechunkDriver(repository, SnapshotChunks(repository, virtual), members)
+
+
+KIND = IcechunkKind()
+"""The kind of `{"driver": "icechunk"}`."""

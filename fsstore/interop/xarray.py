@@ -37,10 +37,9 @@ from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import store_spec
-from fsstore.driver.auto import enter_group
+from fsstore.driver.auto import Node, enter_group, hierarchy
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
-from fsstore.driver.hierarchy import Node, hierarchy
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.filesystem.view import OF_THE_STORE
 from fsstore.format.attributes import fill_marks

@@ -13,8 +13,8 @@ from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import consolidate, consolidated, is_consolidated, look, root_document, store_spec
+from fsstore.driver.auto import Hierarchy
 from fsstore.driver.cast import Casting, checked_casting
-from fsstore.driver.hierarchy import Hierarchy
 from fsstore.errors import (
     AlreadyExistsError,
     DataLossError,

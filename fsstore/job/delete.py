@@ -45,7 +45,7 @@ from fsstore.dataset.place import (
     renew,
     store_spec,
 )
-from fsstore.driver.hierarchy import hierarchy
+from fsstore.driver.auto import hierarchy
 from fsstore.errors import (
     AlreadyExistsError,
     FailedPreconditionError,

@@ -84,9 +84,7 @@ REFUSED_PAUSES_S = (0.05, 0.2)
 # unknown, against a write that takes effect twice
 CLOCKS_DIFFER_S = 2.0
 
-# Archives and shards
+# Archives
 KEPT_BYTES = 64 << 20  # kept by a store in whose context nothing is cached: memory against reading again
 UNPACKED_HEAD_BYTES = 1 << 18  # of a value whose beginning alone is unpacked, as detection asks for it
 ARCHIVE_PORTION_BYTES = 8 << 20  # of the old archive that are read at once: requests against memory
-SHARD_INDEX_BLOCK = 16384  # entries that are read together: 256 KiB
-SHARD_INDEX_BLOCKS = 64  # of them that are kept

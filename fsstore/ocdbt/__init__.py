@@ -15,8 +15,7 @@ directory it lives in (`file:///data/db/`).  Everything returns a `Future`.
 >>> verify(store).result().ok
 True
 
-* `kind`: the JSON members of the store, its URLs, how it is opened
-* `driver`: the key-value store over a database
+* `driver`: the store: its JSON members, its URLs, and the driver over a database
 * `source`: where a database is read: manifests, nodes, versions, keys
 * `commit`: making a version: read the newest, apply the requests, store the data, replace the manifest
 * `change`: the changes of a commit, and their application to a tree
@@ -24,7 +23,6 @@ True
 * `node`: nodes of the B+tree, as they are stored and divided
 * `encoding`: integers, places in data files, frames, keys and generations
 * `tool`: list versions, verify, dump nodes, compact
-* `detect`: how a database is recognised
 """
 
 from __future__ import annotations
@@ -37,8 +35,7 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.ocdbt import tool
-from fsstore.ocdbt.driver import OcdbtDriver
-from fsstore.ocdbt.kind import open_database, take_members
+from fsstore.ocdbt.driver import OcdbtDriver, open_database, take_members
 from fsstore.ocdbt.manifest import Version
 from fsstore.ocdbt.source import choice_of, find_version
 from fsstore.ocdbt.tool import (
@@ -51,6 +48,7 @@ from fsstore.ocdbt.tool import (
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.values.detection import Detection
 from fsstore.values.json_value import Fields
 
 __all__ = [
@@ -65,6 +63,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+DETECT = Detection("ocdbt", "store", files=("manifest.ocdbt",))
+"""A database is recognised by its manifest."""
 
 
 def dump(base: Any, node: str | None = None, *, context: Context | None = None) -> Future[Any]:

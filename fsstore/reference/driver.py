@@ -41,7 +41,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, resolve_range
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.reference.document.parquet_set import ParquetSet
+from fsstore.reference.parquet_set import ParquetSet
 from fsstore.reference.table.refset import Resolved, TableSet
 from fsstore.reference.table.set_state import (
     FREE,
@@ -54,7 +54,7 @@ from fsstore.reference.table.set_state import (
     refuse_larger,
 )
 from fsstore.reference.table.table import INLINE, WHOLE, Row
-from fsstore.reference.target.targets import (
+from fsstore.reference.targets import (
     REST,
     Asks,
     Fetcher,

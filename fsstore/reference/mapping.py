@@ -16,9 +16,10 @@ import numpy as np
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_document import encode, write_document
-from fsstore.reference.document.parquet_set import save_parquet
-from fsstore.reference.load import PARQUET_NAMES
+from fsstore.reference.json_document import encode, write_document
+from fsstore.reference.kind import PARQUET_NAMES
+from fsstore.reference.parquet_set import save_parquet
+from fsstore.reference.policy import already_there, beside, directory, name_of, replaced
 from fsstore.reference.report import Grids, Report, grids_of, inspect_state
 from fsstore.reference.rewrite import moved, moving, slabs_of
 from fsstore.reference.table.builder import TableBuilder
@@ -26,8 +27,7 @@ from fsstore.reference.table.keys import Grid, check_key
 from fsstore.reference.table.refset import Origins, Resolved, TableSet, common_origins
 from fsstore.reference.table.set_state import State, add_page
 from fsstore.reference.table.table import Located, is_url
-from fsstore.reference.target.policy import already_there, beside, directory, name_of, replaced
-from fsstore.reference.target.targets import origins_of
+from fsstore.reference.targets import origins_of
 from fsstore.runtime import execution
 from fsstore.values.detection import Method, method_named
 from fsstore.values.json_value import quote

@@ -18,12 +18,12 @@ from fsstore.errors import NotFoundError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.redaction import plain, redact_url
+from fsstore.reference.policy import host_of, is_relative, last_link, normalize
 from fsstore.reference.table.keys import Grid, grid_of
 from fsstore.reference.table.refset import Resolved, TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import INLINE, WHOLE
-from fsstore.reference.target.policy import host_of, is_relative, last_link, normalize
-from fsstore.reference.target.targets import Targets
+from fsstore.reference.targets import Targets
 from fsstore.reference.tuning import FILES_AT_ONCE
 from fsstore.runtime import execution
 

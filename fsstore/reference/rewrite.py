@@ -26,11 +26,11 @@ from fsstore.kvstore.contract.driver import KvKind, KvPrefix, StandsOver
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.reference.policy import is_relative, join_relative, last_link
 from fsstore.reference.table.keys import Grid, grid_of
 from fsstore.reference.table.refset import Origins, Page, Resolved, ScanRecord, TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import INLINE, WHOLE, Rows
-from fsstore.reference.target.policy import is_relative, join_relative, last_link
 from fsstore.values import registry
 from fsstore.values.json_value import quote
 

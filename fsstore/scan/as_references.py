@@ -18,7 +18,7 @@ from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.refset import ScanRecord, TableSet
 from fsstore.reference.table.table import INLINE, Rows
-from fsstore.reference.target.targets import open_in
+from fsstore.reference.targets import open_in
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.scan.driver import Means, ScanDriver, family_of

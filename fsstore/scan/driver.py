@@ -47,12 +47,12 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.spec.parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
+from fsstore.reference.policy import beside
 from fsstore.reference.table.keys import Family, Grid, split_keys, split_one
 from fsstore.reference.table.refset import Page, Resolved
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
-from fsstore.reference.target.policy import beside
-from fsstore.reference.target.targets import Fetcher, OpenTarget, check_prefixes, policy_of
+from fsstore.reference.targets import Fetcher, OpenTarget, check_prefixes, policy_of
 from fsstore.runtime import fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool

@@ -18,10 +18,9 @@ from fsstore.errors import StoreError
 from fsstore.index.indexing import Indexable
 from fsstore.index.transform import IndexDomain, IndexTransform
 from fsstore.schema.chunk_layout import ChunkLayout, layout_of
-from fsstore.schema.codec_spec import CodecSpec
-from fsstore.schema.fill import fill_of
+from fsstore.schema.constraint import fill_of
 from fsstore.schema.layout_value import integers
-from fsstore.schema.value import SchemaValue, beneath, schema_from_json
+from fsstore.schema.value import CodecSpec, SchemaValue, beneath, schema_from_json
 from fsstore.values import dtypes
 from fsstore.values.argument import as_flag, json_like, pretty
 from fsstore.values.dtypes import DTypeLike, dtype_of

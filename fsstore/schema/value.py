@@ -1,4 +1,4 @@
-"""The constraints of a `Schema` as one frozen value: merging, views, JSON.
+"""The constraints of a `Schema` as one frozen value: merging, views, JSON; and `CodecSpec`, the one on the encoding.
 
 Rank, type, domain, chunk layout, codec, fill value and units of dimensions; a constraint that is None (or -1) is open.
 Constraints with a number of dimensions agree on it.  Messages name the constraint and the earlier value.
@@ -6,6 +6,9 @@ Constraints with a number of dimensions agree on it.  Messages name the constrai
 `Spec.update` and `open` take constraints in the coordinates of the spec's transform; the schema of a spec speaks of the
 array.  Layout and units move with their dimensions, a domain through the inverse of the transform.  Constraints that
 a transform cannot carry are refused, never dropped.
+
+A `CodecSpec` is a value of one driver's JSON, such as `{"driver": "zarr3", "codecs": [...]}`.  The codecs of that
+driver know what the members mean and how two specs merge; they are imported when a spec is made.
 """
 
 from __future__ import annotations
@@ -20,14 +23,97 @@ from fsstore.index.transform import IndexDomain, IndexTransform, identity
 from fsstore.index.value import MAX_RANK, check_rank
 from fsstore.index.wire import domain_from_json, domain_to_json
 from fsstore.schema.chunk_layout import backward, forward, units_backward, units_forward
-from fsstore.schema.codec_spec import CodecSpec, merge_codecs
-from fsstore.schema.constraint import merge_domains
-from fsstore.schema.fill import Fill, fill_from_json
+from fsstore.schema.constraint import Fill, fill_from_json, merge_domains
 from fsstore.schema.layout_value import LayoutValue, layout_from_json, located
 from fsstore.values import dtypes
+from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_value import Json, combined, integer, obj, quote, string
+from fsstore.values.json_value import Json, combined, dumps, expected, integer, obj, quote, string
+from fsstore.values.registry import codec_specs
 from fsstore.values.units import Units, merge_units, units_from_json
+
+_ALIASES: Final = {"zarr2": "zarr", "neuroglancer-precomputed": "neuroglancer_precomputed"}
+_MISSING: Any = object()
+
+
+def _merger(driver: Any) -> Callable[[Json, Json], dict[str, Json]]:
+    """Return the function of a driver that merges the JSON of two of its specs."""
+    if driver is _MISSING:
+        problem = JsonError("Expected string, but member is missing")
+    elif not isinstance(driver, str):
+        problem = expected("string", driver)
+    elif (merge := codec_specs.get(driver)) is None:
+        problem = JsonError(f"{quote(driver)} is not registered")
+    else:
+        return merge
+    raise problem.within('Error parsing object member "driver"')
+
+
+class CodecSpec(WrittenAsJson):
+    """A constraint on encoding, from its JSON.  Immutable.
+
+    `driver` is `zarr`, `zarr3`, `n5` or `neuroglancer_precomputed`.  Parameters that are left out are left open.
+
+    >>> CodecSpec({"driver": "zarr", "compressor": None})
+    CodecSpec({'compressor': None, 'driver': 'zarr', 'filters': None})
+    """
+
+    __module__ = "fsstore"
+    __slots__ = ("__weakref__", "_json")
+
+    _json: dict[str, Json]
+
+    def __init__(self, json: Any) -> None:
+        """Take the JSON form, or another spec.  Raises `JsonError` with every problem."""
+        if isinstance(json, CodecSpec):
+            self._json = json._json
+            return
+        members = obj(json_like(json))
+        driver = members.get("driver", _MISSING)
+        if isinstance(driver, str):
+            members["driver"] = driver = _ALIASES.get(driver, driver)
+        merged = _merger(driver)(members, {"driver": driver})
+        self._json = dict(sorted(merged.items()))
+
+    @property
+    def driver(self) -> str:
+        """The driver whose chunks this is for."""
+        driver = self._json["driver"]
+        assert isinstance(driver, str)
+        return driver
+
+    def to_json(self, include_defaults: bool = False) -> dict[str, Json]:
+        """Return the JSON form, as a copy of the top level; nothing has defaults."""
+        as_flag("include_defaults", include_defaults)
+        return dict(self._json)
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the driver and all members are the same."""
+        return self._json == other._json if isinstance(other, CodecSpec) else NotImplemented
+
+    def __hash__(self) -> int:
+        """Return a hash that agrees with equality."""
+        return hash(self.driver)
+
+    def __repr__(self) -> str:
+        """Return `CodecSpec({...})`."""
+        return pretty("CodecSpec", self._json)
+
+    def __reduce__(self) -> tuple[type[CodecSpec], tuple[dict[str, Json]]]:
+        """Pickle by JSON."""
+        return (CodecSpec, (self._json,))
+
+
+def merge_codecs(existing: CodecSpec | None, new: CodecSpec | None) -> CodecSpec | None:
+    """Return the spec that grants both; None grants anything.
+
+    Raises `StoreError` for different drivers and for parameters that conflict.
+    """
+    if existing is None or new is None:
+        return existing or new
+    if existing.driver != new.driver:
+        raise StoreError(f"Cannot merge codec spec {dumps(existing._json)} with {dumps(new._json)}")
+    return CodecSpec(_merger(existing.driver)(existing._json, new._json))
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from urllib.parse import quote as percent_encode
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.multiscale import described
 from fsstore.dataset.place import store_spec
-from fsstore.driver.hierarchy import Node, hierarchy
+from fsstore.driver.auto import Node, hierarchy
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError
 from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
@@ -31,12 +31,8 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.spec.parse import OpenKv, open_kv
 from fsstore.runtime import execution
-from fsstore.serve.answer import Answer, answer, path_of, said
-from fsstore.serve.listener import HttpRequest, Listener, is_plain_host
+from fsstore.serve.listener import Answer, HttpRequest, Listener, answer, is_plain_host, path_of, said
 from fsstore.values.json_value import quote
-
-__all__ = ["NEUROGLANCER", "Server", "neuroglancer_pages", "serve"]
-
 
 # Addresses that open Neuroglancer with what is served, where it can show it.
 #

@@ -53,7 +53,7 @@ class ScannerCase:
         """Return the store that shows the file."""
         from fsstore.context.context import Context
         from fsstore.kvstore.contract.batch import Limits
-        from fsstore.reference.target.targets import open_in
+        from fsstore.reference.targets import open_in
 
         means = Means(Limits(), open_in(Context()), CachePool())
         return ScanDriver(self.scanner, self.place(data), {}, means)

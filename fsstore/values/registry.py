@@ -6,10 +6,12 @@ Plug-ins add entries through entry-point groups; a built-in name cannot be taken
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Any, Generic, TypeVar
+
+from fsstore.values.json_value import Json
 
 T = TypeVar("T")
 
@@ -95,13 +97,13 @@ kvstores: Registry[Any] = Registry(
         "abfs": "fsstore.kvstore.root.cloud:ABFS",
         "abfss": "fsstore.kvstore.root.cloud:ABFS",
         "az": "fsstore.kvstore.root.cloud:ABFS",
-        "icechunk": "fsstore.icechunk.kind:KIND",
+        "icechunk": "fsstore.icechunk.driver:KIND",
         "zip": "fsstore.kvstore.archive.zip_driver:KIND",
         "gzip": "fsstore.kvstore.archive.compressed:GZIP",
         "zstd": "fsstore.kvstore.archive.compressed:ZSTD",
         "bz2": "fsstore.kvstore.archive.compressed:BZ2",
         "xz": "fsstore.kvstore.archive.compressed:XZ",
-        "ocdbt": "fsstore.ocdbt.kind:KIND",
+        "ocdbt": "fsstore.ocdbt.driver:KIND",
         "reference": "fsstore.reference.kind:KIND",
         "kerchunk": "fsstore.reference.kind:KIND",
         "hdf5": "fsstore.scan.kind:HDF5",
@@ -111,7 +113,7 @@ kvstores: Registry[Any] = Registry(
         "tiff": "fsstore.scan.kind:TIFF",
         "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
         "mosaic": "fsstore.combine.mosaic_driver:KIND",
-        "neuroglancer_uint64_sharded": "fsstore.kvstore.shard.uint64_driver:KIND",
+        "neuroglancer_uint64_sharded": "fsstore.precomputed.shards:KIND",
         "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid:KIND",
     },
 )
@@ -124,18 +126,18 @@ drivers: Registry[Any] = Registry(
         "zarr": "fsstore.driver.chunked:ZARR2",
         "zarr2": "fsstore.driver.chunked:ZARR2",
         "n5": "fsstore.driver.chunked:N5_KIND",
-        "neuroglancer_precomputed": "fsstore.driver.precomputed:KIND",
-        "neuroglancer-precomputed": "fsstore.driver.precomputed:KIND",
+        "neuroglancer_precomputed": "fsstore.precomputed.driver:KIND",
+        "neuroglancer-precomputed": "fsstore.precomputed.driver:KIND",
         "auto": "fsstore.driver.auto:KIND",
         "cast": "fsstore.driver.cast:KIND",
         "json": "fsstore.driver.json_element:KIND",
         "array": "fsstore.driver.array:KIND",
-        "avif": "fsstore.driver.image:AVIF",
-        "bmp": "fsstore.driver.image:BMP",
-        "jpeg": "fsstore.driver.image:JPEG",
-        "png": "fsstore.driver.image:PNG",
-        "tiff": "fsstore.driver.image:TIFF",
-        "webp": "fsstore.driver.image:WEBP",
+        "avif": "fsstore.driver.array:AVIF",
+        "bmp": "fsstore.driver.array:BMP",
+        "jpeg": "fsstore.driver.array:JPEG",
+        "png": "fsstore.driver.array:PNG",
+        "tiff": "fsstore.driver.array:TIFF",
+        "webp": "fsstore.driver.array:WEBP",
         "stack": "fsstore.driver.stack:KIND",
         "downsample": "fsstore.driver.downsample:KIND",
     },
@@ -154,13 +156,13 @@ codecs: Registry[Any] = Registry(
         "sharding_indexed": "fsstore.codec.sharding:ShardingCodec",
         "vlen-utf8": "fsstore.codec.zarr3:VlenUtf8Codec",
         "vlen-bytes": "fsstore.codec.zarr3:VlenBytesCodec",
-        "bitround": "fsstore.codec.extension.numeric:BitroundCodec",
-        "n5_default": "fsstore.codec.extension.arrangement:N5DefaultCodec",
-        "zfp": "fsstore.codec.extension.zfp:ZfpCodec",
-        "cast_value": "fsstore.codec.extension.numeric:CastValueCodec",
-        "packbits": "fsstore.codec.extension.arrangement:PackbitsCodec",
-        "reshape": "fsstore.codec.extension.arrangement:ReshapeCodec",
-        "scale_offset": "fsstore.codec.extension.numeric:ScaleOffsetCodec",
+        "bitround": "fsstore.codec.numeric:BitroundCodec",
+        "n5_default": "fsstore.codec.arrangement:N5DefaultCodec",
+        "zfp": "fsstore.codec.zfp:ZfpCodec",
+        "cast_value": "fsstore.codec.numeric:CastValueCodec",
+        "packbits": "fsstore.codec.arrangement:PackbitsCodec",
+        "reshape": "fsstore.codec.arrangement:ReshapeCodec",
+        "scale_offset": "fsstore.codec.numeric:ScaleOffsetCodec",
     },
 )
 """Codecs of zarr v3 (classes with the `Codec` contract), by name."""
@@ -173,6 +175,17 @@ codec_families: Registry[Any] = Registry(
     },
 )
 """Functions that find a codec of zarr v3 by its whole name, by what the names of their family begin with."""
+
+codec_specs: Registry[Callable[[Json, Json], dict[str, Json]]] = Registry(
+    "fsstore.codec_specs",
+    {
+        "n5": "fsstore.codec.numcodecs.compressor_v2:merge_n5_specs",
+        "neuroglancer_precomputed": "fsstore.precomputed.codec:merge_specs",
+        "zarr": "fsstore.codec.numcodecs.compressor_v2:merge_specs",
+        "zarr3": "fsstore.codec.chain_spec:merge_specs",
+    },
+)
+"""Functions that merge the JSON of two codec specs, by the name of the driver."""
 
 chunk_grids: Registry[Any] = Registry(
     "fsstore.chunk_grids",
@@ -243,7 +256,7 @@ codecs_v2: Registry[Any] = Registry(
 
 live_filesystems: Registry[Any] = Registry(
     "fsstore.live_filesystems",
-    {"ReferenceFileSystem": "fsstore.reference.load:live_driver"},
+    {"ReferenceFileSystem": "fsstore.reference.kind:live_driver"},
 )
 """Functions that make a store of a live filesystem, by the name of its class; None if only its own code can read."""
 
@@ -251,14 +264,14 @@ detections: Registry[Any] = Registry(
     "fsstore.detections",
     {
         "hdf5": "fsstore.scan.signature:HDF5",
-        "icechunk": "fsstore.icechunk.detect:DETECT",
-        "icechunk 1": "fsstore.icechunk.detect:DETECT_FIRST",
+        "icechunk": "fsstore.icechunk:DETECT",
+        "icechunk 1": "fsstore.icechunk:DETECT_FIRST",
         "fits": "fsstore.scan.signature:FITS",
         "grib": "fsstore.scan.signature:GRIB",
         "mosaic": "fsstore.combine.mosaic_stored:DETECT",
         "netcdf3": "fsstore.scan.signature:NETCDF3",
-        "ocdbt": "fsstore.ocdbt.detect:DETECT",
-        "reference": "fsstore.reference.detect:DETECT",
+        "ocdbt": "fsstore.ocdbt:DETECT",
+        "reference": "fsstore.reference:DETECT",
         "zarr2": "fsstore.format.zarr2:DETECT",
         "zarr3": "fsstore.format.zarr3:DETECT",
         "zip": "fsstore.kvstore.archive.zip_directory:DETECT",
@@ -283,7 +296,7 @@ scanners: Registry[Any] = Registry(
 
 _DOORS = {
     "delete_member": "fsstore.job.delete:delete_member", "move": "fsstore.job.delete:move",
-    "spans": "fsstore.observe.metrics:spans", "view": "fsstore.viewer.door:view",
+    "spans": "fsstore.observation:spans", "view": "fsstore.viewer.door:view",
 }  # fmt: skip
 
 

@@ -26,8 +26,8 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.client.generic import SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.live import from_live
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution

@@ -16,13 +16,13 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
-from fsstore.kvstore.client.check import QuestionedEngine
+from fsstore.kvstore.client.credential import QuestionedEngine
 from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.client.web import HttpEngine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.driver import SingleWriterDriver
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import FSSPEC, HTTP, S3, GcsDriver
 from fsstore.kvstore.root.live import from_live

@@ -7,7 +7,7 @@ import pytest
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.driver import open_database
 from fsstore.testing.doubles import Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 

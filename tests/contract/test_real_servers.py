@@ -10,8 +10,8 @@ import pytest
 from fsstore.errors import PermissionDeniedError, UnavailableError
 from fsstore.kvstore.client.generic import SyncEngine
 from fsstore.kvstore.contract.driver import KvOpening, KvPrefix
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import FSSPEC, HTTP
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_suite import CHECKS, filled

@@ -27,6 +27,7 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.ocdbt.change import merge
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.encoding import (
     BTREE_NODE,
     MANIFEST,
@@ -38,7 +39,6 @@ from fsstore.ocdbt.encoding import (
     seal,
     unseal,
 )
-from fsstore.ocdbt.kind import open_database
 from fsstore.ocdbt.manifest import (
     Config,
     decode_manifest,

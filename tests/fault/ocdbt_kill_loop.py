@@ -19,7 +19,7 @@ import time
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 

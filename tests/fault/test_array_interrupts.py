@@ -12,7 +12,7 @@ import fsstore as ts
 from fsstore.chunk.read import queue
 from fsstore.chunk.read import queue as joint
 from fsstore.chunk.write import queue as write_order
-from fsstore.chunk.write import small_writes as joint_write
+from fsstore.chunk.write import request as joint_write
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
 from fsstore.runtime import execution

@@ -13,9 +13,8 @@ from fsspec.spec import AbstractFileSystem
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.engine.contract import is_missing, status_of, translate
+from fsstore.kvstore.engine.contract import Retry, is_missing, status_of, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.live import from_live
 from fsstore.runtime import execution
 

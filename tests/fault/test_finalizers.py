@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.write import small_writes
+from fsstore.chunk.write import request as small_writes
 from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.memory import MemoryDriver

@@ -17,7 +17,7 @@ import pytest
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.root.web import HttpDriver, own_engine
 from fsstore.runtime import execution
 

@@ -23,7 +23,7 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
-from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.web import HttpDriver, own_engine
 from fsstore.kvstore.web import route as http_route

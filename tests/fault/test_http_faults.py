@@ -19,8 +19,8 @@ from fsstore.errors import (
 )
 from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.driver import EngineDriver
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.kvstore.root.cloud import HTTP, S3
 from fsstore.kvstore.root.option import s3_reach
 from fsstore.kvstore.root.web import HttpDriver, fsspec_engine, obstore_engine, own_engine

@@ -18,7 +18,7 @@ from fsstore import references
 from fsstore.errors import DataLossError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.client.web import generation_of
 from fsstore.kvstore.contract.driver import UNKNOWN
-from fsstore.reference.document.parquet_file import read_partition
+from fsstore.reference.parquet_file import read_partition
 from fsstore.values.argument import literal, pretty
 from fsstore.values.detection import expand, usual_limit
 
@@ -158,7 +158,7 @@ def test_malformed_dates_leave_a_value_readable(date):
 
 def test_partitions_whose_paths_are_none_of_theirs_are_damaged(monkeypatch):
     """Numbers into the dictionary of URLs are checked before they are used."""
-    from fsstore.reference.document import parquet_file
+    from fsstore.reference import parquet_file
 
     columns = parquet_file._Columns(np.array([0, 7]), ["u"], np.zeros(2, "i8"), np.zeros(2, "i8"), None)  # noqa: SLF001
     monkeypatch.setattr(parquet_file, "_read", lambda _: columns)

@@ -6,7 +6,7 @@ import pytest
 
 from fsstore.errors import OutcomeUnknownError, UnavailableError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Write
-from fsstore.kvstore.engine.retry import MARK, Standing, TrackedWrite
+from fsstore.kvstore.engine.contract import MARK, Standing, TrackedWrite
 from tests.fault.order_search import NEVER, Event, has_order
 from tests.fault.test_http_faults import answer, bucket_store, credentials, run  # noqa: F401  # fixtures
 

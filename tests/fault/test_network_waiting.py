@@ -12,7 +12,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import JsonError, UnavailableError
-from fsstore.kvstore.engine.retry import Attempts, Retry
+from fsstore.kvstore.engine.contract import Attempts, Retry
 
 CLIENTS = ["http:fsstore", "http:obstore", "http:fsspec", "s3:obstore", "s3:fsspec"]
 

@@ -13,8 +13,8 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, KvPrefi
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.encoding import BTREE_NODE, MANIFEST, VERSION_NODE, Location, seal
-from fsstore.ocdbt.kind import open_database
 from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive

@@ -7,7 +7,7 @@ import pytest
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 

@@ -17,7 +17,7 @@ import pytest
 import fsstore as ts
 from fsstore.errors import PermissionDeniedError, StoreError
 from fsstore.kvstore.web.route import is_internal, is_internal_address, is_plain, prepared
-from fsstore.reference.target.policy import Policy
+from fsstore.reference.policy import Policy
 from fsstore.runtime import execution
 
 QUIET = ts.Context({"http_request_retries": {"max_retries": 0}})
@@ -281,7 +281,7 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
                 opened().read(key).result()
     else:
         from fsstore.kvstore.contract.driver import Read
-        from fsstore.reference.target.web_root import guarded_root
+        from fsstore.reference.web_root import guarded_root
 
         held = guarded_root(place, options, bound=None, check=check.check, judge=check.check_address)
         with pytest.raises(

@@ -10,11 +10,11 @@ import pytest
 import tensorstore
 
 import fsstore
-from fsstore.codec.precomputed import BoundSegmentation
 from fsstore.errors import StoreError
-from fsstore.format.precomputed_info import parse_info
 from fsstore.kvstore.shard.grid import GridShard
-from fsstore.kvstore.shard.uint64_layout import Sharding, build_shard, entries_of
+from fsstore.precomputed.codec import BoundSegmentation
+from fsstore.precomputed.info import parse_info
+from fsstore.precomputed.shard_layout import Sharding, build_shard, entries_of
 
 
 def _damaged(rng: random.Random, data: bytes) -> bytes:

@@ -517,7 +517,7 @@ def test_a_hierarchy_of_n5(tmp_path):
 
 def test_listing_leaves_chunks_out():
     """In a store that lists in order, an array with many chunks costs a few requests and not all of its keys."""
-    from fsstore.driver.hierarchy import hierarchy
+    from fsstore.driver.auto import hierarchy
 
     document = b'{"zarr_format": 3, "node_type": "array"}'
     files = {f"a/c/{i}/{j}": b"" for i in range(40) for j in range(100)} | {"a/zarr.json": document}

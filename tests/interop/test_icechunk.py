@@ -28,7 +28,7 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.icechunk.kind import KIND
+from fsstore.icechunk.driver import KIND
 from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime.execution import drive

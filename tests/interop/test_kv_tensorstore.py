@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import fsstore
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.engine.retry import retry_from
+from fsstore.kvstore.engine.contract import retry_from
 from fsstore.kvstore.local.driver import KIND, LocalDriver
 from fsstore.kvstore.local.lock import hold
 from fsstore.kvstore.local.stage import Protocol

@@ -16,7 +16,7 @@ import tensorstore
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.observe.trace import lanes
+from fsstore.observation import lanes
 from fsstore.runtime import observer
 from fsstore.runtime.observer import Meter, Observation
 

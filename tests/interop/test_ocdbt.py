@@ -20,8 +20,8 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.encoding import DataFile
-from fsstore.ocdbt.kind import open_database
 from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
 from fsstore.ocdbt.source import choice_of
 from fsstore.runtime.execution import drive, map_blocking

@@ -12,9 +12,9 @@ import tensorstore
 
 import fsstore.index
 from fsstore.schema.chunk_layout import backward
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.layout_value import layout_from_json
 from fsstore.schema.schema import Schema
+from fsstore.schema.value import CodecSpec
 
 CODECS = [
     {"driver": "zarr"},

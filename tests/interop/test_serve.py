@@ -18,7 +18,7 @@ import pytest
 import zarr
 
 import fsstore as ts
-from fsstore.serve.answer import path_of
+from fsstore.serve.listener import path_of
 from fsstore.serve.server import NEUROGLANCER, serve
 
 VALUES = np.arange(6000, dtype="i4").reshape(10, 20, 30)

@@ -150,8 +150,8 @@ def test_keys_of_no_layer_are_missing_and_refused() -> None:
 def test_a_look_up_in_a_known_shard_reads_only_the_value(tmp_path: Path) -> None:
     """After the first look-up in a minishard the next reads one range of the file; a changed file is noticed."""
     from fsstore.kvstore.contract.driver import KvPrefix, Read
-    from fsstore.kvstore.shard.uint64_driver import Uint64ShardedDriver, key_of
-    from fsstore.kvstore.shard.uint64_layout import Sharding
+    from fsstore.precomputed.shard_layout import Sharding
+    from fsstore.precomputed.shards import Uint64ShardedDriver, key_of
     from fsstore.runtime import execution
     from fsstore.testing.doubles import Recording
 

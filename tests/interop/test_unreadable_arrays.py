@@ -12,7 +12,7 @@ import zarr
 
 import fsstore
 from fsstore.dataset.listing import list_arrays, tree
-from fsstore.driver.hierarchy import hierarchy
+from fsstore.driver.auto import hierarchy
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.memory import MemoryDriver

@@ -19,8 +19,7 @@ import pytest
 import fsstore as ts
 from fsstore.errors import ResourceExhaustedError
 from fsstore.viewer.door import page_server, view
-from fsstore.viewer.picture import PictureLimits, numbers, sampled
-from fsstore.viewer.subject import axis
+from fsstore.viewer.subject import PictureLimits, axis, numbers, sampled
 
 VALUES = np.arange(4 * 30 * 60, dtype="f4").reshape(4, 30, 60)
 

@@ -15,7 +15,7 @@ import pytest
 
 import fsstore
 from fsstore.chunk.write import queue as write_order
-from fsstore.chunk.write import small_writes as joint_write
+from fsstore.chunk.write import request as joint_write
 from fsstore.kvstore.memory import MemoryKind
 from tests.property.begun import Begun, possible
 from tests.unit.test_write_order import Far

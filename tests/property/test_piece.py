@@ -5,7 +5,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from fsstore.errors import OutOfRangeError, UnavailableError
-from fsstore.kvstore.client.check import RangeAnswer, fit, range_header, range_of_header
+from fsstore.kvstore.client.credential import RangeAnswer, fit, range_header, range_of_header
 from fsstore.kvstore.contract.driver import Read
 
 VALUE = bytes(range(200))

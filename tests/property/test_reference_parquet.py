@@ -13,8 +13,8 @@ from fsstore.errors import FailedPreconditionError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.reference.document.parquet_file import format_metadata
 from fsstore.reference.kind import open_reference
+from fsstore.reference.parquet_file import format_metadata
 from fsstore.runtime import execution
 
 chunk = st.tuples(st.integers(0, 4), st.integers(0, 3))

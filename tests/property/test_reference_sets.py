@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document import json_scan
-from fsstore.reference.document import json_scan as json_batch
-from fsstore.reference.document.json_document import encode, from_json, from_mapping
-from fsstore.reference.load import decompress
+from fsstore.reference import json_scan
+from fsstore.reference import json_scan as json_batch
+from fsstore.reference.json_document import encode, from_json, from_mapping
+from fsstore.reference.kind import decompress
 from fsstore.reference.table.keys import check_key, split_keys
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located, decode_text, decode_value, encode_text

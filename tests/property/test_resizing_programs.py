@@ -16,7 +16,7 @@ import pytest
 
 import fsstore
 from fsstore.chunk.write import queue as write_order
-from fsstore.chunk.write import small_writes as joint_write
+from fsstore.chunk.write import request as joint_write
 from fsstore.kvstore.memory import MemoryKind
 from tests.property import resize_worker
 from tests.property.resize_worker import ALWAYS, CHUNK, COLUMNS, ROWS, Counts, Worker

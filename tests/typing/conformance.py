@@ -5,19 +5,19 @@
 
 from __future__ import annotations
 
+from fsstore.codec.arrangement import N5DefaultCodec, PackbitsCodec, ReshapeCodec
 from fsstore.codec.blosc import BloscCodec
 from fsstore.codec.contract import Codec
 from fsstore.codec.deflate import GzipCodec
-from fsstore.codec.extension.arrangement import N5DefaultCodec, PackbitsCodec, ReshapeCodec
-from fsstore.codec.extension.numeric import BitroundCodec, CastValueCodec, ScaleOffsetCodec
-from fsstore.codec.extension.zfp import ZfpCodec
+from fsstore.codec.numeric import BitroundCodec, CastValueCodec, ScaleOffsetCodec
 from fsstore.codec.sharding import ShardingCodec
 from fsstore.codec.zarr3 import BytesCodec, Crc32cCodec, TransposeCodec, VlenBytesCodec, VlenUtf8Codec
+from fsstore.codec.zfp import ZfpCodec
 from fsstore.codec.zstd import ZstdCodec
 from fsstore.combine.mosaic_driver import KIND as MOSAIC
 from fsstore.combine.mosaic_driver import MosaicDriver
+from fsstore.driver.array import AVIF, BMP, JPEG, PNG, TIFF, WEBP, ImageDriver, InMemoryDriver
 from fsstore.driver.array import KIND as ARRAY
-from fsstore.driver.array import InMemoryDriver
 from fsstore.driver.auto import KIND as AUTO
 from fsstore.driver.cast import KIND as CAST
 from fsstore.driver.cast import CastDriver
@@ -25,16 +25,14 @@ from fsstore.driver.chunked import N5_KIND, ZARR2, ZARR3
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver, DriverKind
 from fsstore.driver.downsample import KIND as DOWNSAMPLE
-from fsstore.driver.image import AVIF, BMP, JPEG, PNG, TIFF, WEBP, ImageDriver
 from fsstore.driver.json_element import KIND as JSON
 from fsstore.driver.json_element import JsonDriver
-from fsstore.driver.precomputed import KIND as PRECOMPUTED
 from fsstore.driver.stack import KIND as STACK
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
+from fsstore.icechunk.driver import KIND as ICECHUNK
 from fsstore.icechunk.driver import IcechunkDriver
-from fsstore.icechunk.kind import KIND as ICECHUNK
 from fsstore.kvstore.archive.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
 from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.archive.zip_driver import ZipDriver
@@ -47,9 +45,10 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
 from fsstore.kvstore.shard.grid import KIND as GRID_SHARD
 from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
-from fsstore.kvstore.shard.uint64_driver import KIND as UINT64_SHARDED
+from fsstore.ocdbt.driver import KIND as OCDBT
 from fsstore.ocdbt.driver import OcdbtDriver
-from fsstore.ocdbt.kind import KIND as OCDBT
+from fsstore.precomputed.driver import KIND as PRECOMPUTED
+from fsstore.precomputed.shards import KIND as UINT64_SHARDED
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.kind import KIND as REFERENCE
 from fsstore.scan.kind import FITS, GRIB, HDF5, NETCDF3

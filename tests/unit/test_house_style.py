@@ -559,15 +559,14 @@ AMOUNTS = {
 LIMITS = {"MAX", "MOST", "LONGEST", "LARGEST", "DEEPEST"}
 # module -> why its amounts are no choice of ours, or change what comes out
 GIVEN: dict[str, str] = {
-    "codec.extension.zfp": "the format of zfp",
+    "codec.zfp": "the format of zfp",
     "codec.image_header": "the formats of images",
     "codec.numcodecs.kerchunk_v2": "the formats of filters of HDF5",
     "codec.numcodecs.numeric_v2": "the formats of zfp and pcodec",
     "codec.contract": "how far anything may decompress",
     "codec.blosc": "the format of blosc",
     "codec.zstd": "blocks of zstd that a few bytes may hold",
-    "combine.report": "how much a report shows",
-    "format.precomputed": "voxels of a block of compressed segmentation",
+    "combine.facts": "how much a report shows",
     "job.pyramid": "which levels an image is given",
     "kvstore.archive.compressed": "what a block of zstd may hold",
     "kvstore.archive.zip_driver": "how far a member may decompress",
@@ -578,7 +577,8 @@ GIVEN: dict[str, str] = {
     "ocdbt.encoding": "bytes that may hide no more than a limit",
     "ocdbt.node": "the format of OCDBT",
     "ocdbt.commit": "a page of a disk",
-    "reference.detect": "how much of a document tells that it is one",
+    "precomputed.format": "voxels of a block of compressed segmentation",
+    "reference": "how much of a document tells that it is one",
     "reference.table.table": "a number that stands for inline values",
     "scan.fits_header": "the format of FITS",
     "scan.hdf5.heap": "the format of HDF5",

@@ -10,6 +10,7 @@ import zstandard
 from fsstore.errors import DataLossError, PermissionDeniedError, ResourceExhaustedError, StoreError
 from fsstore.icechunk import encoding
 from fsstore.icechunk.document import decode_manifest, decode_repo, decode_snapshot
+from fsstore.icechunk.driver import KIND
 from fsstore.icechunk.encoding import (
     MAGIC,
     containers_of_flexbuffer,
@@ -18,9 +19,7 @@ from fsstore.icechunk.encoding import (
     encode_identifier,
     open_envelope,
 )
-from fsstore.icechunk.kind import KIND
-from fsstore.icechunk.repository import KeyForm
-from fsstore.icechunk.virtual import expand, target_of
+from fsstore.icechunk.repository import KeyForm, expand, target_of
 
 FILES = {
     1: {

@@ -14,7 +14,7 @@ from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.transaction.transaction import Transaction
 from fsstore.ocdbt.change import Request
-from fsstore.ocdbt.kind import open_database
+from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.cache_pool import CachePool

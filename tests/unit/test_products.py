@@ -22,6 +22,7 @@ PRODUCTS: dict[str, tuple[str, ...]] = {
     "scanned files": ("scan",),
     "OCDBT": ("ocdbt",),
     "Icechunk": ("icechunk",),
+    "precomputed volumes": ("precomputed",),
     "many files as one": ("combine",),
     "groups": ("dataset",),
     "jobs": ("job", "task"),

@@ -268,7 +268,7 @@ def test_reference_documents_are_told_by_their_first_bytes(pack):
 
     import zstandard
 
-    from fsstore.reference.detect import HEAD, looks_like_references
+    from fsstore.reference import HEAD, looks_like_references
 
     packer = {
         "": bytes,

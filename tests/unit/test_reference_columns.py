@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_run import Plain, meant
+from fsstore.reference.json_run import Plain, meant
 from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import LONGEST, Text, families, families_of, hashes_of, split_one
 from fsstore.reference.table.table import ABSENT, Inline, Piece, Row, Rows, base64_sizes, decode_text

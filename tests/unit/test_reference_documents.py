@@ -12,7 +12,7 @@ from fsstore import references
 from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_document import from_mapping
+from fsstore.reference.json_document import from_mapping
 from fsstore.runtime import execution
 
 NAMES = (".zarray", ".zattrs", ".zgroup", "zarr.json")

@@ -28,10 +28,10 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write, begin_creatin
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.reference.document.json_document import from_mapping
+from fsstore.reference.json_document import from_mapping
 from fsstore.reference.kind import KIND, open_reference
 from fsstore.reference.table.set_state import State
-from fsstore.reference.target.targets import open_with_spec
+from fsstore.reference.targets import open_with_spec
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Faulty, Recording
 

@@ -20,9 +20,9 @@ from fsstore.errors import AbortedError, DataLossError, JsonError, ResourceExhau
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.reference.document.json_document import from_json, from_mapping
-from fsstore.reference.document.json_scan import Scanner
-from fsstore.reference.load import Reading, decompress, load
+from fsstore.reference.json_document import from_json, from_mapping
+from fsstore.reference.json_scan import Scanner
+from fsstore.reference.kind import Reading, decompress, load
 from fsstore.reference.table.table import Located
 from fsstore.runtime import execution
 
@@ -246,7 +246,7 @@ def test_a_million_references_fit_their_budget():
 import sys, time, resource, ujson
 sys.path.insert(0, %r)
 from test_reference_json import big_document
-from fsstore.reference.document.json_document import from_json
+from fsstore.reference.json_document import from_json
 data, refs = big_document(1_000_000); del refs
 import gc; gc.collect(); open("/proc/self/clear_refs", "w").write("5")
 status = lambda name: int(next(l for l in open("/proc/self/status") if l.startswith(name)).split()[1]) / 1000

@@ -15,9 +15,9 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
-from fsstore.reference.document.parquet_file import format_metadata
-from fsstore.reference.document.parquet_set import encode_partition
 from fsstore.reference.kind import open_reference
+from fsstore.reference.parquet_file import format_metadata
+from fsstore.reference.parquet_set import encode_partition
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
 

@@ -8,15 +8,15 @@ import pytest
 
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.secret import guard
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.web import own_engine
 from fsstore.kvstore.web.route import is_internal
-from fsstore.reference.target.policy import Policy, has_prefix, join_relative, normalize
-from fsstore.reference.target.targets import Targets, check_prefixes, policy_of
-from fsstore.reference.target.web_root import guarded_root
+from fsstore.reference.policy import Policy, has_prefix, join_relative, normalize
+from fsstore.reference.targets import Targets, check_prefixes, policy_of
+from fsstore.reference.web_root import guarded_root
 from fsstore.runtime import execution
 
 REMOTE = Policy("remote")

@@ -11,7 +11,7 @@ import pytest
 
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_document import from_json
+from fsstore.reference.json_document import from_json
 from fsstore.reference.table.generator import parse_gen, written_out
 from fsstore.reference.table.table import Located
 from fsstore.reference.table.template import TemplateError, Templates, render

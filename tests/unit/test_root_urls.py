@@ -7,7 +7,7 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import UnavailableError, UrlError
-from fsstore.kvstore.engine.retry import Attempts, Retry
+from fsstore.kvstore.engine.contract import Attempts, Retry
 from fsstore.kvstore.root.chain_url import is_chain, join_chain, split_chain
 from fsstore.kvstore.spec.parse import kv_spec, place_spec
 

@@ -9,8 +9,8 @@ import pytest
 from fsstore.errors import StoreError
 from fsstore.index import IndexDomain, d
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.codec_spec import CodecSpec, merge_codecs
 from fsstore.schema.schema import Schema
+from fsstore.schema.value import CodecSpec, merge_codecs
 
 
 def full():

@@ -12,7 +12,7 @@ from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import key_text
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.shard.uint64_driver import KIND
+from fsstore.precomputed.shards import KIND
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 from fsstore.values.json_value import Fields

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import fsstore
-from fsstore.chunk.write import small_writes as joint_write
+from fsstore.chunk.write import request as joint_write
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.local.driver import LocalDriver

@@ -7,7 +7,7 @@ import pytest
 import tensorstore
 
 import fsstore
-from fsstore.chunk.write import small_writes
+from fsstore.chunk.write import request
 from fsstore.codec.zstd import BoundZstd
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
@@ -102,7 +102,7 @@ def test_every_type_is_encoded_in_runs(tmp_path, dtype, place, compressed):
 def test_a_chunk_that_many_writes_change_is_encoded_once(monkeypatch, codecs):
     """Writes begun at once are one read, one encoding of what each touches, and one write."""
     held, encoded, written = [], [], []
-    encode, write_many, work_on = BoundZstd.encode, MemoryDriver.write_many, small_writes._StoreQueue.work_on
+    encode, write_many, work_on = BoundZstd.encode, MemoryDriver.write_many, request._StoreQueue.work_on
 
     async def noted(driver, writes):
         written.append(len(writes))
@@ -111,7 +111,7 @@ def test_a_chunk_that_many_writes_change_is_encoded_once(monkeypatch, codecs):
     monkeypatch.setattr(BoundZstd, "encode", lambda *a: encoded.append(1) or encode(*a))
     monkeypatch.setattr(MemoryDriver, "write_many", noted)
     # the queue begins when all are in it, however quick the pool is
-    monkeypatch.setattr(small_writes._StoreQueue, "work_on", lambda queue: held.append(queue))
+    monkeypatch.setattr(request._StoreQueue, "work_on", lambda queue: held.append(queue))
     store = created(fsstore, {"driver": "memory"}, CODECS[codecs], (6, 10))
     model = np.arange(60, dtype="u2").reshape(6, 10)
     store.write(model).result()

@@ -35,8 +35,6 @@ from fsstore.values.detection import Method, beginning, expand, usual_limit
 from fsstore.values.json_value import Fields, Json, integer, optional
 from fsstore.values.url import encode_path
 
-__all__ = ["BZ2", "GZIP", "XZ", "ZSTD", "CompressedDriver", "CompressedKind"]
-
 Wanted: TypeAlias = Mapping[str, list[Read]]
 
 """A range of the first bytes that ends here is served without the rest."""

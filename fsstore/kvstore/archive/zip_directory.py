@@ -32,23 +32,6 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "DETECT",
-    "OVERLAPS",
-    "TAIL",
-    "Archive",
-    "ArchiveMember",
-    "Directory",
-    "DirectoryEnd",
-    "RawDirectory",
-    "ZipSource",
-    "find_end",
-    "is_hidden",
-    "misnamed",
-    "parse_directory",
-]
-
-
 _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")

@@ -46,9 +46,6 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["KIND", "STORED", "ZipDriver", "ZipKind", "check_readable", "data_start", "header_size", "unpack"]
-
-
 # One member of a ZIP archive: its local header, and its data decompressed.
 #
 # Sizes, method and checksum come from the central directory, never from the local header, which streaming

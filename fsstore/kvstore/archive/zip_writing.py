@@ -41,9 +41,6 @@ from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import quote
 
-__all__ = ["PACKERS", "ArchivePlan", "ZipWriting", "archive_features", "check_name", "plan_archive"]
-
-
 # Making ZIP archives: what stays of an old one, new members behind it, and the directory last.
 #
 # An archive is planned without input or output: spans of the old file to keep, members to add, and the

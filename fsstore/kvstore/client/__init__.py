@@ -1,7 +1,6 @@
 """The clients through which object stores and other filesystems are reached, each behind the engine contract.
 
-* `check`: checks of answers: their range, and whether a server honours conditions
-* `credential`: credentials that a program gives by a function: asked before they expire, and after a refusal
+* `credential`: checks of answers and of conditions, and credentials that a function of the program gives
 * `generic`: any other fsspec filesystem, through the verbs all of them have: info, cat_file, pipe_file, rm_file, ls
 * `login_files`: verbs in place of those of fsspec's FTP and SFTP filesystems
 * `object_store`: S3, GCS, Azure and HTTP through obstore, the Rust object-store client

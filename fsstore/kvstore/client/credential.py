@@ -1,38 +1,334 @@
-"""Credentials that a program gives by a function: asked before they expire, and again when a server refuses them.
+"""Trust between client and server: answers that fit the request, conditions that are honoured, fresh credentials.
 
-A source is named by text, `package.module:function`, so that specs and pickles can hold it.  The function takes nothing
-and returns a mapping in the words of any of the usual libraries: `access_key_id`, `secret_access_key`, `token` and
-`expires_at` (obstore's), `AccessKeyId`, … `Expiration` (Amazon's), or `key`, `secret`, `token` (s3fs's).
+A store may answer a range request with the range, with a shorter one at the end of the value, with another range, or
+with the whole value.  `fit` cuts out exactly what was asked for, or raises: a range outside the value is
+`OutOfRangeError`, an answer that should have been longer is `UnavailableError` and worth another try.
 
-`RenewedEngine` is the engine that keeps them fresh: before each batch it asks for new ones that are due, on a worker
-thread, and after a refusal it asks once more and repeats what was refused.
+On servers that speak the protocol of S3, a condition is a header, and a server that does not know it writes all the
+same: two writers would lose each other's updates.  Amazon's own servers are known to heed it.  The user may say so of
+others (`use_conditional_write`); otherwise the server is asked once per bucket and process, before the first write
+under a condition: to overwrite an object that does not exist, provided that it is an older version of it.  A server
+that can be trusted refuses.  A server that writes is not sent conditions; the object is removed again.
+
+A program gives credentials by a function named by text, `package.module:function`, so that specs and pickles can hold
+it.  The function takes nothing and returns a mapping in the words of any of the usual libraries: `access_key_id`,
+`secret_access_key`, `token` and `expires_at` (obstore's), `AccessKeyId`, … `Expiration` (Amazon's), or `key`, `secret`,
+`token` (s3fs's).  Before each batch `RenewedEngine` asks for new ones that are due, on a worker thread; after a refusal
+it asks once more and repeats what was refused.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib import import_module
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
+from urllib.parse import urlsplit
 
-from fsstore.errors import PermissionDeniedError, StoreError
-from fsstore.kvstore.client.check import EngineWrapper
-from fsstore.kvstore.contract.ability import AnswersSoon
-from fsstore.kvstore.contract.driver import Entry, Read, ReadResult, Stamp, Write
-from fsstore.kvstore.contract.request import key_bytes
+from fsstore.errors import (
+    OutOfRangeError,
+    PermissionDeniedError,
+    StoreError,
+    UnavailableError,
+    UnimplementedError,
+)
+from fsstore.kvstore.contract.ability import AnswersSoon, PassesOn, TakesValues, TellsModified
+from fsstore.kvstore.contract.driver import (
+    UNKNOWN,
+    Buffer,
+    Entry,
+    Features,
+    Read,
+    ReadResult,
+    ReadUpTo,
+    Stamp,
+    Write,
+    now,
+)
+from fsstore.kvstore.contract.request import clipped_range, key_bytes, resolve_range
 from fsstore.kvstore.engine.contract import Engine
+from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.tuning import (
     CREDENTIAL_EARLY_S,
     CREDENTIAL_KEPT_S,
     CREDENTIAL_PULSE_S,
     CREDENTIAL_REPEATS,
+    PIECE_BYTES,
+    SLOWEST_ANSWER,
 )
 from fsstore.runtime import execution, fork
-from fsstore.values.json_value import quote
+from fsstore.runtime.fork import OfProcess
+from fsstore.values.json_value import Json, quote
+
+# Byte ranges: the request, and whether the answer fits.  An empty range is asked for as the first byte: it must still
+# tell a missing key from an existing one, and HTTP has no empty ranges.
+
+
+NO_TAG = '"-"'
+"""Equal to the tag of no object: for generations that another store made."""
+_CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
+
+
+Place: TypeAlias = tuple[int, int, int | None]
+"""Where bytes stand: the first, the one behind the last, and the size of the value where it is known."""
+
+
+class RangeAnswer(NamedTuple):
+    """Bytes of a value from `start` on; `total` is the size of the value, if known."""
+
+    body: Buffer
+    start: int = 0
+    total: int | None = None
+    generation: bytes = b""
+
+
+def entity_tag(generation: bytes) -> str | None:
+    """Return a generation as the entity tag it was made from, or None if it was made from none.
+
+    >>> entity_tag(b'"abc"'), entity_tag(b"")
+    ('"abc"', None)
+    """
+    text = generation.decode("latin-1")
+    return text if text.isprintable() and text else None
+
+
+def range_header(read: Read) -> str | None:
+    """Return the value of the `Range` header, or None for the whole value.
+
+    >>> range_header(Read("k", 5, 7)), range_header(Read("k", -3)), range_header(Read("k", 5, 5))
+    ('bytes=5-6', 'bytes=-3', 'bytes=0-0')
+    """
+    if read.start < 0:
+        return f"bytes={read.start}"
+    if read.stop is None:
+        return f"bytes={read.start}-" if read.start else None
+    if read.stop <= read.start:
+        return "bytes=0-0"
+    return f"bytes={read.start}-{read.stop - 1}"
+
+
+def is_empty(read: Read) -> bool:
+    """Return whether a read asks for no byte: only whether there is a value, how large, and of which generation."""
+    return read.start == read.stop
+
+
+def range_of_header(value: str | None) -> Place | None:
+    """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` if it says unsatisfiable.
+
+    >>> range_of_header("bytes 5-6/10"), range_of_header("bytes */10"), range_of_header("rows 1-2/3")
+    ((5, 7, 10), (0, 0, 10), None)
+    """
+    found = _CONTENT_RANGE.fullmatch(value.strip()) if value else None
+    if found is None:
+        return None
+    total = None if found[3] == "*" else int(found[3])
+    return (int(found[1]), int(found[2]) + 1, total) if found[1] else (0, 0, total)
+
+
+def received(
+    status: int, body: Buffer, *, size: int | None, place: Place | None = None, generation: bytes = b""
+) -> RangeAnswer:
+    """Return what an answer to a `GET` holds: the one place that judges statuses, lengths and `Content-Range`.
+
+    `size` is its `Content-Length`, where one is said of the bytes as they are; `place` its `Content-Range`.  An answer
+    that is no value or part of one, or whose lengths disagree, is worth another try: `UnavailableError`.
+    """
+    if size is not None and size != len(body):
+        raise UnavailableError(f"the server announced {size} bytes and sent {len(body)}")
+    if status == 200:
+        return RangeAnswer(body, 0, len(body), generation)
+    if status != 206 or place is None or place[1] - place[0] != len(body):
+        raise UnavailableError(f"the server sent {len(body)} bytes with status {status} as {_shown(place)}")
+    if place[2] is not None and place[1] > place[2]:
+        raise UnavailableError(f"the server sent {_shown(place)}, which lie outside the value")
+    return RangeAnswer(body, place[0], place[2], generation)
+
+
+def _shown(place: Place | None) -> str:
+    if place is None:
+        return "bytes of no range"
+    return f"bytes [{place[0]}, {place[1]}) of {'?' if place[2] is None else place[2]}"
+
+
+async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float, enough: int | None = None) -> bytes:
+    """Return all that `read(most)` returns until it returns nothing or `enough` has come, unless it comes too slowly.
+
+    The client ends silence; a byte a second is as good as silence, but no client ends that.
+    """
+    begun, parts, size = time.monotonic(), [], 0
+    while part := await read(PIECE_BYTES):
+        parts.append(part)
+        size += len(part)
+        if is_slow(time.monotonic() - begun, size, idle_s):
+            raise UnavailableError(f"the server sent only {size} bytes in {idle_s:g} s and more")
+        if enough is not None and size >= enough:
+            break
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
+    """Return whether so few bytes have come that the server is taken for dead."""
+    return elapsed_s > idle_s + size / SLOWEST_ANSWER
+
+
+def _is_elsewhere(piece: RangeAnswer, read: Read, end: int) -> bool:
+    """Return whether a store sent a part of a value that does not begin where it was asked to.
+
+    One that cannot send what was asked for sends nothing or the whole.
+    """
+    if is_empty(read) or not piece.body or (piece.start == 0 and piece.total in (None, end)):
+        return False
+    if read.start < 0:
+        return piece.total not in (None, end)
+    return not piece.start <= read.start < end
+
+
+def fit(piece: RangeAnswer, read: Read) -> ReadResult:
+    """Return the answer to `read` out of what a store sent for it."""
+    end = piece.start + len(piece.body)
+    if _is_elsewhere(piece, read, end):  # what it says of the size is believed no more than the rest
+        raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for those from {read.start} on")
+    if piece.total is not None:
+        resolve = clipped_range if isinstance(read, ReadUpTo) else resolve_range
+        start, stop = resolve(read.start, read.stop, piece.total)
+    elif read.start < 0:
+        start, stop = end + read.start, end
+    else:
+        start, stop = read.start, end if read.stop is None else read.stop
+    if start < stop and not piece.start <= start <= stop <= end:
+        raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for bytes [{start}, {stop})")
+    if start > stop:
+        raise OutOfRangeError(
+            f"Requested byte range [{read.start}, ...) is not valid for value of size {end}"
+        )
+    body = piece.body
+    if stop - start != len(body):
+        body = memoryview(body)[start - piece.start : stop - piece.start] if start < stop else b""
+    return ReadResult("value", body, piece.generation, now(), piece.total)
+
+
+_AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
+_ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_NEVER = b"\0an older version"  # a generation that no object of the server has
+_trusted: OfProcess[set[tuple[str, str]]] = OfProcess(set)
+
+
+def endpoint_of(members: Mapping[str, Any], options: Mapping[str, Any]) -> str:
+    """Return the address of the server that members and options of the filesystem name; empty for Amazon's."""
+    client = options.get("client_kwargs") or {}
+    given = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
+    return str(given or next(filter(None, map(os.environ.get, _ENVIRONMENT)), ""))
+
+
+def questioned(engine: Engine, endpoint: str) -> Engine:
+    """Return the engine, with a question before its first condition unless the server is Amazon's."""
+    host = urlsplit(endpoint).hostname or ""
+    return engine if not endpoint or host.endswith(_AMAZON) else QuestionedEngine(engine, endpoint)
+
+
+def with_checked_conditions(engine: Engine, endpoint: str, wish: Json) -> Engine:
+    """Return the engine as `use_conditional_write` wants it: true, false, or left out."""
+    plain = engine.inner if isinstance(engine, QuestionedEngine) else engine
+    if wish is None:
+        return questioned(plain, endpoint)
+    return plain if wish else UnconditionalEngine(plain)
+
+
+class EngineWrapper(PassesOn):
+    """An engine over another."""
+
+    inner: Engine
+    passes_on: ClassVar[frozenset[type]] = frozenset({AnswersSoon, TakesValues, TellsModified})
+
+    def __init__(self, inner: Engine) -> None:
+        self.inner = inner
+
+    @property
+    def features(self) -> Features:
+        """The abilities of the storage."""
+        return self.inner.features
+
+    @property
+    def shown(self) -> str:
+        """The text before paths in messages."""
+        return self.inner.shown
+
+    async def read_many(self, reads: list[Read]) -> list[ReadResult]:
+        """Return one exact answer a read."""
+        return await self.inner.read_many(reads)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes."""
+        return await self.inner.write_many(writes)
+
+    def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
+        """Yield the entries of all paths that start with `prefix`."""
+        return self.inner.pages(prefix)
+
+
+class ReadOnlyEngine(EngineWrapper):
+    """A storage of which its owner says that it is for reading."""
+
+    @property
+    def features(self) -> Features:
+        """The abilities without writing."""
+        return replace(self.inner.features, writable=False)
+
+
+class UnconditionalEngine(EngineWrapper):
+    """A server of which the user says that it does not check conditions: they are refused."""
+
+    @property
+    def features(self) -> Features:
+        """The abilities without conditions."""
+        return replace(self.inner.features, create_only=False, conditional_write=False)
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply writes without conditions."""
+        if any(write.if_equal != UNKNOWN for write in writes):
+            raise UnimplementedError(
+                "conditional write is not supported by this storage (use_conditional_write is false)"
+            )
+        return await self.inner.write_many(writes)
+
+
+class QuestionedEngine(EngineWrapper):
+    """A server that is asked whether it checks conditions before the first is sent."""
+
+    def __init__(self, inner: Engine, endpoint: str) -> None:
+        super().__init__(inner)
+        self.endpoint = endpoint
+
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
+        """Apply the writes, after the question if there are conditions among them."""
+        for write in writes:
+            if write.if_equal != UNKNOWN and write.value is not None:
+                await self._ask(write.key)
+                break
+        return await self.inner.write_many(writes)
+
+    async def _ask(self, path: str) -> None:
+        """Raise unless the server refuses to overwrite an object beside `path` that does not exist."""
+        place = self.endpoint, (self.shown + path).split("/")[2]  # s3://bucket/key
+        if place in _trusted.now:
+            return
+        folder, slash, _ = path.rpartition("/")
+        probe = f"{folder}{slash}fsstore-probe-{uuid.uuid4().hex}"
+        [stamp] = await self.inner.write_many([Write(probe, b"", _NEVER)])
+        if stamp.generation != UNKNOWN:
+            await self.inner.write_many([Write(probe, None)])
+            raise UnimplementedError(
+                f"conditional write is not supported by the server {quote(self.endpoint)}, which ignores conditions;"
+                ' with "single_writer": true they can be checked here if nobody else writes'
+            )
+        _trusted.now.add(place)
+
 
 T = TypeVar("T")
 _WORDS = {

@@ -28,9 +28,17 @@ from fsstore.kvstore.client.promise import (
 )
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.contract.request import resolve_range
-from fsstore.kvstore.engine.contract import check_condition, is_missing, located, offload_whole, stoppable
+from fsstore.kvstore.engine.contract import (
+    Retry,
+    check_condition,
+    is_missing,
+    located,
+    offload_whole,
+    persist,
+    persist_blocking,
+    stoppable,
+)
 from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.retry import Retry, persist, persist_blocking
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.runtime import execution
 from fsstore.runtime.future import Flag

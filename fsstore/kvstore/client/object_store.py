@@ -17,7 +17,7 @@ from datetime import timedelta
 from typing import Any
 
 from fsstore.errors import OutcomeUnknownError, UnavailableError, UrlError
-from fsstore.kvstore.client.check import NO_TAG, RangeAnswer, entity_tag, fit, received
+from fsstore.kvstore.client.credential import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.ability import AnswersSoon, TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -34,21 +34,19 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.engine.contract import (
-    check_condition,
-    is_missing,
-    located,
-    offload_whole,
-    status_of,
-    translate,
-)
-from fsstore.kvstore.engine.retry import (
     MARK,
     Attempts,
     Retry,
     Standing,
     TrackedWrite,
+    check_condition,
+    is_missing,
+    located,
+    offload_whole,
     outcome_unknown,
     persist_blocking,
+    status_of,
+    translate,
 )
 from fsstore.kvstore.engine.turns import SoonReads, Turns, each_by_threads, read_bytes
 from fsstore.kvstore.tuning import MOMENT_S, PAGE, SLOWEST_LINE

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.check import (
+from fsstore.kvstore.client.credential import (
     NO_TAG,
     RangeAnswer,
     collect,
@@ -39,17 +39,20 @@ from fsstore.kvstore.contract.driver import (
     limit_of,
     now,
 )
-from fsstore.kvstore.engine.contract import check_condition, is_missing, located, status_of
-from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.retry import (
+from fsstore.kvstore.engine.contract import (
     MARK,
     Attempts,
     Retry,
     Standing,
     TrackedWrite,
+    check_condition,
+    is_missing,
+    located,
     outcome_unknown,
     persist,
+    status_of,
 )
+from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
 from fsstore.kvstore.tuning import PAGE
 from fsstore.redaction import without_user

@@ -18,7 +18,7 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote as percent_encode
 
 from fsstore.errors import UnavailableError, UnimplementedError
-from fsstore.kvstore.client.check import (
+from fsstore.kvstore.client.credential import (
     RangeAnswer,
     collect,
     entity_tag,
@@ -42,9 +42,8 @@ from fsstore.kvstore.contract.driver import (
     limit_of,
     now,
 )
-from fsstore.kvstore.engine.contract import from_status, located
+from fsstore.kvstore.engine.contract import Retry, from_status, located, persist
 from fsstore.kvstore.engine.driver import Home
-from fsstore.kvstore.engine.retry import Retry, persist
 from fsstore.kvstore.engine.turns import SoonReads, Turns, each, read_bytes
 from fsstore.kvstore.web.exchange import Reply, Want, check_size, inflate, is_coded, useful
 from fsstore.redaction import spoken

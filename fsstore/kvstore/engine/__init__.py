@@ -1,8 +1,7 @@
 """Every store that a client library reaches is one driver over one contract.
 
-* `contract`: the promises of an engine, and what the failures of client libraries mean
+* `contract`: the promises of an engine, the meaning of failures, and when requests are tried again
 * `driver`: the key-value store over an engine, and conditions on the word of the user ("single_writer": true)
-* `retry`: when a failed request is tried again, also a write whose answer was lost
 * `secret`: credentials in options, headers and URLs, which must not be shown
 * `turns`: how many requests of an engine are under way at once, and single reads made by the thread that waits
 """

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeVar
 
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract.driver import Read, ReadResult
-from fsstore.kvstore.engine.retry import Retry
+from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.tuning import (
     FAR_REQUESTS,
     FAR_S,

@@ -14,14 +14,12 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fsstore.errors import JsonError, UnimplementedError, UrlError
-from fsstore.kvstore.client.check import with_checked_conditions
-from fsstore.kvstore.client.credential import RenewedEngine
+from fsstore.kvstore.client.credential import RenewedEngine, with_checked_conditions
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
 from fsstore.kvstore.contract.way import take_way
-from fsstore.kvstore.engine.contract import Engine, shared
+from fsstore.kvstore.engine.contract import Engine, Retry, retry_from, shared
 from fsstore.kvstore.engine.driver import EngineDriver, guarded
-from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.root.chain_url import join_chain
 from fsstore.kvstore.root.option import (

@@ -82,7 +82,7 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
 
 def _far_prefix(store: Any) -> KvPrefix | None:
     """Return the store over a filesystem like that of a store of zarr-python, if that one is bound to an event loop."""
-    from fsstore.kvstore.client.check import ReadOnlyEngine
+    from fsstore.kvstore.client.credential import ReadOnlyEngine
     from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.root.open_engine import is_bound
 

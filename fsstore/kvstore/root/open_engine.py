@@ -14,15 +14,14 @@ import fsspec
 from fsspec.registry import available_protocols, registry
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.client.check import endpoint_of, questioned
+from fsstore.kvstore.client.credential import endpoint_of, questioned
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine, Session
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import KvDriver, KvOpening
-from fsstore.kvstore.engine.contract import Engine, translate
+from fsstore.kvstore.engine.contract import Engine, Retry, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key, guarded, let_go
-from fsstore.kvstore.engine.retry import Retry
 from fsstore.redaction import redact
 
 _CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 do not know the first

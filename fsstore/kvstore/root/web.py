@@ -18,9 +18,8 @@ from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import Features, KindDefaults, KvOpening
 from fsstore.kvstore.contract.way import take_engine
-from fsstore.kvstore.engine.contract import Engine, shared
+from fsstore.kvstore.engine.contract import Engine, Retry, retry_from, shared
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
-from fsstore.kvstore.engine.retry import Retry, retry_from
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.root.option import (
     IDLE,

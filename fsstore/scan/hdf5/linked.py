@@ -20,9 +20,9 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.kvstore.contract.driver import Buffer, Read
+from fsstore.reference.policy import is_relative
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
-from fsstore.reference.target.policy import is_relative
 from fsstore.runtime import execution
 from fsstore.runtime.together import FirstTouch
 from fsstore.scan.contract import MADE, ChunkTable, ScanSource

@@ -11,10 +11,13 @@ from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
-from fsstore.codec.precomputed import bind_chunk, merge_specs
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray, expect_member
-from fsstore.format.precomputed_info import (
+from fsstore.index import IndexDomain
+from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.precomputed.codec import bind_chunk, merge_specs
+from fsstore.precomputed.info import (
     DATA_TYPES,
     MortonKeys,
     VoxelKeys,
@@ -28,17 +31,14 @@ from fsstore.format.precomputed_info import (
     unsupported,
     values_in,
 )
-from fsstore.index import IndexDomain
-from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.shard.uint64_driver import Uint64ShardedDriver
-from fsstore.kvstore.shard.uint64_layout import Sharding
-from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.precomputed.shard_layout import Sharding
+from fsstore.precomputed.shards import Uint64ShardedDriver
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
-from fsstore.schema.codec_spec import CodecSpec
 from fsstore.schema.constraint import merge_domains
 from fsstore.schema.layout_value import GridValue, LayoutValue
 from fsstore.schema.schema import Schema, schema_of
+from fsstore.schema.value import CodecSpec
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, Parser, quote, show
 from fsstore.values.units import Unit, Units, merge_units, show_units

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from fsstore.chunk.model import WholeKeys
-from fsstore.codec.precomputed import ENCODINGS
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE
 from fsstore.kvstore.contract.request import key_bytes, key_text
-from fsstore.kvstore.shard.uint64_layout import parse_sharding
+from fsstore.precomputed.codec import ENCODINGS
+from fsstore.precomputed.shard_layout import parse_sharding
 from fsstore.schema.constraint import Vector
 from fsstore.values.json_value import (
     Fields,

@@ -17,7 +17,6 @@ from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, BoundCodec, ByteSpec, ChunkSpec
 from fsstore.codec.deflate import BoundDeflate
 from fsstore.codec.image_header import ImageSize, image_size
-from fsstore.codec.tuning import CACHE_BYTES, STEP_BYTES
 from fsstore.codec.zarr3 import BoundBytes, TransposeCodec, stored_dtype
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.schema.constraint import braced
@@ -172,7 +171,7 @@ class BoundSegmentation:
             length = -(-width * volume // 32)
             if len(blocks) and int(places[blocks].max()) + length > len(words):
                 raise _corrupted("the indices of a block reach outside the channel")
-            step = max(1, CACHE_BYTES // (volume if width else kept))
+            step = max(1, (1 << 18) // (volume if width else kept))  # what stays in the cache of a core
             for begin in range(0, len(blocks), step):
                 some = blocks[begin : begin + step]
                 indices = self._indices(words, places[some], width, length)
@@ -272,7 +271,7 @@ class BoundSegmentation:
         rows = (
             whole.reshape(sides).transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(counts), math.prod(self.block))
         )
-        step = STEP_BYTES // 4096  # blocks of the usual size
+        step = 256  # blocks: their usual size makes a megabyte
         encoded = itertools.chain.from_iterable(
             self._rows(rows[begin : begin + step]) for begin in range(0, len(rows), step)
         )

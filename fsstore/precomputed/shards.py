@@ -27,8 +27,9 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
-from fsstore.kvstore.shard.rewriting import Changes, Rewriting, shard_features
-from fsstore.kvstore.shard.uint64_layout import (
+from fsstore.kvstore.shard.grid import Changes, Rewriting, shard_features
+from fsstore.kvstore.spec.parse import as_directory
+from fsstore.precomputed.shard_layout import (
     Minishard,
     Sharding,
     build_shard,
@@ -39,15 +40,13 @@ from fsstore.kvstore.shard.uint64_layout import (
     gzip,
     parse_sharding,
 )
-from fsstore.kvstore.spec.parse import as_directory
-from fsstore.kvstore.tuning import (
-    KEPT_BYTES,
-    SHARD_INDEX_BLOCK,
-    SHARD_INDEX_BLOCKS,
-)
 from fsstore.runtime import execution, fork
 from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
 from fsstore.values.json_value import Fields, Json, quote
+
+_INDEX_BLOCK = 16384  # entries that are read together: 256 KiB
+_INDEX_BLOCKS = 64  # of them that are kept
+_KEPT_BYTES = 64 << 20  # of indexes that are kept: memory against reading them again
 
 # Reading: entries, indexes and values, each step one batch for all files.
 
@@ -139,15 +138,15 @@ class Indexes:
         kept: set[Place] = set()
         left: dict[Place, Read] = {}
         for place, known in wanted:
-            block = place[0], place[1] // SHARD_INDEX_BLOCK
-            entry = None if known is not None else self._kept_entry(block, place[1] % SHARD_INDEX_BLOCK)
+            block = place[0], place[1] // _INDEX_BLOCK
+            entry = None if known is not None else self._kept_entry(block, place[1] % _INDEX_BLOCK)
             if entry is not None:
                 entries[place] = entry
                 kept.add(block)
             elif known is None:
-                low = 16 * SHARD_INDEX_BLOCK * block[1]
+                low = 16 * _INDEX_BLOCK * block[1]
                 left[place] = Read(
-                    self._file(place), low, min(low + 16 * SHARD_INDEX_BLOCK, self.sharding.index_size)
+                    self._file(place), low, min(low + 16 * _INDEX_BLOCK, self.sharding.index_size)
                 )
             else:
                 left[place] = self._entry(place, known.generation)
@@ -160,9 +159,9 @@ class Indexes:
         for place, read in left.items():
             answer = answers[read]
             if answer.state == "value" and read.if_not_equal == UNKNOWN:
-                block = place[0], place[1] // SHARD_INDEX_BLOCK
+                block = place[0], place[1] // _INDEX_BLOCK
                 self._keep_block(block, answer)
-                answer = _part(answer, place[1] % SHARD_INDEX_BLOCK)
+                answer = _part(answer, place[1] % _INDEX_BLOCK)
             entries[place] = answer
         return entries, kept
 
@@ -181,7 +180,7 @@ class Indexes:
             return
         with self._lock:
             self._blocks[block] = answer._replace(value=bytes(answer.value))
-            while len(self._blocks) > SHARD_INDEX_BLOCKS:
+            while len(self._blocks) > _INDEX_BLOCKS:
                 self._blocks.popitem(last=False)
 
     def _forget_blocks(self, blocks: Iterable[Place]) -> None:
@@ -216,7 +215,7 @@ class Indexes:
             old = self._kept.pop(place, None)
             self._bytes += _size(index) - (0 if old is None else _size(old))
             self._kept[place] = index
-            while self._bytes > KEPT_BYTES and len(self._kept) > 1:
+            while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 

@@ -25,7 +25,12 @@ from fsstore.errors import (
     UrlError,
 )
 from fsstore.format.contract import ChunkedArray
-from fsstore.format.precomputed import (
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.transform import identity
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
+from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.precomputed.format import (
     LABELS,
     Precomputed,
     build,
@@ -36,12 +41,7 @@ from fsstore.format.precomputed import (
     create_scale,
     implied,
 )
-from fsstore.format.precomputed_info import dump_info, parse_info, parse_multiscale, parse_scale
-from fsstore.index import IndexDomain, IndexTransform
-from fsstore.index.transform import identity
-from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
-from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.precomputed.info import dump_info, parse_info, parse_multiscale, parse_scale
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema

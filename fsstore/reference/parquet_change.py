@@ -42,7 +42,7 @@ import numpy as np
 
 from fsstore.errors import AbortedError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
-from fsstore.reference.document.parquet_file import (
+from fsstore.reference.parquet_file import (
     Loaded,
     Partition,
     PartitionFiles,
@@ -51,7 +51,7 @@ from fsstore.reference.document.parquet_file import (
     format_metadata,
     is_object,
 )
-from fsstore.reference.document.parquet_set import ParquetSet, encode_partition
+from fsstore.reference.parquet_set import ParquetSet, encode_partition
 from fsstore.reference.table.keys import Grid, is_document
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking
 from fsstore.reference.table.table import ABSENT, INLINE, Rows

@@ -36,8 +36,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, R
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.web.exchange import check_headers
 from fsstore.redaction import redact_url
-from fsstore.reference.table.refset import Origins, common_origins
-from fsstore.reference.target.policy import (
+from fsstore.reference.policy import (
     Link,
     Policy,
     first_link,
@@ -49,8 +48,9 @@ from fsstore.reference.target.policy import (
     normalize_prefix,
     replaced,
 )
-from fsstore.reference.target.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
+from fsstore.reference.table.refset import Origins, common_origins
 from fsstore.reference.tuning import PLACES_KEPT
+from fsstore.reference.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 

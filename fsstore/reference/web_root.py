@@ -17,13 +17,14 @@ from fsstore.kvstore.contract.driver import KvDriver, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.web.exchange import headers_of
 from fsstore.redaction import redact_url
-from fsstore.reference.target.policy import has_prefix, normalize
+from fsstore.reference.policy import has_prefix, normalize
 
 if TYPE_CHECKING:
     from fsstore.kvstore.client.web import Session
     from fsstore.kvstore.engine.contract import Engine
     from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.web.route import Judge
+
 
 # The client of fsspec's `HTTPFileSystem`, held to a policy: each redirect and each address is asked about
 # first.
@@ -192,8 +193,7 @@ def guarded_root(
 ) -> KvPrefix:
     """Return the store below `url`; `bound` is the prefix outside which `options` must not be sent."""
     from fsstore.kvstore.client.web import IDENTITY, HttpEngine
-    from fsstore.kvstore.engine.contract import shared
-    from fsstore.kvstore.engine.retry import Retry
+    from fsstore.kvstore.engine.contract import Retry, shared
     from fsstore.kvstore.root.web import HttpDriver, origin_of, root_of
     from fsstore.kvstore.web.client import HttpClient
 

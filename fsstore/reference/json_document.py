@@ -40,9 +40,10 @@ from fsstore.errors import JsonError, ResourceExhaustedError
 from fsstore.kvstore.contract.ability import WritesLate, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, LateWrite, Read, Stamp
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document import json_scan
-from fsstore.reference.document import json_scan as json_batch
-from fsstore.reference.document.json_scan import JsonMember, MemberSink, Scanner
+from fsstore.reference import json_scan
+from fsstore.reference import json_scan as json_batch
+from fsstore.reference.json_scan import JsonMember, MemberSink, Scanner
+from fsstore.reference.policy import name_of
 from fsstore.reference.table.builder import Run, TableBuilder
 from fsstore.reference.table.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.reference.table.keys import check_key
@@ -69,7 +70,6 @@ from fsstore.reference.table.table import (
     plain_text,
 )
 from fsstore.reference.table.template import TemplateError, Templates, render
-from fsstore.reference.target.policy import name_of
 from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.values.detection import Method, compressor, method_named

@@ -28,7 +28,7 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_scan import Buffer, JsonMember, MemberSink, Scanner
+from fsstore.reference.json_scan import Buffer, JsonMember, MemberSink, Scanner
 from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import Grid, check_key, grid_of
 from fsstore.reference.table.refset import MEMBER, ORIGINS, Origins, ScanRecord, parse_origins, saved_origins

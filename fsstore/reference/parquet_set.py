@@ -31,7 +31,7 @@ import numpy as np
 from fsstore.errors import JsonError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix, Write
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.parquet_file import (
+from fsstore.reference.parquet_file import (
     MAX_RECORD_SIZE,
     Partition,
     PartitionFiles,

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError, JsonError
-from fsstore.reference.document.json_run import take
+from fsstore.reference.json_run import take
 from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import MAX_OFFSET, decode_text, is_url
