@@ -1,0 +1,5 @@
+"""Names that stand elsewhere now."""
+
+from fsstore.reference.kind import Reading, load
+
+__all__ = ["Reading", "load"]

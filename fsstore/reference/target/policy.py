@@ -1,0 +1,5 @@
+"""Names that stand elsewhere now."""
+
+from fsstore.reference.policy import beside
+
+__all__ = ["beside"]
