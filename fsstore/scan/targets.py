@@ -18,11 +18,11 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Entry, KvPrefix, Read, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.redaction import redact_url
-from fsstore.reference.load import Reading, load
+from fsstore.reference.kind import Reading, load
+from fsstore.reference.policy import beside
 from fsstore.reference.table.refset import ScanRecord
 from fsstore.reference.table.set_state import State
-from fsstore.reference.target.policy import beside
-from fsstore.reference.target.targets import OpenTarget, TargetPlace, Targets
+from fsstore.reference.targets import OpenTarget, TargetPlace, Targets
 from fsstore.scan.contract import SELF, FileChangedError, ScanSource
 from fsstore.values.json_value import Json, quote
 

@@ -15,35 +15,35 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2592),
-    "chunk": (23, 8134),
-    "codec": (26, 8036),
-    "combine": (18, 6358),
-    "command": (6, 1831),
+    "chunk": (22, 8120),
+    "codec": (24, 7584),
+    "combine": (17, 6203),
+    "command": (5, 1755),
     "compat": (2, 41),
     "context": (3, 911),
-    "dataset": (7, 2411),
-    "driver": (19, 5757),
-    "filesystem": (8, 2085),
-    "format": (11, 4127),
-    "icechunk": (9, 1934),
+    "dataset": (7, 2409),
+    "driver": (16, 5459),
+    "filesystem": (8, 2041),
+    "format": (9, 3156),
+    "icechunk": (6, 1923),
     "index": (12, 3924),
-    "interop": (17, 3655),
+    "interop": (17, 3654),
     "job": (14, 4890),
-    "kvstore": (61, 17076),
-    "observe": (3, 425),
-    "ocdbt": (12, 3996),
-    "reference": (28, 8570),
+    "kvstore": (56, 16259),
+    "ocdbt": (10, 3974),
+    "precomputed": (7, 2441),
+    "reference": (24, 8539),
     "runtime": (10, 2674),
     "scan": (31, 10352),
-    "schema": (10, 2726),
-    "serve": (5, 897),
+    "schema": (8, 2694),
+    "serve": (4, 881),
     "task": (4, 935),
     "testing": (6, 1261),
-    "the top": (6, 1122),
-    "values": (9, 1942),
-    "viewer": (6, 1219),
+    "the top": (7, 1535),
+    "values": (9, 1955),
+    "viewer": (4, 1183),
 }
-WHOLE = (373, 109881)
+WHOLE = (349, 109345)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,8 @@ RAISED: dict[str, str] = {
     "runtime": "a future may end as another one does, where a read has to be made again",
     "scan": "a scanned file says when it shows another generation",
     "task": "of several failures the one of the first task is raised",
-    "the top": "write_dataset is a name at the top",
+    "the top": "write_dataset is a name at the top, and the observation of stores is a module there, no package",
+    "values": "the codec specs of drivers stand in a registry, so that a product can be taken out",
 }
 
 

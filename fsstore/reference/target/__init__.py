@@ -1,1 +1,0 @@
-"""Names that stand elsewhere now."""
