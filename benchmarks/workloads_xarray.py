@@ -68,3 +68,44 @@ def loaded(folder: Path) -> Mapping[str, Contender]:
 def averaged(folder: Path) -> Mapping[str, Contender]:
     """Open as dask arrays along the chunks, and average each variable."""
     return _work(folder, lambda dataset: [float(dataset[name].mean()) for name in _VARIABLES], {})
+
+
+def _writing(folder: Path, blocks: tuple[int, ...]) -> Mapping[str, Contender]:
+    """Return the writing of a dataset of dask in blocks; `to_zarr` needs blocks along the chunks, or makes them."""
+    import xarray as xr
+
+    import fsstore as ts
+
+    values = np.random.default_rng(3).normal(size=_SHAPE).cumsum(0).round(1).astype("float32")
+    dataset = xr.Dataset({name: (tuple("tyx"), values + number) for number, name in enumerate(_VARIABLES)})
+    lazy = dataset.chunk(dict(zip("tyx", blocks, strict=True)))
+    encoding = {name: {"chunks": _CHUNKS} for name in _VARIABLES}
+    unsynced = ts.Context({"file_io_sync": False})
+
+    def by_zarr(source: Any, **options: Any) -> None:
+        source.to_zarr(
+            folder / "z.zarr", mode="w", zarr_format=3, consolidated=False, encoding=encoding, **options
+        )
+
+    return {
+        "fsstore": lambda: (
+            ts.write_dataset(
+                lazy, folder / "f.zarr", mode="w", encoding=encoding, consolidated=False, context=unsynced
+            )
+            and None
+        ),
+        "zarr": partial(by_zarr, lazy, align_chunks=blocks != _CHUNKS),
+        "zarr, aligned": partial(by_zarr, dataset.chunk(dict(zip("tyx", _CHUNKS, strict=True)))),
+    }
+
+
+@workload("xarray and dask write 120 MiB along the chunks", size=120 * MEBIBYTE)
+def written(folder: Path) -> Mapping[str, Contender]:
+    """Write four variables, each block a chunk, over what was written before."""
+    return _writing(folder, _CHUNKS)
+
+
+@workload("xarray and dask write 120 MiB in other blocks", size=120 * MEBIBYTE)
+def written_across(folder: Path) -> Mapping[str, Contender]:
+    """Write four variables in blocks that cut the chunks, which `to_zarr` aligns when it is told to."""
+    return _writing(folder, (20, 70, 110))

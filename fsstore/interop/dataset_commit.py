@@ -18,12 +18,14 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
+from fsstore.arrays.spec_parse import apply_options, array_spec
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
 from fsstore.dataset.place import consolidate, look, renew, store_spec, with_documents
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked_array import ChunkedDriver
+from fsstore.driver.contract import opening_beneath
 from fsstore.driver.resize import delete_outside
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError
 from fsstore.format.attributes import DOCUMENTS, is_document
@@ -98,15 +100,14 @@ class Site:
 
     async def array(self, draft: Draft, path: str, store: OpenKv) -> TensorStore:
         """Return an array as its metadata will say that it is, in a store that may be one without syncs."""
-        spec = {
-            "driver": draft.words.driver,
-            "kvstore": store.at(f"{self.store.path}{path}/").effective_spec(),
-            "metadata": _chunk_metadata(draft.metadata(path)),
-        }
-        return await open_array(
-            spec, context=self.context, assume_metadata=True, open=True,
-            transaction=self.transaction if self.values_too else None,
-        )  # fmt: skip
+        spec = array_spec({"driver": draft.words.driver, "metadata": _chunk_metadata(draft.metadata(path))})
+        spec = apply_options(spec, {"open": True, "assume_metadata": True})
+        opening = opening_beneath(spec.kind, store, f"{self.store.path}{path}/", self.context)
+        opened = await spec.kind.open(
+            replace(opening, members=spec.members, schema=spec.base_schema, mode=spec.mode, writable=True)
+        )
+        array = TensorStore._of(opened, readable=True, writable=True)
+        return array.with_transaction(self.transaction) if self.values_too else array
 
     async def quick(self) -> OpenKv | None:
         """Return the same place where writes wait for a sync that covers all; None if it has no such thing."""
@@ -221,7 +222,7 @@ async def finish(site: Site, name: str, draft: Draft, claim: Claim, *, consolida
     """Write the documents of a draft, and forget its note: the caller is told now."""
     words, notes = draft.words, site.scratch.store
     root_keys = [key for key in DOCUMENTS if "/" not in key]
-    answers = await site.prefix.read_many([Read(key) for key in root_keys])
+    answers = await site.view.read_many([Read(key) for key in root_keys])
     stored = {
         key: bytes(each.value) for key, each in zip(root_keys, answers, strict=True) if each.state == "value"
     }

@@ -20,7 +20,7 @@ import numpy as np
 from xarray import DataArray, Dataset
 
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.place import delete_tree
+from fsstore.dataset.place import delete_tree, look, renew
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError
 from fsstore.interop.dataset_blocks import Gate, OpenTarget, Scheduler, count_tasks, is_dask, write_all
 from fsstore.interop.dataset_commit import (
@@ -252,6 +252,8 @@ async def _clear(site: Site, choice: _Choice, *, exists: bool) -> None:
     if site.values_too or choice.group:
         if exists:
             await delete_tree(site.view.join(f"{choice.group}/" if choice.group else ""))
+            if choice.group:
+                await renew(site.view, (await look(site.view)).words, choice.group, gone=True)
     elif exists or await site.scratch.deletes_old():
         await site.scratch.delete_old(site.prefix)
 
@@ -263,7 +265,7 @@ def _with_transaction(site: Site, nodes: Mapping[str, Dataset], choice: _Choice)
     nbytes = sum(dataset.nbytes for dataset in nodes.values())
     arrays = [each.data for dataset in nodes.values() for each in dataset.variables.values() if each.chunks]
     here = not arrays or Scheduler.now(arrays).shares_memory
-    return replace(site, transaction=Transaction(), values_too=here and nbytes <= choice.memory)
+    return replace(site, transaction=Transaction(atomic=True), values_too=here and nbytes <= choice.memory)
 
 
 def _encodings(nodes: Mapping[str, Dataset], choice: _Choice) -> dict[str, Mapping[str, Any]]:
