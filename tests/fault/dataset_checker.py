@@ -32,7 +32,7 @@ from job_bucket import FaultyBucket
 from job_faults import Fault, Injected
 
 import fsstore as ts
-from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError
+from fsstore.errors import FailedPreconditionError, NotFoundError
 from fsstore.interop.xarray import FsstoreBackend
 
 warnings.simplefilter("ignore")
@@ -93,7 +93,7 @@ class Program:
         """Return values that every encoding keeps."""
         whole = self.values.integers(1, 100, shape)
         if np.dtype(dtype).kind == "M":
-            return TIMES.values[whole].astype(dtype)
+            return TIMES.to_numpy()[whole].astype(dtype)
         return (whole / 4 if np.dtype(dtype).kind == "f" else whole).astype(dtype)
 
     def renewed(self, dataset: xr.Dataset) -> xr.Dataset:
@@ -266,9 +266,11 @@ class Program:
                 for state in (before, after)
                 if name in state
             ]
-            fits = [each.values == state.values for state in states if state.shape == each.shape]
+            fits = [each.to_numpy() == state.to_numpy() for state in states if state.shape == each.shape]
             assert fits, (name, each.shape)
-            assert np.logical_or.reduce(fits).all(), f"{name}: {each.values} of {[s.values for s in states]}"
+            assert np.logical_or.reduce(fits).all(), (
+                f"{name}: {each.to_numpy()} of {[s.to_numpy() for s in states]}"
+            )
 
     # --- steps
 
