@@ -54,6 +54,33 @@ def open_set(folder: Path) -> Mapping[str, Contender]:
     }
 
 
+@workload("references: open a set of 200,000 as a filesystem, read 2000 parts")
+def read_as_filesystem(folder: Path) -> Mapping[str, Contender]:
+    """`ReferenceFileSystem` of fsstore beside fsspec's, as zarr-python asks: one coroutine a chunk."""
+    import asyncio
+
+    from fsspec.implementations.reference import ReferenceFileSystem as Theirs
+
+    from fsstore.filesystem.reference import ReferenceFileSystem
+
+    (folder / "values.bin").write_bytes(bytes(200_000 * 8))
+    refs = {f"x/{n}": [f"{folder}/values.bin", n * 8, 8] for n in range(200_000)}
+    (folder / "many.json").write_text(json.dumps({"version": 1, "refs": refs}), encoding="utf-8")
+    keys = [f"x/{n}" for n in range(0, 200_000, 100)]
+
+    def reading(kind: Any) -> Contender:
+        async def together(filesystem: Any) -> int:
+            return len(b"".join(await asyncio.gather(*map(filesystem._cat_file, keys))))
+
+        def run() -> int:
+            filesystem = kind(f"{folder}/many.json", remote_protocol="file", skip_instance_cache=True)
+            return asyncio.run(together(filesystem))
+
+        return run
+
+    return {"fsstore": reading(ReferenceFileSystem), "fsspec": reading(Theirs)}
+
+
 def _document(refs: dict[str, Any]) -> Mapping[str, Contender]:
     """Return scanning a document into columns, and parsing it into dictionaries and lists."""
     import ujson

@@ -154,7 +154,10 @@ def join(family: Family, coords: np.ndarray[Any, np.dtype[np.int64]]) -> Iterato
     prefix, seps = family
     pattern = prefix.decode().replace("%", "%%") + "".join(f"{chr(sep)}%d" for sep in seps)
     pattern = pattern[1:]
-    return (pattern % tuple(row) for row in coords.tolist())
+    if "\0" in pattern or not len(coords):
+        return (pattern % tuple(row) for row in coords.tolist())
+    text = "\0".join([pattern] * len(coords)) % tuple(coords.ravel().tolist())
+    return iter(text.split("\0"))
 
 
 # A text read at many places at once.
