@@ -4,14 +4,14 @@ It is a subclass: what knows fsspec's takes this one, and keywords, filesystems 
 as columns, reads that begin together are one batch, and ranges of one target are joined, whoever asks: zarr-python asks
 for one chunk after the other.  Answers are exact: a range that a target does not have is not reachable.
 
-`fsreference://` is its protocol; `ReferenceFileSystem.take_over()` has `reference://` mean it for the process.
+`ReferenceFileSystem.take_over()` has `reference://`, or another name, mean it for the process.
 """
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import fsspec
@@ -39,8 +39,8 @@ _ALL = slice(None, None)
 _PLAIN = frozenset(("asynchronous", "skip_instance_cache", "loop", "use_listings_cache", "auto_mkdir"))
 
 
-class _Wish(NamedTuple):
-    """What is asked for one read: its number, the store of its target, and the part of the answer that is meant.
+class _TargetRead(NamedTuple):
+    """A request for one read: its number, the store of its target, and the part of the answer that is meant.
 
     `otherwise` is asked where the target is shorter.
     """
@@ -49,13 +49,11 @@ class _Wish(NamedTuple):
     driver: KvDriver
     read: Read
     cut: slice = _ALL
-    otherwise: _Wish | None = None
+    otherwise: _TargetRead | None = None
 
 
 class ReferenceFileSystem(theirs.ReferenceFileSystem):  # type: ignore[misc]  # fsspec is untyped
     """Keys that are parts of other files, as fsspec's class of this name has them."""
-
-    protocol: ClassVar[Any] = ("reference", "fsreference")
 
     def __init__(self, fo: Any, *args: Any, **kwargs: Any) -> None:
         """Open a set: `fo` is a mapping, a path of JSON or parquet, or a `LazyReferenceMapper`."""
@@ -75,9 +73,9 @@ class ReferenceFileSystem(theirs.ReferenceFileSystem):  # type: ignore[misc]  # 
         )
 
     @classmethod
-    def take_over(cls) -> None:
-        """Have `reference://` mean this class, in this process."""
-        fsspec.register_implementation("reference", cls, clobber=True)
+    def take_over(cls, protocol: str = "reference") -> None:
+        """Have a protocol mean this class, in this process."""
+        fsspec.register_implementation(protocol, cls, clobber=True)
 
     # --- reading
 
@@ -147,7 +145,7 @@ class ReferenceFileSystem(theirs.ReferenceFileSystem):  # type: ignore[misc]  # 
             values = [self.references.get(path) for path in paths]
         out: list[bytes | Exception] = [b""] * len(paths)
         places = await self._places(values)
-        batches: dict[int, list[_Wish]] = {}
+        batches: dict[int, list[_TargetRead]] = {}
         for number, (path, value) in enumerate(zip(paths, values, strict=True)):
             if value is None or _is_missing(value):
                 out[number] = FileNotFoundError(path)
@@ -257,20 +255,20 @@ class ReferenceFileSystem(theirs.ReferenceFileSystem):  # type: ignore[misc]  # 
             file.write(execution.drive(document()))
 
 
-def _wish(number: int, place: tuple[KvDriver, str], value: Sequence[Any], cut: slice) -> _Wish:
+def _wish(number: int, place: tuple[KvDriver, str], value: Sequence[Any], cut: slice) -> _TargetRead:
     """Return what to ask for a part of a reference."""
     driver, key = place
     if len(value) == 1 or value[2] < 0:  # all of a target, or the rest of it
         begin = 0 if len(value) == 1 else value[1]
         low, high = cut.start or 0, cut.stop
-        everything = _Wish(number, driver, Read(key, begin), cut)
+        everything = _TargetRead(number, driver, Read(key, begin), cut)
         if low < 0 or (high is not None and high <= low) or cut == _ALL:
             return everything
         part = Read(key, begin + low, None if high is None else begin + high)
-        return _Wish(number, driver, part, otherwise=everything)
+        return _TargetRead(number, driver, part, otherwise=everything)
     offset, length = value[1:]
     first, last = (0, length) if cut == _ALL else cut.indices(length)[:2]
-    return _Wish(number, driver, Read(key, offset + first, offset + max(first, last)))
+    return _TargetRead(number, driver, Read(key, offset + first, offset + max(first, last)))
 
 
 def _first_protocol(references: SetReferences) -> str | None:
@@ -319,7 +317,7 @@ def _note_directory(known: dict[str, list[dict[str, Any]]], path: str) -> None:
     known[path] = []
 
 
-async def _read(wishes: Sequence[_Wish]) -> list[bytes | Exception]:
+async def _read(wishes: Sequence[_TargetRead]) -> list[bytes | Exception]:
     """Return values or errors of one store; where the batch fails, each by itself for its own error."""
     try:
         answers = await wishes[0].driver.read_many([wish.read for wish in wishes])
@@ -328,7 +326,7 @@ async def _read(wishes: Sequence[_Wish]) -> list[bytes | Exception]:
     return [_value(wish, answer) for wish, answer in zip(wishes, answers, strict=True)]
 
 
-async def _read_one(wish: _Wish) -> bytes | Exception:
+async def _read_one(wish: _TargetRead) -> bytes | Exception:
     try:
         (answer,) = await wish.driver.read_many([wish.read])
     except StoreError as error:
@@ -338,7 +336,7 @@ async def _read_one(wish: _Wish) -> bytes | Exception:
     return _value(wish, answer)
 
 
-def _value(wish: _Wish, answer: ReadResult) -> bytes | Exception:
+def _value(wish: _TargetRead, answer: ReadResult) -> bytes | Exception:
     if answer.state == "missing":
         return FileNotFoundError(wish.driver.describe_key(wish.read.key))
     return bytes(answer.value)[wish.cut]

@@ -6,10 +6,7 @@ import asyncio
 import gzip
 import json
 import pickle
-import tomllib
 import warnings
-from importlib import import_module
-from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -24,7 +21,6 @@ from fsstore.filesystem.reference import ReferenceFileSystem
 
 DATA = np.arange(24, dtype="<f4").reshape(4, 6)
 KINDS = [theirs.ReferenceFileSystem, ReferenceFileSystem]
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
@@ -215,13 +211,6 @@ def test_the_engine_of_kerchunk_reads_through_it(path, taken_over):
         path, engine="kerchunk", storage_options=options, open_dataset_options={"group": "g"}
     ) as it:
         assert np.array_equal(it.t, DATA)
-
-
-def test_the_protocol_has_a_name_of_its_own():
-    """`fsreference://` is in the metadata of the package, and leads to the class."""
-    entries = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]["fsspec.specs"]
-    module, _, name = entries["fsreference"].partition(":")
-    assert getattr(import_module(module), name) is ReferenceFileSystem
 
 
 def test_compressed_documents_and_generated_references(tmp_path):

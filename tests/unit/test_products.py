@@ -51,6 +51,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("jobs", "groups"): "groups are copied, grown and deleted as wholes",
     ("jobs", "OCDBT"): "a copy into a database becomes one version of it",
     ("other libraries", "groups"): "xarray shows groups as datasets",
+    ("filesystems", "reference sets"): "a ReferenceFileSystem reads its set and its targets through ours",
     ("other libraries", "filesystems"): "zarr-python and xarray reach arrays as keys of zarr",
     ("other libraries", "jobs"): "a dask graph of a copy is a job",
     ("other libraries", "reference sets"): "VirtualiZarr and icechunk take references as virtual chunks",
