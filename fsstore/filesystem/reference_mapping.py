@@ -17,8 +17,8 @@ from fsspec.implementations.reference import LazyReferenceMapper
 
 from fsstore.filesystem.tuning import SMALL_DOCUMENT_BYTES
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.document.json_document import from_json, from_mapping
-from fsstore.reference.load import Reading, decompress, load
+from fsstore.reference.json_document import from_json, from_mapping
+from fsstore.reference.kind import Reading, decompress, load
 from fsstore.reference.table.refset import Resolved
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, WHOLE
