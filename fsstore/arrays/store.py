@@ -24,6 +24,7 @@ from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
+from fsstore.kvstore.spec.parse import whereabouts
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.kvstore.store.operation import Batch, checked, refused
 from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
@@ -101,17 +102,14 @@ async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regi
     )
 
 
-async def _places(driver: ArrayDriver) -> set[tuple[str, int]]:
+async def _places(driver: ArrayDriver) -> set[tuple[str, Any]]:
     """Return where the elements of an array lie: the places of stores, and which object in memory."""
-    found, waiting = set(), [driver]
+    found: set[tuple[str, Any]] = set()
+    waiting = [driver]
     while waiting:
         each = waiting.pop()
-        root = each.kvstore
-        while root is not None and root.base is not None:
-            root = root.base
-        if root is not None and each.kvstore is not None:
-            memory = id(root.driver) if root.driver.id == "memory" else 0
-            found.add((each.kvstore.as_directory().prefix.describe(), memory))
+        if each.kvstore is not None:
+            found.add(whereabouts(each.kvstore))
         elif each.base is None and not each.layers:
             found.add(("", id(each)))
         waiting += [each.base.driver] if each.base is not None else []

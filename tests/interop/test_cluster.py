@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 
 import dask
 import distributed
@@ -101,6 +103,31 @@ def test_another_scheduler_continues(client, array, tmp_path):
         report = ts.copy(array, tmp_path / "b", executor=executor, **options).result(timeout=120)
     assert report.resumed >= 1
     assert np.array_equal(read(tmp_path / "b"), VALUES)
+
+
+_COPYING = """
+import sys, distributed, fsstore as ts
+address, source, target = sys.argv[1:]
+with distributed.Client(address, timeout=120) as client, client.get_executor() as executor:
+    tell = lambda state: print(state.tasks, flush=True)
+    ts.copy(source, target, schema={"chunks": [64, 4, 4]}, max_memory="60kB", executor=executor, progress=tell).result()
+"""
+
+
+def test_a_client_that_is_killed(client, array, tmp_path):
+    """Tasks of a client that died are over, or write what they would have written; another client ends the copy."""
+    address = client.scheduler_info()["address"]
+    source, target = tmp_path / "a/a", tmp_path / "b"
+    command = [sys.executable, "-c", _COPYING, address, str(source), str(target)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as copying:
+        assert copying.stdout is not None
+        assert copying.stdout.readline()
+        copying.kill()
+    assert not (target / "zarr.json").exists()
+    with client.get_executor() as executor:
+        ts.copy(source, target, schema=SCHEMA, executor=executor, max_memory="60kB").result(timeout=120)
+    assert np.array_equal(read(target), VALUES)
+    assert [path for path in target.iterdir() if "fsstore" in path.name] == []
 
 
 def test_secrets_reach_workers_where_the_context_says_so(client, array, tmp_path, object_server):

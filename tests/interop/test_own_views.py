@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -14,11 +16,21 @@ SOURCES = {
     "reversed": lambda array: array[::-1],
     "cast": lambda array: array.astype("int32").astype("int64")[::-1],
     "opened again": lambda array: ts.open(array.spec()).result()[::-1],
+    "through a link": lambda array: linked(array)[::-1],
     "in a transaction": lambda array: array.with_transaction(ts.Transaction())[::-1],
     "stacked": lambda array: ts.concat([array[HALF:], array[:HALF].translate_to[COUNT]], axis=0).translate_to[
         0
     ],
 }
+
+
+def linked(array):
+    """Open an array by another name of its directory."""
+    place = Path(array.kvstore.path)
+    link = place.with_name("link")
+    if not link.exists():
+        link.symlink_to(place, target_is_directory=True)
+    return ts.open(f"file://{link}/").result()
 
 
 def made(folder, count):

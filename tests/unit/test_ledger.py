@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3924),
     "interop": (17, 3654),
     "job": (14, 4890),
-    "kvstore": (56, 16259),
+    "kvstore": (56, 16273),
     "ocdbt": (10, 3974),
     "precomputed": (7, 2441),
     "reference": (24, 8539),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (9, 1955),
     "viewer": (4, 1183),
 }
-WHOLE = (349, 109345)
+WHOLE = (349, 109359)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
