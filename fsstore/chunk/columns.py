@@ -16,7 +16,7 @@ import numpy as np
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, IntArray, Segment, even
 from fsstore.chunk.planner import AnyCell, Cell, CellPlan, FewPlan, chunks_along
 from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, Points, chunk_columns
-from fsstore.chunk.tuning import FEW_BOXES, FEW_CELLS
+from fsstore.runtime.tuning import COLUMNS_FROM, FEW
 
 
 def batches(
@@ -33,9 +33,9 @@ def batches(
     count = plan.cell_count
     share = size * math.ceil(count / (size * lanes))
     spans = [range(begin, min(begin + share, count)) for begin in range(0, count, share)]
-    if count <= FEW_CELLS:
+    if count <= COLUMNS_FROM:
         run = CellRun(plan, range(count), [list(component.segments) for component in plan.components])
-        cells = run if min(count, size) >= FEW_BOXES else list(run)
+        cells = run if min(count, size) >= FEW else list(run)
         keys = list(map(model.key, plan.chunks(None)))
         parts = [_cut(cells[span.start : span.stop], keys[span.start : span.stop], size) for span in spans]
     else:
@@ -47,7 +47,7 @@ def batches(
 def _made(
     plan: CellPlan, model: ChunkModel, numbers: range, size: int
 ) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
-    step = size if size > FEW_CELLS else size * (4 * FEW_CELLS // size)
+    step = size if size > COLUMNS_FROM else size * (4 * COLUMNS_FROM // size)
     for begin in numbers[::step]:
         run = CellRun(plan, range(begin, min(begin + step, numbers.stop)))
         yield from _cut(run if size > 1 else list(run), run.keys(model), size)

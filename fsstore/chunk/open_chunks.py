@@ -20,15 +20,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
-from fsstore.chunk.tuning import (
-    INLINE_READ_BYTES,
-    JOINT_BYTES,
-    NEAR_PART_BYTES,
-    NEAR_WINDOW_BYTES,
-    PARTS_FROM_BYTES,
-    WINDOW_BYTES,
-    WINDOW_CELLS,
-)
+from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, PARTS_FROM_BYTES, WINDOW_BYTES, WINDOW_CELLS
 from fsstore.codec.buffers import passing as passing_memory
 from fsstore.codec.chain import BoundChain, is_raw, part_of
 from fsstore.codec.contract import Array
@@ -41,6 +33,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
+from fsstore.runtime.tuning import GAP_BYTES, PIECE_BYTES
 
 _LINE = 64  # bytes of a line of the cache of the processor
 CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk is said to take beside its elements
@@ -273,7 +266,7 @@ class OpenChunks:
         object.__setattr__(self, "source", KvSource(self.store, self.presence))
         features = self.store.driver.features
         parts = features.reads_parts and is_raw(chain) and model.bind is None and self.cache is None
-        least = 2 * PARTS_FROM_BYTES if features.waits else NEAR_PART_BYTES
+        least = 2 * PARTS_FROM_BYTES if features.waits else GAP_BYTES
         object.__setattr__(self, "part_bytes", least if parts else None)
         object.__setattr__(self, "most_elements", INLINE_READ_BYTES // max(1, chain.chunk.dtype.itemsize))
 
@@ -315,7 +308,7 @@ def new_array(
     memory: Literal["C", "F"] = "F" if order == "F" else "C"
     try:
         size = math.prod(shape) * native.itemsize
-        if size < NEAR_WINDOW_BYTES or native.hasobject:
+        if size < PIECE_BYTES or native.hasobject:
             return np.empty(shape, native, order=memory)
         if passing:
             return np.ndarray(shape, native, passing_memory(size).data, order=memory)

@@ -19,10 +19,10 @@ from fsstore.chunk.columns import CellRun
 from fsstore.chunk.model import Segment, SliceSegments
 from fsstore.chunk.planner import Cell, CellPlan, ChunkBox, ChunkBoxes, FewPlan
 from fsstore.chunk.request import Points
-from fsstore.chunk.tuning import FEW_BOXES
 from fsstore.codec.buffers import copy_elements
 from fsstore.codec.contract import Array
 from fsstore.codec.sharding import blocks_of
+from fsstore.runtime.tuning import FEW
 
 
 class _Repeated(NamedTuple):
@@ -231,13 +231,13 @@ class Placement:
 
     def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> None:
         """Copy the selected elements of chunks, rows of an array, to the array: as boxes where these are fewer."""
-        if len(cells) < FEW_BOXES or not (isinstance(cells, CellRun) and self.plan.basic) or self._lead:
+        if len(cells) < FEW or not (isinstance(cells, CellRun) and self.plan.basic) or self._lead:
             self._copy_out_each(cells, chunks)
             return
         begin = 0
         for some, segments in cells.boxes():
             end = begin + len(some)
-            if len(some) < FEW_BOXES or not copy_boxes(self._view, segments, chunks[begin:end]):
+            if len(some) < FEW or not copy_boxes(self._view, segments, chunks[begin:end]):
                 self._copy_out_each(some, chunks[begin:end])
             begin = end
 

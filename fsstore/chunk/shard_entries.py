@@ -33,9 +33,9 @@ from fsstore.chunk.planner import (
 )
 from fsstore.chunk.request import OutputMap, Points
 from fsstore.chunk.shard_source import EntryRun, Numbering, ShardGrid, shard_grid
-from fsstore.chunk.tuning import FEW_CELLS
 from fsstore.codec.sharding import NO_SIZE, grid_boxes
 from fsstore.kvstore.contract.batch import Ints
+from fsstore.runtime.tuning import COLUMNS_FROM
 
 Number: TypeAlias = "int | tuple[int, ...]"
 
@@ -138,7 +138,7 @@ class ShardEntries:
         count = math.prod(map(len, numbers))
         single = len(self.grid.layouts) == 1
         cells = CellRun(self.plan, range(count), [group.segments for group in groups])
-        if single and count > FEW_CELLS:
+        if single and count > COLUMNS_FROM:
             return cells, _sums([np.array(each, np.int64) for each in numbers])
         added: Iterator[Any] = product(*numbers)
         if single:

@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from fsstore.chunk.model import RegularAxis
 from fsstore.chunk.open_chunks import ByteRange, Source
-from fsstore.chunk.tuning import FEW_CELLS, HOP_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.codec.sharding import (
@@ -35,6 +34,7 @@ from fsstore.kvstore.contract.batch import REMOTE, AnswerColumns, Ints, Spans, c
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime.attempt import until_settled
+from fsstore.runtime.tuning import COLUMNS_FROM, HOP_BYTES
 
 _NEAR = 2**62  # the sum of two such numbers is a number
 
@@ -198,7 +198,7 @@ class ShardSource:
         """Return an answer for each entry, in order."""
         if isinstance(identities, EntryRun):
             return await self._read_run(identities)
-        if len(identities) >= FEW_CELLS:
+        if len(identities) >= COLUMNS_FROM:
             return await self._read_run(EntryRun.of(identities))
         return await self.read_many(list(map(ByteRange, identities)))
 

@@ -16,17 +16,11 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.codec.contract import Array
-from fsstore.codec.tuning import (
-    CACHE_BYTES,
-    ROW_BYTES,
-    ROWS_COPIED_FROM,
-    SCRATCH_BLOCK_BYTES,
-    SCRATCH_SPARE_BYTES,
-    STEP_BYTES,
-    STRIP_ELEMENTS,
-)
+from fsstore.codec.tuning import ROW_BYTES, ROWS_COPIED_FROM, STRIP_ELEMENTS
 from fsstore.runtime.fork import OfProcess, OfThread
+from fsstore.runtime.tuning import CACHE_BYTES, FLIGHT_BYTES, PIECE_BYTES
 
+BLOCK_BYTES = 2 * PIECE_BYTES  # from which on memory is a block that threads share; each keeps smaller memory
 CACHE_STRIDE = 512  # rows a multiple of this apart share lines of a cache, of which there are a power of two
 
 # A forked child has memory of its own.
@@ -45,7 +39,7 @@ def scratch(size: int, step: int = 0) -> _Octets:
 
     Steps that are decoded one from another have memory each.
     """
-    if size > SCRATCH_BLOCK_BYTES:
+    if size > BLOCK_BYTES:
         return block(size)
     pieces = _pieces.now
     piece = pieces.get(step)
@@ -56,7 +50,7 @@ def scratch(size: int, step: int = 0) -> _Octets:
 
 def passing(size: int) -> _Octets:
     """Return `size` bytes of any content that are soon let go, and belong to their holder."""
-    return block(size) if size > SCRATCH_BLOCK_BYTES else np.empty(size, np.uint8)
+    return block(size) if size > BLOCK_BYTES else np.empty(size, np.uint8)
 
 
 def block(size: int) -> _Octets:
@@ -93,7 +87,7 @@ def _taken(size: int) -> mmap.mmap | None:
 def _give_back(memory: mmap.mmap) -> None:
     _spare.now.append(memory)
     with suppress(IndexError):
-        while sum(map(len, _spare.now)) > SCRATCH_SPARE_BYTES:
+        while sum(map(len, _spare.now)) > FLIGHT_BYTES:
             del _spare.now[0]
 
 
@@ -166,7 +160,7 @@ def equals_fill(chunk: Array, fill: Any) -> bool:
 
 def _halved(array: Array) -> Iterator[Array]:
     """Yield parts that are compared at once: the first that differs is the last, and few take memory."""
-    if array.nbytes <= STEP_BYTES or array.size == 1:
+    if array.nbytes <= PIECE_BYTES or array.size == 1:
         yield array
         return
     axis = max(range(array.ndim), key=lambda at: (array.shape[at] > 1, abs(array.strides[at])))
@@ -186,7 +180,7 @@ def _same_bits(chunk: Array, value: Array) -> bool:
 def rows_equal_fill(rows: Array, fill: Any) -> npt.NDArray[np.bool_]:
     """Return for each row of `rows` whether all its elements are bitwise the fill value."""
     count = len(rows)
-    if rows.nbytes > STEP_BYTES:
+    if rows.nbytes > PIECE_BYTES:
         return np.array([equals_fill(rows[at, ...], fill) for at in range(count)], np.bool_)
     if rows.dtype.hasobject:
         return np.asarray((rows.reshape(count, -1) == fill).all(axis=1), np.bool_)

@@ -29,9 +29,10 @@ from fsstore.codec.contract import (
     Span,
     abilities_of,
 )
-from fsstore.codec.tuning import CACHE_BYTES, DIRECT_BYTES, PIECES_FROM_BYTES, STEP_BYTES
+from fsstore.codec.tuning import DIRECT_BYTES
 from fsstore.codec.zarr3 import BoundBytes, BoundTranspose
 from fsstore.errors import JsonError, StoreError
+from fsstore.runtime.tuning import BATCH_BYTES, CACHE_BYTES, PIECE_BYTES
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, array_of, boolean, expected, obj, quote, string
 
@@ -217,7 +218,7 @@ class BoundChain:
         self._decode_span: Callable[[Any, Array, Span], bool] | None = None
         self.run_length = 1
         self.after_packing = self._steps[len(self._arrays) + 1 :]
-        self.is_in_one_piece = self.shard is None and self._size < PIECES_FROM_BYTES
+        self.is_in_one_piece = self.shard is None and self._size < BATCH_BYTES
         self.spans_from_start: bool = bool(stages) and stages[0].spans_from_start
         if self._stored is None or not self._size:
             return
@@ -229,7 +230,7 @@ class BoundChain:
         if (self._is_plain or self._decode_joined is not None) and self._size <= (
             CACHE_BYTES if stages else CACHE_BYTES // 2
         ):
-            self.run_length = max(1, STEP_BYTES // self._size)
+            self.run_length = max(1, PIECE_BYTES // self._size)
 
     def decode(self, data: Buffer, out: Array | None = None) -> Array:
         """Return the chunk that `data` encodes; with `out`, the chunk is written there and `out` is returned.
@@ -397,7 +398,7 @@ class BoundChain:
         if self.shard is not None:
             data = through(self._arrays, data)
             yield from self.shard.portions(self.shard.encode_parts(data, elide=elide))
-        elif self._size < PIECES_FROM_BYTES:
+        elif self._size < BATCH_BYTES:
             yield [through(self._steps, data)]
         else:
             for step in self._in_pieces:

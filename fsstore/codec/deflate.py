@@ -37,8 +37,9 @@ from fsstore.codec.contract import (
     too_long,
     too_short,
 )
-from fsstore.codec.tuning import CACHE_BYTES, DIRECT_BYTES, STEP_BYTES
+from fsstore.codec.tuning import DIRECT_BYTES
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
+from fsstore.runtime.tuning import CACHE_BYTES, PIECE_BYTES
 from fsstore.values.json_value import integer
 
 _LZMA_MEMORY = 256 << 20  # bytes of a dictionary
@@ -111,7 +112,7 @@ def inflate(data: Any, inflater: Inflater, size: int | None, limit: int, out: Ar
     """
     view = memoryview(data).cast("B")
     failures: tuple[type[BaseException], ...] = (*inflater.failures, FailedPreconditionError)
-    if out is None and size is not None and size > STEP_BYTES:
+    if out is None and size is not None and size > PIECE_BYTES:
         out = passing(size)
     room = _Room(limit if size is None else size, out)
     total = at = 0  # of members that have come to their end
@@ -145,7 +146,7 @@ def _add_member(room: _Room, data: memoryview, at: int, inflater: Inflater) -> i
         if wants_more:
             given = data[at : at + feed]
             at, feed = at + len(given), min(2 * feed, CACHE_BYTES)
-        part: bytes = stream.decompress(given, min(STEP_BYTES, room.bound + 1 - room.total))
+        part: bytes = stream.decompress(given, min(PIECE_BYTES, room.bound + 1 - room.total))
         if not part and not given and not stream.eof:
             raise FailedPreconditionError(f"Truncated {inflater.noun}-compressed stream; at byte {len(data)}")
         room.add(part)

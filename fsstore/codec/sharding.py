@@ -19,16 +19,11 @@ import numpy.typing as npt
 from fsstore.codec.buffers import copy_elements, missing_element, rows_equal_fill
 from fsstore.codec.chain import BoundChain, CodecChain, encode_rows, in_rows, rows_together
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Configured, Kind, Member, Members
-from fsstore.codec.tuning import (
-    CACHE_BYTES,
-    SHARD_AHEAD_BYTES,
-    SHARD_PORTION_PARTS,
-    SHARED_SHARD_ENTRIES,
-    STEP_BYTES,
-)
+from fsstore.codec.tuning import SHARD_PORTION_PARTS
 from fsstore.errors import DataLossError, StoreError
 from fsstore.index.value import MAX_RANK
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import CACHE_BYTES, FEW, HELD_BYTES, PIECE_BYTES
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Json, array_of, integer, one_of
 
@@ -174,7 +169,7 @@ class ShardLayout:
                 continue
             portion.append(part)
             size += lengths[-1]
-            if size >= STEP_BYTES or len(portion) >= SHARD_PORTION_PARTS:
+            if size >= PIECE_BYTES or len(portion) >= SHARD_PORTION_PARTS:
                 yield portion
                 portion, size = [], 0
         if not self.at_start:
@@ -213,7 +208,7 @@ class ShardLayout:
     @property
     def shares_cores(self) -> bool:
         """Whether `encode_parts` uses every core: compressing many sub-chunks is worth it, copying them is not."""
-        enough = self.count >= SHARED_SHARD_ENTRIES and self.count * self.inner.effort >= CACHE_BYTES
+        enough = self.count >= 2 * FEW and self.count * self.inner.effort >= CACHE_BYTES
         return self.inner.encoded_size is None and enough
 
     def map_parts(self, encode: Callable[[S], T], parts: Sequence[S], size: int) -> Iterator[T]:
@@ -223,7 +218,7 @@ class ShardLayout:
         """
         if not self.shares_cores:
             return map(encode, parts)
-        return execution.map_in_order(encode, parts, ahead=max(2, SHARD_AHEAD_BYTES // size))
+        return execution.map_in_order(encode, parts, ahead=max(2, HELD_BYTES // size))
 
     def encode_parts(self, array: Array, *, elide: bool = True) -> Iterator[Buffer | None]:
         """Yield the encoded sub-chunks of a chunk in grid order; None for those that equal the fill value.
@@ -231,11 +226,9 @@ class ShardLayout:
         They are copied and compared many at a time, which stay in the cache until they are encoded.
         """
         blocks, size = self.blocks(array.astype(self.chunk.dtype, copy=False)), self.inner.decoded_size
-        most = STEP_BYTES // size
+        most = PIECE_BYTES // size
         if self.shares_cores:
-            most = min(
-                rows_together(self.inner), max(self.count, CACHE_BYTES // size) // SHARED_SHARD_ENTRIES
-            )
+            most = min(rows_together(self.inner), max(self.count, CACHE_BYTES // size) // (2 * FEW))
         boxes = list(grid_boxes(self.grid, max(1, most)))
         encoded = self.map_parts(
             lambda at: self._encode_box(blocks[(*at, ...)], elide=elide), boxes, max(1, most) * size
@@ -537,7 +530,7 @@ def run_of_one(part: Buffer | None) -> Run:
 
 def in_portions(numbers: Sequence[int], layout: ShardLayout) -> Iterator[Sequence[int]]:
     """Yield the numbers of some sub-chunks, of about a megabyte at a time."""
-    most = max(1, STEP_BYTES // layout.inner.decoded_size)
+    most = max(1, PIECE_BYTES // layout.inner.decoded_size)
     for begin in range(0, len(numbers), most):
         yield numbers[begin : begin + most]
 
@@ -557,7 +550,7 @@ def portions_of_runs(layout: ShardLayout, runs: Iterable[Run]) -> Iterator[list[
         lengths += run_lengths
         portion += pieces
         size += sum([memoryview(piece).nbytes for piece in pieces])
-        if size >= STEP_BYTES or len(portion) >= SHARD_PORTION_PARTS:
+        if size >= PIECE_BYTES or len(portion) >= SHARD_PORTION_PARTS:
             yield portion
             portion, size = [], 0
     if not layout.at_start:

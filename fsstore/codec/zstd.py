@@ -34,9 +34,9 @@ from fsstore.codec.contract import (
     too_long,
     too_short,
 )
-from fsstore.codec.tuning import CACHE_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.runtime.fork import OfThread
+from fsstore.runtime.tuning import CACHE_BYTES
 from fsstore.values.detection import frame_end
 from fsstore.values.json_value import boolean, integer
 

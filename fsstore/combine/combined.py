@@ -16,7 +16,6 @@ from fsstore.combine.mosaic_document import load_mosaic, stored_of
 from fsstore.combine.mosaic_driver import MosaicDriver, changed, mosaic_driver
 from fsstore.combine.mosaic_stored import StoredColumns, is_mosaic, to_bytes
 from fsstore.combine.scanning import place_of
-from fsstore.combine.tuning import CHECKED_AT_ONCE, DOCUMENT_HEAD_BYTES
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
@@ -32,6 +31,7 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located, is_url
 from fsstore.reference.targets import Targets, check_prefixes, open_with_spec, policy_of
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES
 from fsstore.values.json_value import quote
 
 # Checking sets and datasets against their files: are these there, long enough, unchanged, and can they be
@@ -61,8 +61,8 @@ async def changes(driver: MosaicDriver) -> dict[str, str]:
         if why:
             out[fact.url] = why
 
-    for start in range(0, len(files), CHECKED_AT_ONCE):
-        await execution.gather(one(fact) for fact in files[start : start + CHECKED_AT_ONCE])
+    for start in range(0, len(files), AT_ONCE):
+        await execution.gather(one(fact) for fact in files[start : start + AT_ONCE])
     return {fact.url: out[fact.url] for fact in files if fact.url in out}
 
 
@@ -320,7 +320,7 @@ async def dataset_at(base: KvPrefix) -> Combined | None:
         mosaic, place = base.driver.mosaic, base.driver.references.fetcher.targets.base
     else:
         try:
-            head = await base.read("", 0, DOCUMENT_HEAD_BYTES)
+            head = await base.read("", 0, HEAD_BYTES)
         except StoreError:  # smaller than any document, or a directory
             return None
         if head.state != "value" or not is_mosaic(bytes(head.value)):

@@ -14,12 +14,12 @@ import numpy as np
 from fsstore.combine.agreement import OF_PACKED, Compared, decoding_of, stored_types
 from fsstore.combine.facts import NONE, CombineError, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.mosaic import HIDDEN, CellAxis, Decoding, Layered, Pieces, PieceSource, plain_document
-from fsstore.combine.tuning import DENSE_PLACES
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, mark_of, plain_mark
 from fsstore.reference.table.keys import Family, grid_of
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.table import INLINE, Block, Row, Rows, Table
+from fsstore.runtime.tuning import DENSE_PLACES
 from fsstore.values.json_value import Json
 
 # Making the tables of the whole: documents, values and references put where they belong.

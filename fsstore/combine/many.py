@@ -25,23 +25,17 @@ import numpy as np
 from fsstore.combine.facts import FileBatch, Ints, batch_columns, batch_of, joined
 from fsstore.combine.mosaic_stored import Column, StoredColumns
 from fsstore.combine.scanning import FileStores, Wanted, is_unchanged, place_of, scan_files_here
-from fsstore.combine.tuning import (
-    FIRST_TASK_FILES,
-    MERGED_BYTES,
-    MERGED_PARTS,
-    PACKED_BYTES,
-    PACKING_LEVEL,
-    SCAN_ATTEMPTS,
-    TASK_FILES,
-    TASK_S,
-)
+from fsstore.combine.tuning import MERGED_PARTS, TASK_FILES
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import BATCH_BYTES, FEW, TASK_S, TRIES
 from fsstore.task.claim import job_name
 from fsstore.task.runner import MISTAKES, Reporter, answered, reporter_of, width_of
 from fsstore.values.json_value import quote
+
+_MOST_PACKED = 2**33  # bytes of a batch that are unpacked; one that claims more is damaged
 
 # A batch of files in one compressed string: what tasks answer with, and what is noted in journals.
 
@@ -67,7 +61,7 @@ def packed(batch: FileBatch, urls: Sequence[str]) -> bytes:
             body.append(b"".join(map(bytes, column)))  # type: ignore[arg-type]  # no texts here
     head = json.dumps({"scan": header, "texts": texts, "columns": listed}, separators=(",", ":")).encode()
     whole = b"".join([head, *body])
-    return _SIZES.pack(_MARK, len(head), len(whole)) + zlib.compress(whole, PACKING_LEVEL)
+    return _SIZES.pack(_MARK, len(head), len(whole)) + zlib.compress(whole, zlib.Z_BEST_SPEED)
 
 
 def unpacked(data: Any) -> tuple[FileBatch, list[str]]:
@@ -94,7 +88,7 @@ def unpacked(data: Any) -> tuple[FileBatch, list[str]]:
 
 def _parsed(data: bytes) -> tuple[dict[str, Any], dict[str, Column]]:
     mark, head, size = _SIZES.unpack_from(data)
-    if mark != _MARK or not head <= size <= PACKED_BYTES:
+    if mark != _MARK or not head <= size <= _MOST_PACKED:
         raise JsonError("This is no packed batch")
     engine = zlib.decompressobj()
     whole = memoryview(engine.decompress(data[_SIZES.size :], size + 1))
@@ -191,7 +185,7 @@ def _runs(parts: Sequence[ScanPart]) -> list[list[ScanPart]]:
     size, end = 0, -1
     for start, stop, number in sorted((*part.span, at) for at, part in enumerate(parts) if part.span):
         own = len(parts[number].packed)
-        if start != end or len(runs[-1]) == MERGED_PARTS or size + own > MERGED_BYTES:
+        if start != end or len(runs[-1]) == MERGED_PARTS or size + own > BATCH_BYTES:
             runs.append([])
             size = 0
         runs[-1].append(parts[number])
@@ -389,7 +383,7 @@ class _Scan:
         self._urls, self._wanted = urls, wanted
         self._executor, self._fixed = means.executor, means.batch
         self._reporter, self._notes = reporter, notes
-        self._size = FIRST_TASK_FILES
+        self._size = FEW
 
     async def run(self, wanted: list[int]) -> None:
         """Scan the files of these positions, some tasks of them at the same time, and merge what they find."""
@@ -445,7 +439,7 @@ class _Scan:
     async def _attempted(self, urls: list[str]) -> _Answer | None:
         """Return the answer of a worker; None if several files failed together, and a note if one did alone."""
         why = ""
-        for _ in range(SCAN_ATTEMPTS if len(urls) == 1 else SCAN_ATTEMPTS - 1):
+        for _ in range(TRIES if len(urls) == 1 else TRIES - 1):
             try:
                 return await self._done(urls)
             except MISTAKES:
@@ -455,7 +449,7 @@ class _Scan:
                     raise
                 why = f"{type(error).__name__}: {error}"
                 self._reporter.retried()
-        failed = {urls[0]: f"its scan failed {SCAN_ATTEMPTS} times ({why})"}
+        failed = {urls[0]: f"its scan failed {TRIES} times ({why})"}
         return _Answer(TASK_S, failed, packed(FileBatch(), [])) if len(urls) == 1 else None
 
     async def _done(self, urls: list[str]) -> _Answer:

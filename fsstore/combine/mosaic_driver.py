@@ -10,7 +10,6 @@ import numpy as np
 
 from fsstore.combine.mosaic import HIDDEN, FileFact, Layered, Mosaic, PieceSource
 from fsstore.combine.mosaic_document import document_like, load_mosaic, with_copy
-from fsstore.combine.tuning import KEYS_OF_A_PAGE
 from fsstore.context.context import Context
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import ArrayDriver, OpenArray, opening_beneath
@@ -45,6 +44,7 @@ from fsstore.reference.table.set_state import Overlay, State, inline_generation
 from fsstore.reference.targets import OpenTarget, Scanned, open_in
 from fsstore.runtime import execution, fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import encode_path
 
@@ -340,8 +340,8 @@ def _answer(read: Read, value: bytes, time: float, driver: MosaicDriver, generat
 
 
 def _pages(grid: Grid) -> Iterator[list[str]]:
-    for start in range(0, grid.count, KEYS_OF_A_PAGE):
-        yield grid.keys(np.arange(start, min(start + KEYS_OF_A_PAGE, grid.count)))
+    for start in range(0, grid.count, ROWS_AT_ONCE):
+        yield grid.keys(np.arange(start, min(start + ROWS_AT_ONCE, grid.count)))
 
 
 @dataclass(frozen=True, slots=True)

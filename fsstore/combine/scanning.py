@@ -22,7 +22,7 @@ from fsstore.combine.calendar import is_time
 from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
 from fsstore.combine.mosaic import FileFact
 from fsstore.combine.source_file import ArrayReferences, SourceFile, fingerprint_in, open_source, whole_of
-from fsstore.combine.tuning import FINGERPRINT_READERS, SCANS_AT_ONCE, VALUES_KEPT_BYTES
+from fsstore.combine.tuning import FINGERPRINT_READERS
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, fill_marks, plain_mark
@@ -30,6 +30,7 @@ from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import REQUESTS, SMALL_BYTES
 from fsstore.values.json_value import loads
 
 _TIMES = 2**20
@@ -78,8 +79,8 @@ def scan_files_here(urls: Sequence[str], wanted: Wanted) -> FileBatch:
     async def run() -> FileBatch:
         places = FileStores()
         await _open_first(urls, places, builder)
-        for start in range(1, len(urls), SCANS_AT_ONCE):
-            some = urls[start : start + SCANS_AT_ONCE]
+        for start in range(1, len(urls), REQUESTS // 2):
+            some = urls[start : start + REQUESTS // 2]
             await execution.gather(_scan(fspath(url), places, builder) for url in some)
         return builder.finish(urls)
 
@@ -211,7 +212,7 @@ class BatchBuilder:
         if is_time(form.attrs) or name in bounds:
             return size <= _TIMES
         shared = not self.dims & set(form.dims) or self._is_compared(path, form, there)
-        return shared and size <= VALUES_KEPT_BYTES
+        return shared and size <= SMALL_BYTES
 
     def _array(self, form: int) -> ChunkedArray:
         return self._decoded_array(self._form_at(form))

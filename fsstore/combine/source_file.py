@@ -14,13 +14,7 @@ import numpy as np
 
 from fsstore.combine.facts import Ints
 from fsstore.combine.mosaic import FileFact
-from fsstore.combine.tuning import (
-    FINGERPRINT_BYTES,
-    FINGERPRINT_CHUNKS,
-    FINGERPRINT_ELEMENTS,
-    FORMAT_HEAD_BYTES,
-    PAST_BLOCKS_BYTES,
-)
+from fsstore.combine.tuning import FINGERPRINT_ELEMENTS
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
@@ -35,6 +29,7 @@ from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Tabl
 from fsstore.reference.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_unchanged
+from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES, PIECE_BYTES, REQUEST_BYTES
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileChangedError, FileScanner, ScanSource
 from fsstore.scan.driver import ScanDriver
@@ -121,7 +116,7 @@ class ScannedSource:
                 f'The values of "{path}" lie in another file and cannot be used to place this one'
             )
         spans = [(start, start + size) for start, size in zip(*_spans(found.rows, here), strict=True)]
-        large = sum(stop - start for start, stop in spans) > PAST_BLOCKS_BYTES
+        large = sum(stop - start for start, stop in spans) > PIECE_BYTES
         read: Iterator[Any] = iter(
             () if not spans else await (self._source.fetch if large else self._source.read)(spans)
         )
@@ -226,7 +221,7 @@ async def open_source(url: str, place: KvPrefix) -> SourceFile:
             begun = await ScanSource(place).begin()
         except StoreError:
             begun = None  # a directory
-    name = None if begun is None else format_of_head(begun.head(FORMAT_HEAD_BYTES))
+    name = None if begun is None else format_of_head(begun.head(HEAD_BYTES))
     if name is not None:
         scanner: Any = registry.scanners.get(name)
         return await _scanned(url, place, scanner, begun)
@@ -257,7 +252,7 @@ def _is_no_set(begun: ScanSource | None, error: StoreError) -> bool:
     """Return whether a file that could not be read as a reference set does not even begin like one."""
     if begun is None or not isinstance(error, DataLossError):
         return False
-    return not is_text_of_json(begun.head(FORMAT_HEAD_BYTES), b"")
+    return not is_text_of_json(begun.head(HEAD_BYTES), b"")
 
 
 async def _scanned(
@@ -455,8 +450,8 @@ def _groups(lengths: Any) -> Iterator[slice]:
     """Yield chunks that are read together: few bytes, or one chunk."""
     start, held = 0, 0
     for at, length in enumerate(lengths.tolist()):
-        size = max(length, FINGERPRINT_BYTES // FINGERPRINT_CHUNKS)
-        if at > start and held + size > FINGERPRINT_BYTES:
+        size = max(length, REQUEST_BYTES // AT_ONCE)
+        if at > start and held + size > REQUEST_BYTES:
             yield slice(start, at)
             start, held = at, 0
         held += size

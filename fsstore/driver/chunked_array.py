@@ -36,7 +36,7 @@ from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
 from fsstore.driver.resize import Resize
-from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FOR_ONE
+from fsstore.driver.tuning import LISTED_FOR_ONE
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
@@ -50,6 +50,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import PAGE
 from fsstore.schema.open_mode import MEMBERS as RECHECK
 from fsstore.schema.open_mode import OpenMode, differs, fresh_after, recheck
 from fsstore.schema.schema import Schema
@@ -144,7 +145,7 @@ async def stored_share(
     source: Source = KvSource(store)
     outline = plan_cells(maps, shape, model.axes)
     count = outline.cell_count
-    if count > KEYS_AT_ONCE and model.shard is None and outline.separable and store.driver.features.listable:
+    if count > PAGE and model.shard is None and outline.separable and store.driver.features.listable:
         listed = await _listed(model, store, outline, limit=LISTED_FOR_ONE * count)
         if listed is not None:
             return listed == 0, listed == count
@@ -160,7 +161,7 @@ async def stored_share(
             for named in entries.identities(model.key(outline.chunk_numbers(cell)), entries.of(cell)[1])
         )
     stored = missing = 0
-    while not (stored and missing) and (batch := list(islice(identities, KEYS_AT_ONCE))):
+    while not (stored and missing) and (batch := list(islice(identities, PAGE))):
         for answer in await source.read_many([ByteRange(named, 0, 0) for named in batch]):
             stored += answer.state == "value"
             missing += answer.state == "missing"

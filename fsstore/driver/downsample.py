@@ -19,7 +19,7 @@ import numpy as np
 from fsstore.chunk.open_chunks import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role, Statistics
 from fsstore.driver.stack import coordinates, within
-from fsstore.driver.tuning import DOWNSAMPLED_ELEMENTS, REDUCED_ELEMENTS
+from fsstore.driver.tuning import DOWNSAMPLED_ELEMENTS
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, inf
 from fsstore.index.compose import compose
@@ -171,7 +171,7 @@ def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -
     reduce = _REDUCERS[method]
     # the outermost dimension that can be cut: its parts are contiguous
     cut = next((axis for axis, sizes in enumerate(groups) if len(sizes) > 1), 0)
-    most = max(1, REDUCED_ELEMENTS * len(groups[cut]) // max(1, values.size)) if groups else 1
+    most = max(1, (DOWNSAMPLED_ELEMENTS // 16) * len(groups[cut]) // max(1, values.size)) if groups else 1
     for runs in product(*(_runs(sizes, most if axis == cut else None) for axis, sizes in enumerate(groups))):
         place = tuple(slice(run[0], run[0] + run[1]) for run in runs)
         source = tuple(slice(run[2], run[2] + run[1] * run[3]) for run in runs)

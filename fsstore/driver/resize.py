@@ -20,7 +20,6 @@ from fsstore.chunk.write.request import finish
 from fsstore.driver.attributes import renew_collected
 from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.driver.tuning import KEYS_AT_ONCE, LISTED_FROM
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
@@ -29,6 +28,7 @@ from fsstore.index.output_map import ARRAY, SINGLE
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
 from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.tuning import MANY_CHUNKS, PAGE
 
 Interval = tuple[int | None, int | None]
 
@@ -225,13 +225,13 @@ async def _outside(
 ) -> AsyncIterator[Sequence[_Numbers]]:
     """Yield the numbers of chunks of which fewer are kept, in batches."""
     number = math.prod(counts) - math.prod(kept)
-    if number > LISTED_FROM and store.driver.features.listable:
+    if number > MANY_CHUNKS and store.driver.features.listable:
         async for entries in store.scan():
             found = [model.numbers(entry.key) for entry in entries]
             yield [numbers for numbers in found if numbers is not None and any(map(ge, numbers, kept))]
         return
     named = _named(counts, kept) if number else iter(())
-    while batch := list(islice(named, KEYS_AT_ONCE)):
+    while batch := list(islice(named, PAGE)):
         yield batch
 
 

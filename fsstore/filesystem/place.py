@@ -17,13 +17,13 @@ from fsspec.spec import AbstractFileSystem
 
 from fsstore.context.context import Context
 from fsstore.errors import StoreError
-from fsstore.filesystem.tuning import THREAD_HOP_S
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.local.file import absolute
 from fsstore.kvstore.spec.parse import OpenKv, open_kv, path_spec, place_spec
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind, with_storage_options
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution, fork
+from fsstore.runtime.tuning import HOP_S
 from fsstore.values.url import decode_path, encode_path
 
 
@@ -360,7 +360,7 @@ class KvPlace(BlockingFileSystem):
         """Run an operation where stores run, and wait for it on this event loop."""
         if not self._is_at_hand():
             return await execution.start(operation)
-        slow = bool(self._recent) and min(self._recent) > THREAD_HOP_S
+        slow = bool(self._recent) and min(self._recent) > 2 * HOP_S
         return await execution.offload(self._drive, operation) if slow else self._drive(operation)
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:

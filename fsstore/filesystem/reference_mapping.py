@@ -15,7 +15,6 @@ import numpy as np
 from fsspec.implementations import reference as theirs
 from fsspec.implementations.reference import LazyReferenceMapper
 
-from fsstore.filesystem.tuning import SMALL_DOCUMENT_BYTES
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.json_document import from_json, from_mapping
 from fsstore.reference.kind import Reading, decompress, load
@@ -23,6 +22,7 @@ from fsstore.reference.table.refset import Resolved
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, WHOLE
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import PIECE_BYTES
 from fsstore.values.detection import method_of
 
 __all__ = [
@@ -262,7 +262,7 @@ def open_set(fo: str, given: dict[str, Any]) -> SetReferences | dict[str, Any]:
         return ParquetReferences(path, filesystem, cache_size=given.get("cache_size", 128))
     with fsspec.open(fo, "rb", **options) as file:
         data = file.read()
-    if len(data) < SMALL_DOCUMENT_BYTES and method_of(data[:6]) is None:
+    if len(data) < PIECE_BYTES and method_of(data[:6]) is None:
         document = theirs.json.loads(data)  # ujson, where it is installed: quicker than columns for little
         if isinstance(document, dict) and not document.get("gen"):  # which fsspec leaves out
             return document

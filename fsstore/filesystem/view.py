@@ -37,7 +37,6 @@ from fsstore.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from fsstore.filesystem.tuning import PAGE, TRUSTED_S
 from fsstore.filesystem.view_document import (
     Presented,
     absent,
@@ -61,6 +60,7 @@ from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
 from fsstore.kvstore.spec.parse import OpenKv
 from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import PAGE, TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote
 
 OF_THE_STORE = (OSError, AbortedError, ResourceExhaustedError, TransactionCancelledError, UnavailableError)

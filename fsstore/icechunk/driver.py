@@ -37,7 +37,6 @@ from fsstore.icechunk.repository import (
     parse_selector,
     urls_of,
 )
-from fsstore.icechunk.tuning import TREE_PAGE
 from fsstore.kvstore.contract.ability import ListsDocuments
 from fsstore.kvstore.contract.batch import limits_from
 from fsstore.kvstore.contract.driver import (
@@ -59,6 +58,7 @@ from fsstore.kvstore.spec.parse import as_directory
 from fsstore.reference.kind import reach_members
 from fsstore.reference.table.set_state import inline_generation
 from fsstore.reference.targets import Fetcher, Targets, check_prefixes, open_in, policy_of
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, boolean, quote, string
 from fsstore.values.url import decode_path, encode_path, reject_query
 
@@ -96,8 +96,8 @@ async def pages_of(
                 f"Error in the manifest of {quote(node.path)} in {repository.described}"
             ) from error
         rows = np.flatnonzero((columns.index < counts).all(axis=1))
-        for begin in range(0, len(rows), TREE_PAGE):
-            at = rows[begin : begin + TREE_PAGE]
+        for begin in range(0, len(rows), ROWS_AT_ONCE):
+            at = rows[begin : begin + ROWS_AT_ONCE]
             names = [head + form.name(index) for index in columns.index[at].tolist()]
             yield Page(names, columns.lengths[at].tolist(), columns.tables[at].tolist(), array)
 
@@ -338,7 +338,7 @@ def _documents(session: PinnedSnapshot, keys: KeyRange) -> Iterator[list[Entry]]
         key = f"{path}/{DOCUMENT}" if path else DOCUMENT
         if keys.contains(key):
             batch.append(Entry(key, len(node.document)))
-        if len(batch) == TREE_PAGE:
+        if len(batch) == ROWS_AT_ONCE:
             yield batch
             batch = []
     if batch:

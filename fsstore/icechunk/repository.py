@@ -42,13 +42,13 @@ from fsstore.icechunk.document import (
     decode_snapshot,
 )
 from fsstore.icechunk.encoding import containers_of_yaml, decode_identifier, encode_identifier
-from fsstore.icechunk.tuning import SNAPSHOTS_KEPT_BYTES, TRUSTED_S
 from fsstore.kvstore.contract.ability import TellsModified, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, ReadResult, now
 from fsstore.redaction import redact_url
 from fsstore.reference.targets import Asks, Fetcher
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.tuning import KEPT_BYTES, TRUSTED_S
 from fsstore.values.json_value import loads, quote
 
 # The name of what is read: `branch.NAME`, `tag.NAME`, or the 20 characters of a snapshot.
@@ -181,7 +181,7 @@ class Repository:
     def __init__(self, base: KvPrefix, selector: Selector, pool: CachePool | None) -> None:
         self.base, self.selector = base, selector
         self._pool = pool
-        self._own = CachePool(SNAPSHOTS_KEPT_BYTES)
+        self._own = CachePool(KEPT_BYTES)
         self._owner = ("icechunk", base.describe())
         self._session: PinnedSnapshot | None = None
         self._named: _Named | None = None

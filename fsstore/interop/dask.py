@@ -29,7 +29,8 @@ from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
 from fsstore.interop.numpy_index import read_outer
-from fsstore.interop.tuning import DASK_BLOCKS, DASK_SMALL_BYTES
+from fsstore.interop.tuning import DASK_BLOCKS
+from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.json_value import dumps
 
 __all__ = ["from_tensorstore", "to_tensorstore"]
@@ -103,7 +104,7 @@ def _limit(store: TensorStore, stored: tuple[tuple[int, ...], ...]) -> int:
     """
     item = store.dtype.numpy_dtype.itemsize
     chunk = math.prod(max(sizes, default=1) for sizes in stored) * item
-    wanted = max(DASK_SMALL_BYTES, chunk, store.size * item // DASK_BLOCKS)
+    wanted = max(REQUEST_BYTES, chunk, store.size * item // DASK_BLOCKS)
     return min(int(parse_bytes(dask.config.get("array.chunk-size"))), wanted)
 
 

@@ -26,10 +26,10 @@ import numpy as np
 from fsstore.arrays.store import TensorStore
 from fsstore.chunk.regions import Region, cut
 from fsstore.errors import AbortedError, FailedPreconditionError
-from fsstore.interop.tuning import BLOCK_PAUSE_S
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.runtime.pool import keep, kept
+from fsstore.runtime.tuning import MOMENT_S
 from fsstore.task.runner import Reporter
 
 __all__ = ["Gate", "OpenTarget", "Scheduler", "count_tasks", "is_dask", "write_all"]
@@ -145,7 +145,7 @@ class Gate:
         with self._lock:
             self._open = False
         while self._inside:
-            execution.call(execution.pause(BLOCK_PAUSE_S))
+            execution.call(execution.pause(MOMENT_S / 10))
 
 
 # Which blocks: along the stored chunks, as large as those of the source are about.
@@ -356,5 +356,5 @@ def _compute_far(written: Sequence[Any], client: Any, reporter: Reporter) -> Non
         client.cancel(futures, force=True)
         keys = {future.key for future in futures}
         while any(keys & set(busy) for busy in client.processing().values()):
-            execution.call(execution.pause(BLOCK_PAUSE_S))
+            execution.call(execution.pause(MOMENT_S / 10))
         raise

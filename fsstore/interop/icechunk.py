@@ -19,11 +19,11 @@ import numpy as np
 from icechunk import VirtualChunkSpec
 
 from fsstore.errors import StoreError
-from fsstore.interop.tuning import ICECHUNK_TOGETHER
 from fsstore.interop.virtual_chunks import VirtualArray, group_attributes, virtual_arrays
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.reference.mapping import References
 from fsstore.reference.table.table import INLINE
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import quote
 
 __all__ = ["write_virtual"]
@@ -81,13 +81,13 @@ def _write(
         key = "/".join(["c", *map(str, places[at].tolist())])
         kvstore.write(_key(path, key), inline[int(rows.offset[at])]).result()
     there = np.flatnonzero(rows.url >= 0).tolist()
-    for start in range(0, len(there), ICECHUNK_TOGETHER):
+    for start in range(0, len(there), ROWS_AT_ONCE):
         chunks = [
             VirtualChunkSpec(
                 places[at].tolist(), urls[int(rows.url[at])], int(rows.offset[at]), int(rows.length[at]),
                 last_updated_at_checksum=last_updated_at,
             )
-            for at in there[start : start + ICECHUNK_TOGETHER]
+            for at in there[start : start + ROWS_AT_ONCE]
         ]  # fmt: skip
         refused = store.set_virtual_refs(path.strip("/"), chunks, validate_containers=True)
         if refused:

@@ -45,7 +45,6 @@ from fsstore.filesystem.view import OF_THE_STORE
 from fsstore.format.attributes import fill_marks
 from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.interop.numpy_index import forward_outer, read_outer
-from fsstore.interop.tuning import XARRAY_INDEX_BYTES, XARRAY_TIME_BYTES
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.spec.parse import OpenKv, open_kv, opening_waits
 from fsstore.kvstore.spec.spec_value import KvSpecValue
@@ -53,6 +52,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.reference.mapping import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import KEPT_BYTES, PIECE_BYTES
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 
@@ -372,9 +372,9 @@ class GroupStore(AbstractDataStore):  # type: ignore[misc]  # xarray is not foll
 def _is_read_at_once(name: str, variable: Variable) -> bool:
     """Return whether xarray will look at the values while it opens the dataset: of indexes, and of times."""
     if variable.dims == (name,):
-        return bool(variable.nbytes <= XARRAY_INDEX_BYTES)
+        return bool(variable.nbytes <= KEPT_BYTES)
     times = " since " in str(variable.attrs.get("units", ""))
-    return times and variable.ndim == 1 and bool(variable.nbytes <= XARRAY_TIME_BYTES)
+    return times and variable.ndim == 1 and bool(variable.nbytes <= PIECE_BYTES)
 
 
 def _fill_value(value: Any, dtype: np.dtype[Any]) -> Any:

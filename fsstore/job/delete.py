@@ -59,7 +59,6 @@ from fsstore.job.ends import opened_source
 from fsstore.job.passes import Order, key_pass, packed_keys, root_of, unsynced
 from fsstore.job.scratch import APPEND, WHOLE, Scratch, all_claimed, beside
 from fsstore.job.staging import unmark
-from fsstore.job.tuning import MOVED_AT_ONCE
 from fsstore.job.work import WORK, work_on
 from fsstore.kvstore.contract.ability import KeepsDirectories, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
@@ -69,6 +68,7 @@ from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import AT_ONCE
 from fsstore.task.claim import Claim
 from fsstore.task.runner import Task, reporter_of
 from fsstore.values.json_value import quote
@@ -456,8 +456,8 @@ class _Move:
         keys = [key for key in keys if not is_document(key)]
         source, target = [KvStore.of(self.place.store.at(each.path)) for each in (self.old, self.new)]
         order = Order(f"move-{uuid4().hex}", source, target)
-        for begin in range(0, len(keys), MOVED_AT_ONCE):
-            await WORK["keys"](order, [(packed_keys(keys[begin : begin + MOVED_AT_ONCE]), 0)])
+        for begin in range(0, len(keys), AT_ONCE):
+            await WORK["keys"](order, [(packed_keys(keys[begin : begin + AT_ONCE]), 0)])
 
     async def _switched(self, keys: list[str]) -> list[str]:
         """Switch documents; if others have changed some, copy what they have written, and return the keys."""
@@ -480,8 +480,8 @@ class _Move:
 
     async def _check_equal(self, keys: Sequence[str]) -> None:
         """Raise unless both places, which have documents, hold the same."""
-        for begin in range(0, len(keys), MOVED_AT_ONCE):
-            reads = [Read(key) for key in keys[begin : begin + MOVED_AT_ONCE]]
+        for begin in range(0, len(keys), AT_ONCE):
+            reads = [Read(key) for key in keys[begin : begin + AT_ONCE]]
             for read, one, other in zip(
                 reads, await self.old.read_many(reads), await self.new.read_many(reads), strict=True
             ):

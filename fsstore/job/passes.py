@@ -18,13 +18,14 @@ from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.driver.cast import Casting
 from fsstore.format.attributes import DOCUMENTS, is_document
 from fsstore.job.scratch import is_of_job
-from fsstore.job.tuning import KEYS_ASKED, PIECE_BYTES, PIECE_KEYS
+from fsstore.job.tuning import PIECE_KEYS
 from fsstore.kvstore.contract.ability import SweepsUnfinished, SyncsTogether, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_adapter, open_bound
 from fsstore.kvstore.spec.spec_value import kv_kind
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.pool import keep, kept
+from fsstore.runtime.tuning import HELD_BYTES, PAGE
 from fsstore.task.runner import Pace, Task
 
 __all__ = [
@@ -220,7 +221,7 @@ async def chunks_at(place: KvPrefix) -> AsyncIterator[_Batch]:
 
 def keys_in_piece(chunk_bytes: int) -> int:
     """Return how many keys a piece has."""
-    return max(1, min(PIECE_KEYS, PIECE_BYTES // max(1, chunk_bytes)))
+    return max(1, min(PIECE_KEYS, HELD_BYTES // max(1, chunk_bytes)))
 
 
 async def key_pass(kind: str, place: KvPrefix, chunk_bytes: int, *, chunks: int, counted: bool) -> Pass:
@@ -312,8 +313,8 @@ async def remove_strangers(place: KvPrefix, source: KvPrefix) -> int:
     """Delete the chunks of a copy that its source has not, or has no more; return how many there were."""
     removed = 0
     async for batch in chunks_at(place):
-        for at in range(0, len(batch), KEYS_ASKED):
-            keys = [key for key, _ in batch[at : at + KEYS_ASKED]]
+        for at in range(0, len(batch), PAGE):
+            keys = [key for key, _ in batch[at : at + PAGE]]
             answers = await source.read_many([Read(key, 0, 0) for key in keys])
             gone = [key for key, answer in zip(keys, answers, strict=True) if answer.state == "missing"]
             if gone:

@@ -22,7 +22,7 @@ from html import escape
 from typing import Any, Literal
 
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
-from fsstore.job.tuning import COPIED_COPIES, MEMORY_OF_TASKS, READS_BEFORE_STAGING
+from fsstore.job.tuning import MEMORY_OF_TASKS, READS_BEFORE_STAGING
 from fsstore.redaction import plain
 from fsstore.task.runner import bytes_text
 from fsstore.values.argument import one_line
@@ -45,6 +45,8 @@ __all__ = [
     "parse_bytes",
     "plan_boxes",
 ]
+
+_COPIES_OF_CHUNKS = 2  # in memory when they are read or written: encoded and decoded
 
 
 # Reports of finished jobs: of copies, and of checks, which are false if anything is wrong.
@@ -377,7 +379,7 @@ def pace_text(pieces: int, least: int, nbytes: int, what: str) -> str:
 def held_for(boxes: Regions, reads: Sequence[int] = ()) -> int:
     """Return how many elements a task holds that reads whole chunks for its box, and writes the box."""
     box = math.prod(boxes.step)
-    return box + COPIED_COPIES * max(box, most_covered(boxes, reads) if reads else 0)
+    return box + _COPIES_OF_CHUNKS * max(box, most_covered(boxes, reads) if reads else 0)
 
 
 def memory_of_tasks(memory: int) -> int:
@@ -394,7 +396,7 @@ def plan_boxes(
     """
     whole = Region((0,) * len(shape), tuple(shape))
     itemsize = max(source.itemsize, target.itemsize, 1)
-    single = (1 + COPIED_COPIES) * max(math.prod(source.read), math.prod(target.write))
+    single = (1 + _COPIES_OF_CHUNKS) * max(math.prod(source.read), math.prod(target.write))
     most = max(memory // itemsize, single)
     nbytes = math.prod(shape) * source.itemsize
     origin = (0,) * len(shape)

@@ -39,7 +39,6 @@ from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.index.transform import IndexTransform
 from fsstore.job.passes import Order, OwnDatabase, finished_keys, opened_database, unsynced
 from fsstore.job.scratch import SCRATCH_MARK, around, is_of_job
-from fsstore.job.tuning import KEYS_ASKED, MAPPED_FROM_BYTES, UNPACKED_BYTES
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.request import KeyRange, key_bytes
@@ -47,6 +46,7 @@ from fsstore.kvstore.spec.parse import OpenKv, as_directory, kv_spec, open_kv
 from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.ocdbt.commit import DATA_NAME, NodeLayout
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import KEPT_BYTES, PAGE, PIECE_BYTES
 
 __all__ = [
     "Stage",
@@ -120,8 +120,8 @@ async def _listed(
             for key, size in zip(batch.names, sizes, strict=True)
             if not is_of_job(key) and (reach is None or _is_within(key, *reach))
         ]
-        for at in range(0, len(found), KEYS_ASKED):
-            part = found[at : at + KEYS_ASKED]
+        for at in range(0, len(found), PAGE):
+            part = found[at : at + PAGE]
             yield [key for key, _ in part], [size for _, size in part]
 
 
@@ -383,7 +383,7 @@ async def _unpack(store: OpenKv, directory: Path) -> dict[str, bytes]:
         for key, length in entries:
             batch.append(key)
             size += length or 0
-            if size >= UNPACKED_BYTES:
+            if size >= KEPT_BYTES:
                 seen |= await _unpacked(store, directory, batch)
                 batch, size = [], 0
     if batch:
@@ -410,7 +410,7 @@ def _values(directory: Path) -> list[tuple[str, Buffer]]:
     for path in sorted(directory.rglob("*"), key=lambda each: key_bytes(str(each))):
         if path.is_file():
             with path.open("rb") as file:
-                large = path.stat().st_size >= MAPPED_FROM_BYTES
+                large = path.stat().st_size >= PIECE_BYTES
                 value = memoryview(
                     mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read()
                 )

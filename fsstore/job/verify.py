@@ -31,12 +31,12 @@ from fsstore.job.array_copy import same_layout
 from fsstore.job.ends import array_like, attributes_of, opened_source, wishes_of
 from fsstore.job.passes import Order, box_pass, chunks_at
 from fsstore.job.plan import COMPARED, Finding, Ignored, Level, Verdict, parse_bytes
-from fsstore.job.tuning import KEYS_ASKED, REPAIR_ROUNDS, VERIFIED_COPIES
 from fsstore.job.work import differ, work_on
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.spec.parse import as_directory
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import PAGE
 from fsstore.task.runner import Task, reporter_of, width_of
 from fsstore.values.json_value import same, show
 
@@ -50,6 +50,8 @@ __all__ = ["StoredChunks", "stored_chunks", "verify"]
 
 
 _PLAIN = ("zarr3", "zarr", "n5")
+_COPIES_OF_BOXES = 4  # in memory while they are compared: both arrays, and what comparing them takes
+_MOST_ROUNDS = 100  # of repairs, each of as many findings as are reported
 
 
 @dataclass(slots=True)
@@ -135,7 +137,7 @@ def _grid_of(path: str, store: TensorStore) -> _KeyGrid | None:
 
 
 def _portions(batch: list[tuple[str, int]]) -> list[list[tuple[str, int]]]:
-    return [batch[at : at + KEYS_ASKED] for at in range(0, len(batch), KEYS_ASKED)]
+    return [batch[at : at + PAGE] for at in range(0, len(batch), PAGE)]
 
 
 async def _wrong_sizes(
@@ -251,7 +253,7 @@ async def _verified(place: Any, against: Any, check: _Check, chosen: Context, *,
     ours = await _tree(place, chosen)
     theirs = _Members() if not check.compared else await _tree(against, chosen)
     found, repaired = await _verdict(ours, theirs, check), 0
-    for _ in range(REPAIR_ROUNDS if repair else 0):
+    for _ in range(_MOST_ROUNDS if repair else 0):
         before, done = found.findings, await _repaired(ours, theirs, found, check, chosen)
         repaired += done
         if not done:
@@ -465,7 +467,7 @@ async def _read_all(
     memory = check.memory // sharing
     whole = Region(store.domain.inclusive_min, store.domain.exclusive_max)
     chunk, anchor = _write_chunk(store), (0,) * store.rank
-    boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (VERIFIED_COPIES * itemsize)))
+    boxes = cut(whole, chunk, chunk, anchor, max(1, memory // (_COPIES_OF_BOXES * itemsize)))
     single = Regions(whole.start, whole.stop, chunk, anchor)
     pieces = BoxSlabs.thinnest(boxes, chunk, chunk)
     order = Order(

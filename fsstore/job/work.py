@@ -25,13 +25,13 @@ from fsstore.driver.cast import Cast, shown, unequal
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.errors import DataLossError, StoreError
 from fsstore.job.passes import Order, Pass, keys_of
-from fsstore.job.tuning import KEYS_ASKED, MANY_CHUNKS, PARTS_TOGETHER
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.pool import keep, kept, shares_memory
+from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS, PAGE
 from fsstore.task.runner import Ask, Finished, Pace, Partly, Reporter, Task, answered, run_tasks, workers_of
 
 __all__ = ["WORK", "Done", "checked_box", "differ", "do", "read_box", "run_task", "work_on"]
@@ -104,7 +104,7 @@ async def _is_absent(array: Any, box: Region) -> bool:
         range(axis.chunk_of(low), axis.chunk_of(high - 1) + 1)
         for axis, low, high in zip(grid.axes, box.start, box.stop, strict=True)
     ]
-    if math.prod(map(len, ranges)) > KEYS_ASKED:
+    if math.prod(map(len, ranges)) > PAGE:
         return False
     place = driver.kvstore.as_directory().prefix
     try:
@@ -449,8 +449,8 @@ async def _gather_box(order: Order, number: int) -> int:
     assert order.scratch is not None
     place = order.scratch.prefix
     parts = list(_parts(box, order.sources))
-    for begin in range(0, len(parts), PARTS_TOGETHER):
-        some = parts[begin : begin + PARTS_TOGETHER]
+    for begin in range(0, len(parts), AT_ONCE):
+        some = parts[begin : begin + AT_ONCE]
         reads = []
         for part, at in some:
             offset, size = _place(order.sources.at(at), part, kind.itemsize)

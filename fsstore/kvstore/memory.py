@@ -41,7 +41,7 @@ from fsstore.kvstore.contract.request import (
     value_sizes,
 )
 from fsstore.kvstore.contract.way import refuse_way, take_way
-from fsstore.kvstore.tuning import COPIED_SLICE_BYTES, PAGE
+from fsstore.runtime.tuning import GAP_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.url import decode_path, encode_path, reject_query
 
@@ -295,7 +295,7 @@ def _answer(read: Read, value: bytes | memoryview, generation: bytes, time: floa
         low, high = resolve_range(read.start, read.stop, len(value))
     except StoreError as error:
         raise error.within(f"Error reading {quote(read.key)}") from None
-    part: Buffer = value[low:high] if high - low <= COPIED_SLICE_BYTES else memoryview(value)[low:high]
+    part: Buffer = value[low:high] if high - low <= GAP_BYTES else memoryview(value)[low:high]
     return ReadResult("value", part, generation, time, len(value))
 
 

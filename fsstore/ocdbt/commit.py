@@ -44,8 +44,9 @@ from fsstore.ocdbt.manifest import (
 )
 from fsstore.ocdbt.node import Builder, Root
 from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_version
-from fsstore.ocdbt.tuning import MANIFESTS_KEPT, PADDED_FROM_BYTES
+from fsstore.ocdbt.tuning import MANIFESTS_KEPT
 from fsstore.runtime.attempt import until_settled
+from fsstore.runtime.tuning import REQUEST_BYTES
 
 # The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
 # back.
@@ -85,7 +86,7 @@ class _Buffer:
 
     def content(self) -> bytes:
         """Return the file, padded to whole pages if it is large."""
-        padding = -self.size % _PAGE if self.size > PADDED_FROM_BYTES else 0
+        padding = -self.size % _PAGE if self.size > REQUEST_BYTES else 0
         return b"".join([*self.parts, b"\0" * padding])
 
 

@@ -39,8 +39,9 @@ import zstandard
 
 from fsstore.errors import DataLossError, ResourceExhaustedError
 from fsstore.kvstore.contract.driver import NO_VALUE
-from fsstore.ocdbt.tuning import COLUMN_LETTERS, COMPARED_KEY_BYTES, SHORT_COLUMN
+from fsstore.ocdbt.tuning import COLUMN_LETTERS
 from fsstore.runtime.fork import OfThread
+from fsstore.runtime.tuning import COLUMNS_FROM, REQUEST_BYTES
 
 # Variable-length integers (unsigned LEB128), one by one and by column, and a cursor that reads them.
 
@@ -66,7 +67,7 @@ def encode(number: int) -> bytes:
 
 def encode_column(numbers: Sequence[int] | Ints | UInts) -> bytes:
     """Return the varints of `numbers`, one behind the other."""
-    if len(numbers) < SHORT_COLUMN:
+    if len(numbers) < COLUMNS_FROM:
         return b"".join([encode(int(number)) for number in numbers])
     values = np.asarray(numbers).astype(np.uint64)
     top = int(values.max())
@@ -139,14 +140,14 @@ class Cursor:
 
     def take_list(self, count: int, limit: int = U64) -> list[int]:
         """Return `count` varints as a list."""
-        if count < SHORT_COLUMN:
+        if count < COLUMNS_FROM:
             return [self.take(limit) for _ in range(count)]
         found: list[int] = self.take_column(count, limit).tolist()
         return found
 
     def take_column(self, count: int, limit: int = U64) -> UInts:
         """Return `count` varints as an array."""
-        if count < SHORT_COLUMN:
+        if count < COLUMNS_FROM:
             return np.array([self.take(limit) for _ in range(count)], np.uint64)
         window = self._array[self.position : self.position + count]
         if len(window) < count:
@@ -399,7 +400,7 @@ def shared_prefixes(keys: Sequence[bytes], lengths: Ints) -> Ints:
     if count < 2:
         return np.zeros(0, np.int64)
     width = max(1, int(lengths.max()))
-    rows = max(2, COMPARED_KEY_BYTES // width)
+    rows = max(2, REQUEST_BYTES // width)
     out = np.minimum(lengths[1:], lengths[:-1])
     for start in range(0, count - 1, rows - 1):
         block = keys[start : start + rows]

@@ -32,9 +32,9 @@ from fsstore.ocdbt.manifest import (
     numbered_key,
 )
 from fsstore.ocdbt.node import Interior, Leaf, Node, decode_node
-from fsstore.ocdbt.tuning import NODES_AT_ONCE, NODES_KEPT_BYTES, WINDOW_BYTES
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.tuning import AT_ONCE, FLIGHT_BYTES, HELD_BYTES
 from fsstore.values.json_value import Json, quote
 
 # The cache of decoded nodes.
@@ -56,7 +56,7 @@ class NodeCache:
     """The cache of one database: its own few megabytes first, the pool behind them."""
 
     def __init__(self, pool: NodePool | None, owner: Hashable) -> None:
-        self._own = CachePool(NODES_KEPT_BYTES)
+        self._own = CachePool(HELD_BYTES)
         self._pool = pool
         self._owner = owner
 
@@ -396,7 +396,7 @@ def _take_window(steps: Iterator[Step]) -> list[Step]:
     for step in steps:
         window.append(step)
         total += step.location.length
-        if len(window) == NODES_AT_ONCE or total >= WINDOW_BYTES:
+        if len(window) == AT_ONCE or total >= FLIGHT_BYTES:
             break
     return window
 

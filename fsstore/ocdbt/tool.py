@@ -45,8 +45,8 @@ from fsstore.ocdbt.source import (
     read_spans,
     walk,
 )
-from fsstore.ocdbt.tuning import NODES_AT_ONCE, WINDOW_BYTES
 from fsstore.runtime.together import outcomes
+from fsstore.runtime.tuning import AT_ONCE, FLIGHT_BYTES
 from fsstore.values.json_value import Fields, array_of, integer, quote, string
 
 # Copying one version into a new database, so that nothing but that version is left.
@@ -74,7 +74,7 @@ async def compact(source: DatabaseSource, version: Version, target: Committer, c
                 stored.append(sink.place("value", value))
                 written += len(value)
         copied.append(leaf_of(keys, stored))
-        if written >= WINDOW_BYTES:
+        if written >= FLIGHT_BYTES:
             await sink.flush(target.source.base)
             written = 0
     builder = Builder(config, lambda data: sink.place("btree_node", data))
@@ -104,7 +104,7 @@ def _windows(part: Slice) -> Iterator[tuple[int, int]]:
     sums = np.cumsum(part.leaf.lengths[part.start : part.stop])
     start, done = 0, 0
     while start < len(sums):
-        stop = max(start + 1, int(np.searchsorted(sums, done + WINDOW_BYTES, side="right")))
+        stop = max(start + 1, int(np.searchsorted(sums, done + FLIGHT_BYTES, side="right")))
         yield start, stop
         start, done = stop, int(sums[stop - 1])
 
@@ -395,8 +395,8 @@ async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
     seen: set[tuple[Location, int]] = {(version.root, version.height)}
     pending = [_Expected(Step(version.root, version.height), None, version.statistics)]
     while pending:
-        window = pending[-NODES_AT_ONCE:]
-        del pending[-NODES_AT_ONCE:]
+        window = pending[-AT_ONCE:]
+        del pending[-AT_ONCE:]
         for expected, node in zip(window, await _fetch(source, window, report), strict=True):
             if node is None:
                 continue
@@ -474,8 +474,8 @@ async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report
     """Read the last byte that a value needs of every data file."""
     report.num_files = len(ends)
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
-    for start in range(0, len(places), NODES_AT_ONCE):
-        window = places[start : start + NODES_AT_ONCE]
+    for start in range(0, len(places), AT_ONCE):
+        window = places[start : start + AT_ONCE]
         for error in await outcomes(partial(read_spans, source.base), window, StoreError):
             if isinstance(error, BaseException):
                 report.add(str(error))

@@ -42,11 +42,8 @@ from fsstore.precomputed.shard_layout import (
 )
 from fsstore.runtime import execution, fork
 from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
+from fsstore.runtime.tuning import KEPT, KEPT_BYTES, ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, quote
-
-_INDEX_BLOCK = 16384  # entries that are read together: 256 KiB
-_INDEX_BLOCKS = 64  # of them that are kept
-_KEPT_BYTES = 64 << 20  # of indexes that are kept: memory against reading them again
 
 # Reading: entries, indexes and values, each step one batch for all files.
 
@@ -138,15 +135,15 @@ class Indexes:
         kept: set[Place] = set()
         left: dict[Place, Read] = {}
         for place, known in wanted:
-            block = place[0], place[1] // _INDEX_BLOCK
-            entry = None if known is not None else self._kept_entry(block, place[1] % _INDEX_BLOCK)
+            block = place[0], place[1] // ROWS_AT_ONCE
+            entry = None if known is not None else self._kept_entry(block, place[1] % ROWS_AT_ONCE)
             if entry is not None:
                 entries[place] = entry
                 kept.add(block)
             elif known is None:
-                low = 16 * _INDEX_BLOCK * block[1]
+                low = 16 * ROWS_AT_ONCE * block[1]
                 left[place] = Read(
-                    self._file(place), low, min(low + 16 * _INDEX_BLOCK, self.sharding.index_size)
+                    self._file(place), low, min(low + 16 * ROWS_AT_ONCE, self.sharding.index_size)
                 )
             else:
                 left[place] = self._entry(place, known.generation)
@@ -159,9 +156,9 @@ class Indexes:
         for place, read in left.items():
             answer = answers[read]
             if answer.state == "value" and read.if_not_equal == UNKNOWN:
-                block = place[0], place[1] // _INDEX_BLOCK
+                block = place[0], place[1] // ROWS_AT_ONCE
                 self._keep_block(block, answer)
-                answer = _part(answer, place[1] % _INDEX_BLOCK)
+                answer = _part(answer, place[1] % ROWS_AT_ONCE)
             entries[place] = answer
         return entries, kept
 
@@ -180,7 +177,7 @@ class Indexes:
             return
         with self._lock:
             self._blocks[block] = answer._replace(value=bytes(answer.value))
-            while len(self._blocks) > _INDEX_BLOCKS:
+            while len(self._blocks) > KEPT:
                 self._blocks.popitem(last=False)
 
     def _forget_blocks(self, blocks: Iterable[Place]) -> None:
@@ -215,7 +212,7 @@ class Indexes:
             old = self._kept.pop(place, None)
             self._bytes += _size(index) - (0 if old is None else _size(old))
             self._kept[place] = index
-            while self._bytes > _KEPT_BYTES and len(self._kept) > 1:
+            while self._bytes > KEPT_BYTES and len(self._kept) > 1:
                 self._bytes -= _size(self._kept.popitem(last=False)[1])
 
 

@@ -65,8 +65,8 @@ from fsstore.reference.targets import (
     open_with_spec,
     policy_of,
 )
-from fsstore.reference.tuning import FEW_KEYS
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import FEW
 from fsstore.values.json_value import Json, quote
 
 # Taking copies into a reference set in one step: references to files beside it, with their documents.
@@ -382,7 +382,7 @@ def _narrowed(asks: Asks, reads: Sequence[Read], describe: Callable[[str], str])
 def _inside(asks: Asks, reads: Sequence[Read]) -> tuple[Ints, Ints] | None:
     """Return which bytes of values `reads` want, if they are given by both ends and lie within known lengths."""
     firsts, stops = [read.start for read in reads], [read.stop for read in reads]
-    if len(reads) < FEW_KEYS or None in stops:
+    if len(reads) < FEW or None in stops:
         return None
     low, high = np.array(firsts, np.int64), np.array(stops, np.int64)
     lengths = np.where(asks.stop == REST, -1, asks.stop - asks.start)

@@ -70,8 +70,8 @@ from fsstore.reference.table.table import (
     plain_text,
 )
 from fsstore.reference.table.template import TemplateError, Templates, render
-from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.detection import Method, compressor, method_named
 from fsstore.values.json_value import show
 

@@ -21,14 +21,8 @@ from fsstore.reference.json_run import take
 from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import MAX_OFFSET, decode_text, is_url
-from fsstore.reference.tuning import (
-    FEW_MEMBERS,
-    LEAST_WINDOW_BYTES,
-    MANY_MEMBERS,
-    MOST_WINDOW_BYTES,
-    PARSED_BYTES,
-    PARSED_LEAST_BYTES,
-)
+from fsstore.reference.tuning import FEW_MEMBERS, PARSED_LEAST_BYTES
+from fsstore.runtime.tuning import HEAD_BYTES, PIECE_BYTES, SMALL_BYTES
 
 # Members of a JSON object read many at a time by a JSON parser, where they do not look alike.
 
@@ -160,7 +154,7 @@ class Scanner:
         self._data: Buffer = b""
         self._at = 0
         self._gone = 0
-        self._window, self._rest = LEAST_WINDOW_BYTES, 0
+        self._window, self._rest = HEAD_BYTES, 0
         self._single, self._patience = _TOP, FEW_MEMBERS
 
     def first(self) -> bytes:
@@ -229,14 +223,12 @@ class Scanner:
         self._skip_space()
         found = take(self._data, self._at, self._window)
         if found is None or not sink.run(found[0]):
-            self._window, self._rest = LEAST_WINDOW_BYTES, FEW_MEMBERS
+            self._window, self._rest = HEAD_BYTES, FEW_MEMBERS
             return False
         stop = found[1]
         short = stop - self._at < self._window // 2
-        self._window = (
-            max(LEAST_WINDOW_BYTES, self._window // 4) if short else min(MOST_WINDOW_BYTES, 4 * self._window)
-        )
-        self._rest = FEW_MEMBERS if stop - self._at < LEAST_WINDOW_BYTES // 4 else 0
+        self._window = max(HEAD_BYTES, self._window // 4) if short else min(PIECE_BYTES, 4 * self._window)
+        self._rest = FEW_MEMBERS if stop - self._at < HEAD_BYTES // 4 else 0
         self._at = stop
         return True
 
@@ -246,10 +238,10 @@ class Scanner:
             self._single -= 1
             return False
         self._skip_space()
-        found = take_batch(bytes(self._data[self._at : self._at + PARSED_BYTES]))
+        found = take_batch(bytes(self._data[self._at : self._at + SMALL_BYTES]))
         if found is None or not sink.batch(found[0]):
             self._single = self._patience
-            self._patience = min(MANY_MEMBERS, 2 * self._patience)
+            self._patience = min(64 * FEW_MEMBERS, 2 * self._patience)
             return False
         self._at += found[1]
         self._rest, self._patience = min(self._rest, 1), FEW_MEMBERS

@@ -36,8 +36,8 @@ from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import Table
 from fsstore.reference.targets import OpenTarget, check_prefixes, open_in
-from fsstore.reference.tuning import LOADED_PIECE_BYTES
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.detection import method_of, pieces, usual_limit
 from fsstore.values.json_value import Fields, Json, array_of, expected, obj, optional, string
 from fsstore.values.url import encode_path
@@ -135,7 +135,7 @@ async def _first_piece(base: KvPrefix) -> ReadResult | None:
     if base.driver.id != "file":
         return None
     try:
-        found = await base.read("", 0, LOADED_PIECE_BYTES)
+        found = await base.read("", 0, REQUEST_BYTES)
     except OutOfRangeError:
         return None
     return found if found.state != "value" or _is_large(base, found) else None
@@ -144,9 +144,7 @@ async def _first_piece(base: KvPrefix) -> ReadResult | None:
 def _is_large(base: KvPrefix, found: ReadResult) -> bool:
     """Return whether what was read of a document is its first piece."""
     size = len(found.value)
-    return (
-        base.driver.id == "file" and size == LOADED_PIECE_BYTES and method_of(bytes(found.value[:6])) is None
-    )
+    return base.driver.id == "file" and size == REQUEST_BYTES and method_of(bytes(found.value[:6])) is None
 
 
 def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
@@ -160,7 +158,7 @@ def _rest(base: KvPrefix, first: ReadResult) -> Pieces:
             yield found.value
             at += len(found.value)
             try:
-                found = execution.drive(base.read("", at, at + LOADED_PIECE_BYTES))
+                found = execution.drive(base.read("", at, at + REQUEST_BYTES))
             except OutOfRangeError:
                 found = execution.drive(base.read("", at))
 

@@ -55,9 +55,9 @@ from fsstore.reference.parquet_set import ParquetSet, encode_partition
 from fsstore.reference.table.keys import Grid, is_document
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking
 from fsstore.reference.table.table import ABSENT, INLINE, Rows
-from fsstore.reference.tuning import FILES_AT_ONCE
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.tuning import AT_ONCE
 from fsstore.values.json_value import quote
 
 # Taking a copy into a parquet set in one step: new arrays, or new references of one array in one file.
@@ -146,8 +146,8 @@ class _Files:
     async def put(self, generation: bytes) -> bool:
         """Write all files while `.zmetadata` has a generation; return whether all were what they had been."""
         wanted = [(path, record) for path in self.paths for record in range(_count(self.held, path))]
-        for at in range(0, len(wanted), FILES_AT_ONCE):
-            if not await self._put(wanted[at : at + FILES_AT_ONCE], generation):
+        for at in range(0, len(wanted), AT_ONCE):
+            if not await self._put(wanted[at : at + AT_ONCE], generation):
                 return False
         return True
 
@@ -195,7 +195,7 @@ class ParquetDocument:
         held = _set_of(state)
         if any(_is_metadata(held, key) for key in keys):
             return {}
-        return await held.files.load(list(held.places(keys))[:FILES_AT_ONCE])
+        return await held.files.load(list(held.places(keys))[:AT_ONCE])
 
     async def reload(self, state: State, keys: Sequence[str]) -> State | None:
         """Return the state that is stored, or None if `keys` are as they were."""

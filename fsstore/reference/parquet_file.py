@@ -33,8 +33,8 @@ from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import Grid, check_key, grid_of
 from fsstore.reference.table.refset import MEMBER, ORIGINS, Origins, ScanRecord, parse_origins, saved_origins
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Rows, decode_text, encode_text
-from fsstore.reference.tuning import PARQUET_KEPT_BYTES
 from fsstore.runtime import fork
+from fsstore.runtime.tuning import KEPT_BYTES
 from fsstore.values.json_value import Fields, integer, show
 
 # One parquet file of references, read into columns.
@@ -263,7 +263,7 @@ class PartitionFiles:
             if where not in self._kept and changes == self._changes:
                 self._kept[where] = file
                 self._size += _cost(file)
-            while self._size > PARQUET_KEPT_BYTES and len(self._kept) > 1:
+            while self._size > KEPT_BYTES and len(self._kept) > 1:
                 self._size -= _cost(self._kept.popitem(last=False)[1])
 
     def replace(self, where: Where, old: Loaded | None, new: Loaded | None) -> None:

@@ -46,7 +46,7 @@ from fsstore.reference.table.keys import Grid, around_others, grid_of, is_docume
 from fsstore.reference.table.refset import Origins, Page, Resolved, ScanRecord
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, is_url
-from fsstore.reference.tuning import DICTIONARY_FROM, FILES_AT_ONCE
+from fsstore.runtime.tuning import AT_ONCE, FEW
 from fsstore.values.json_value import quote
 
 # Reference sets in parquet: a directory with `.zmetadata` and `<array>/refs.<k>.parq`.
@@ -347,7 +347,7 @@ async def save_parquet(
         for record, rows in array.files(record_size):
             name = file_name((path, record))
             writes.append(Write(name, encode_partition(rows, plan.urls, plan.inline)))
-            if len(writes) >= FILES_AT_ONCE:
+            if len(writes) >= AT_ONCE:
                 await base.write_many(writes)
                 writes = []
     if writes:
@@ -405,7 +405,7 @@ def encode_partition(rows: Rows, urls: Sequence[str], inline: Sequence[bytes | N
             raise JsonError(f"A set that names {urls[number]!r} as a URL could not be read again")
     names = pa.array([urls[number] for number in used.tolist()], pa.string())
     path = pa.DictionaryArray.from_arrays(pa.array(all_codes, pa.int32(), mask=~target), names)
-    many = int(target.sum()) > DICTIONARY_FROM * len(used)
+    many = int(target.sum()) > FEW * len(used)
     numbers = [np.where(target & (rows.length != WHOLE), column, 0) for column in (rows.offset, rows.length)]
     raw: list[bytes | None] = [None] * len(rows.url)
     for position in np.flatnonzero(rows.url == INLINE).tolist():

@@ -24,8 +24,8 @@ from fsstore.reference.table.refset import Resolved, TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import INLINE, WHOLE
 from fsstore.reference.targets import Targets
-from fsstore.reference.tuning import FILES_AT_ONCE
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import AT_ONCE
 
 # The cost of reading a set: targets, codecs, arrays and bytes, told before anything is fetched.
 
@@ -231,10 +231,10 @@ async def verify_state(state: State, targets: Targets) -> SetVerification:
                 claim.ends.append(np.unique((rows.offset + rows.length)[where][ranged]))
     problems: list[Problem] = []
     listed, unchecked = list(claims.items()), 0
-    for start in range(0, len(listed), FILES_AT_ONCE):
-        batch = (_check(url, claim, targets) for url, claim in listed[start : start + FILES_AT_ONCE])
+    for start in range(0, len(listed), AT_ONCE):
+        batch = (_check(url, claim, targets) for url, claim in listed[start : start + AT_ONCE])
         problems += [problem for problem in await execution.gather(batch) if problem is not None]
-        unchecked = max(len(listed) - start - FILES_AT_ONCE, 0)
+        unchecked = max(len(listed) - start - AT_ONCE, 0)
         if len(problems) >= MAX_PROBLEMS:
             break
     named = await _with_keys(problems, state) if problems else ()

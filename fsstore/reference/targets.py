@@ -49,9 +49,9 @@ from fsstore.reference.policy import (
     replaced,
 )
 from fsstore.reference.table.refset import Origins, common_origins
-from fsstore.reference.tuning import PLACES_KEPT
 from fsstore.reference.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import ENTRIES_KEPT
 from fsstore.values.json_value import quote
 
 OpenTarget: TypeAlias = Callable[[Any, Mapping[str, Any] | None], "KvPrefix | Awaitable[KvPrefix]"]
@@ -88,7 +88,7 @@ class Targets:
         """Return the place of a URL as it stands in the set; raises if the policy refuses it."""
         place = self._places.get(url)
         if place is None:
-            if len(self._places) >= PLACES_KEPT:
+            if len(self._places) >= ENTRIES_KEPT:
                 self._places.clear()
             place = self._places[url] = self._locate(self.rewritten(url))
         return place

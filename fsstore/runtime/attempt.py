@@ -29,7 +29,7 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import Moment
-from fsstore.runtime.tuning import LONGEST_PAUSE_S, READ_ATTEMPTS, WRITE_ATTEMPTS
+from fsstore.runtime.tuning import MOMENT_S, READ_ATTEMPTS, WRITE_ATTEMPTS
 
 L = TypeVar("L")
 T = TypeVar("T")
@@ -49,7 +49,7 @@ async def until_settled(
     spent = 0.0
     for number in range(READ_ATTEMPTS if reads else WRITE_ATTEMPTS):
         if number > 1 and not reads:
-            await execution.pause(random.uniform(0, min(LONGEST_PAUSE_S, spent)))
+            await execution.pause(random.uniform(0, min(MOMENT_S, spent)))
         begun = time.monotonic()
         left = await attempt(left)
         if not left:

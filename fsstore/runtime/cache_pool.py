@@ -18,7 +18,7 @@ from weakref import WeakValueDictionary
 
 from fsstore.runtime import fork
 from fsstore.runtime.observer import Meter
-from fsstore.runtime.tuning import REMEMBERED_GROUPS
+from fsstore.runtime.tuning import ENTRIES_KEPT
 
 T = TypeVar("T")
 Group: TypeAlias = tuple[Hashable, Hashable]
@@ -127,7 +127,7 @@ class CachePool:
 
     def _forget(self, what: Hashable, groups: list[Group]) -> None:
         self.epoch += 1
-        if len(self._forgotten) >= REMEMBERED_GROUPS:
+        if len(self._forgotten) >= ENTRIES_KEPT:
             self._forgotten.clear()
             self._oldest = self.epoch
         self._forgotten[what] = self.epoch

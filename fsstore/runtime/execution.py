@@ -31,7 +31,7 @@ from fsstore.runtime import fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Flag, Future
 from fsstore.runtime.pool import InOrder, Job, Pool, begin_thread
-from fsstore.runtime.tuning import IO_THREADS
+from fsstore.runtime.tuning import REQUESTS
 
 # One function for many items: by several threads, or as tasks of an event loop within a budget.
 
@@ -230,7 +230,7 @@ futures.refuse_blocking_when(on_loop_thread)
 
 def pool(kind: PoolKind, limit: int | None = None) -> Pool:
     """Return the shared pool of a kind, or the one of `limit` threads."""
-    size = limit or (core_count() if kind == "compute" else IO_THREADS)
+    size = limit or (core_count() if kind == "compute" else REQUESTS)
     pools = _state.pools
     found = pools.get((kind, size))
     if found is None:
@@ -440,7 +440,7 @@ def map_in_order(
 
     They go on with all of them, or, so that what they make has a place, with no more than `ahead` that are not drawn.
     """
-    workers = min(limit or (core_count() if kind == "compute" else IO_THREADS), len(items))
+    workers = min(limit or (core_count() if kind == "compute" else REQUESTS), len(items))
     if workers <= 1 or on_worker(kind):
         yield from map(function, items)
         return

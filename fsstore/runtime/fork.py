@@ -8,7 +8,7 @@ an object with `tell_child`.  Objects are held weakly.
 Before a fork, the functions of `before_fork` run (they finish small writes), and then every lock is briefly acquired,
 so that no thread is in the middle of a change: the child sees complete transactions in memory and sound caches.  The
 locks are tried in turns, so that one that is held for long does not delay the others.  The fork does not wait longer
-than `FORK_PATIENCE_S` for a lock; such a lock is free in the child.
+than `MOMENT_S` for a lock; such a lock is free in the child.
 
 The state of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because the
 operation does not exist in the child.
@@ -29,7 +29,7 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
-from fsstore.runtime.tuning import FORK_PATIENCE_S, FORK_TURN_S
+from fsstore.runtime.tuning import HOP_S, MOMENT_S
 
 T = TypeVar("T")
 Lock: TypeAlias = threading.RLock
@@ -77,7 +77,7 @@ class ForkRegistry:
         for call in self.before:
             call()
         taken = self.taken[threading.get_ident()] = []
-        deadline = time.monotonic() + FORK_PATIENCE_S
+        deadline = time.monotonic() + MOMENT_S
         wanted, patience = list(self.locks), 0.0
         while wanted and time.monotonic() <= deadline:
             held = []
@@ -86,7 +86,7 @@ class ForkRegistry:
                 if not each.acquire(timeout=patience):
                     taken.pop()
                     held.append(each)
-            wanted, patience = held, FORK_TURN_S
+            wanted, patience = held, 20 * HOP_S
 
     def go_on(self) -> list[threading.RLock]:
         """Give the locks back in the parent; return which they were."""

@@ -20,7 +20,7 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
 from fsstore.errors import FailedPreconditionError, OutcomeUnknownError, StoreError, refuse_pickling
 from fsstore.runtime import fork
-from fsstore.runtime.tuning import LOOK_AGAIN_S
+from fsstore.runtime.tuning import MOMENT_S
 from fsstore.values.argument import as_callable, as_seconds
 
 # Waiting that Ctrl-C may interrupt at any moment; the conditions and events of `threading` are not used in
@@ -55,7 +55,7 @@ class Bell:
         try:
             self.waiting.append(mine)
             while not over():
-                left = LOOK_AGAIN_S if deadline is None else min(deadline - time.monotonic(), LOOK_AGAIN_S)
+                left = MOMENT_S if deadline is None else min(deadline - time.monotonic(), MOMENT_S)
                 if left <= 0:
                     return False
                 with suppress(Empty):

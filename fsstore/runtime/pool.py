@@ -24,7 +24,7 @@ from fsstore.runtime import fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Bell, Future
-from fsstore.runtime.tuning import KEPT_JOBS
+from fsstore.runtime.tuning import KEPT
 
 T = TypeVar("T")
 _Told: TypeAlias = "list[Callable[[], object]]"
@@ -340,7 +340,7 @@ def keep(name: str, value: Any) -> Any:
     with _lock:
         found = _values.now.setdefault(name, value)
         _values.now.move_to_end(name)
-        while len(_values.now) > KEPT_JOBS:
+        while len(_values.now) > KEPT:
             _values.now.popitem(last=False)
         return found
 

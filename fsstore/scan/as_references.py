@@ -20,11 +20,11 @@ from fsstore.reference.table.refset import ScanRecord, TableSet
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.targets import open_in
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES, ROWS_AT_ONCE
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.scan.driver import Means, ScanDriver, family_of
 from fsstore.scan.signature import HDF5
 from fsstore.scan.targets import stamp_of
-from fsstore.scan.tuning import FORMAT_HEAD_BYTES, MADE_AT_ONCE, ROWS_AT_ONCE
 from fsstore.values import registry
 from fsstore.values.detection import IMAGES
 
@@ -38,10 +38,10 @@ _UNNAMED = "its name is not UTF-8, and no reference set can hold it"
 
 async def format_of(place: KvPrefix) -> str | None:
     """Return which of the scanned formats the file at a place has, or None."""
-    found = await place.read_up_to(FORMAT_HEAD_BYTES)
+    found = await place.read_up_to(HEAD_BYTES)
     if found.state != "value":
         raise NotFoundError(f"{place.describe()} does not exist")
-    return format_of_head(bytes(found.value[:FORMAT_HEAD_BYTES]))
+    return format_of_head(bytes(found.value[:HEAD_BYTES]))
 
 
 def format_of_head(head: bytes) -> str | None:
@@ -146,8 +146,8 @@ class _Adding(NamedTuple):
 
     async def _add_values(self, grid: Grid, numbers: Any, values: _Values) -> int:
         held = 0
-        for start in range(0, len(numbers), MADE_AT_ONCE):
-            some = numbers[start : start + MADE_AT_ONCE]
+        for start in range(0, len(numbers), AT_ONCE):
+            some = numbers[start : start + AT_ONCE]
             held += self._hold(grid.keys(some), await values(grid, some))
         return held
 

@@ -17,14 +17,8 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, Rea
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.runtime import execution, fork
-from fsstore.scan.tuning import (
-    CACHED_SPAN_BYTES,
-    PAST_CACHE_BYTES,
-    SCAN_BLOCK_BYTES,
-    SCAN_HEAD_BYTES,
-    SCAN_KEPT_BYTES,
-    TRUSTED_S,
-)
+from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES, TRUSTED_S
+from fsstore.scan.tuning import SCAN_BLOCK_BYTES
 from fsstore.values.json_value import Fields, Json
 
 __all__ = [
@@ -104,7 +98,7 @@ class _Cache:
             for number, data in blocks.items():
                 self._used += len(data) - len(self.kept.pop(number, b""))
                 self.kept[number] = data
-            while self._used > SCAN_KEPT_BYTES and len(self.kept) > 1:
+            while self._used > FLIGHT_BYTES and len(self.kept) > 1:
                 self._used -= len(self.kept.popitem(last=False)[1])
 
 
@@ -132,12 +126,12 @@ class ScanSource:
 
     async def begin(self) -> ScanSource:
         """Read the beginning of the file: its size, its generation and its first blocks; raises if there is none."""
-        found = await self.base.read_up_to(SCAN_HEAD_BYTES)
+        found = await self.base.read_up_to(SMALL_BYTES)
         if found.state != "value":
             raise NotFoundError(f"{self.base.describe()} does not exist")
         self.generation, size = found.generation, found.size
         if size is None:
-            size = len(found.value) if len(found.value) != SCAN_HEAD_BYTES else await self._measure()
+            size = len(found.value) if len(found.value) != SMALL_BYTES else await self._measure()
         self.size, self.checked = size, found.time
         self._put(0, bytes(found.value))
         return self
@@ -189,7 +183,7 @@ class ScanSource:
         """Return spans of the file through the cache: what is missing is fetched in one round."""
         for start, stop in spans:
             self.check(start, stop)
-            if stop - start > CACHED_SPAN_BYTES:
+            if stop - start > KEPT_BYTES:
                 raise DataLossError(
                     f"{self.describe(start)} claims {stop - start} bytes of metadata; refused"
                 )
@@ -297,7 +291,7 @@ class Blocks:
             self.want(start, stop)
             raise MissError
         missing = source.missing(start, stop)
-        if len(missing) * source.block > PAST_CACHE_BYTES:
+        if len(missing) * source.block > PIECE_BYTES:
             return bytes(execution.drive(source.fetch([(start, stop)]))[0])
         execution.drive(source.load(missing))
         found = source.cached(start, stop)

@@ -57,6 +57,7 @@ from fsstore.runtime import fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.together import FirstTouch
+from fsstore.runtime.tuning import FEW, ROWS_AT_ONCE, TRUSTED_S
 from fsstore.scan.contract import (
     MADE,
     SELF,
@@ -69,7 +70,6 @@ from fsstore.scan.contract import (
     ScanSource,
 )
 from fsstore.scan.targets import PinnedFile, SavedIndex, ScanTargets, begun, check_index, load_index
-from fsstore.scan.tuning import FEW_KEYS, ROWS_AT_ONCE, TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote
 
 __all__ = ["Kept", "Means", "Scan", "ScanDriver", "ScannedSet", "family_of"]
@@ -184,9 +184,7 @@ class ScannedSet:
     def _asked(self, keys: Sequence[str], chunks: list[int]) -> list[tuple[str, Numbers, Numbers]]:
         """Return by array the positions of its keys and the numbers of its chunks, those outside its grid left out."""
         out = list(
-            self._asked_in_columns(keys, chunks)
-            if len(chunks) > FEW_KEYS
-            else self._asked_alone(keys, chunks)
+            self._asked_in_columns(keys, chunks) if len(chunks) > FEW else self._asked_alone(keys, chunks)
         )
         if self._loose:
             zero = np.zeros(1, np.int64)

@@ -25,7 +25,7 @@ from fsstore.scan.grib_message import (
     idx_offsets,
 )
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, inline, single
-from fsstore.scan.tuning import GRIB_HEAD_BYTES
+from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = [
@@ -414,7 +414,7 @@ async def _heads(source: ScanSource) -> dict[int, bytes]:
     if found.state != "value" or len(found.value) > _MOST_IDX:
         return {}
     offsets = idx_offsets(bytes(found.value), source.size)
-    spans = [(at, min(at + GRIB_HEAD_BYTES, source.size)) for at in offsets]
+    spans = [(at, min(at + 2 * HEADER_BYTES, source.size)) for at in offsets]
     return dict(zip(offsets, map(bytes, await source.fetch(spans)), strict=True)) if spans else {}
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError, UnimplementedError
 from fsstore.runtime import fork
+from fsstore.runtime.tuning import CACHE_BYTES
 from fsstore.scan.contract import Blocks
-from fsstore.scan.tuning import GRIB_STEP_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = ["FieldKeys", "GribField", "GribGrid", "GribLibrary", "MessageWalk", "assembled", "idx_offsets"]
@@ -89,7 +89,7 @@ class MessageWalk:
 
     def _skip(self, blocks: Blocks) -> None:
         """Go on at the next place that looks like a message."""
-        stop = min(self._next + GRIB_STEP_BYTES, blocks.size)
+        stop = min(self._next + CACHE_BYTES, blocks.size)
         at = blocks.read(self._next, stop).find(b"GRIB", 1)
         after = self._next + at if at >= 0 else max(stop - 3, self._next + 1) if stop < blocks.size else stop
         self._junk += after - self._next

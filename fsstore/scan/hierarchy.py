@@ -15,8 +15,8 @@ import numpy as np
 
 from fsstore.reference.table.keys import Grid, grid_of
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
+from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.scan.contract import MADE, SELF, Numbers, ScanHierarchy
-from fsstore.scan.tuning import RUN_CHUNK_BYTES
 from fsstore.values.dtypes import Single, with_types
 from fsstore.values.json_value import Json, quote
 
@@ -163,9 +163,9 @@ def run_chunks(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     """Return the shape of chunks of a run of bytes, in C order, that are runs of at most a few MiB."""
     out, size = [], itemsize
     for length in reversed(shape):
-        step = max(1, min(length, RUN_CHUNK_BYTES // size))
+        step = max(1, min(length, REQUEST_BYTES // size))
         out.append(step)
-        size *= step if step == length else RUN_CHUNK_BYTES
+        size *= step if step == length else REQUEST_BYTES
     return tuple(reversed(out))
 
 

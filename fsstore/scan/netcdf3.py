@@ -21,7 +21,6 @@ from fsstore.errors import DataLossError, FailedPreconditionError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.hierarchy import Array, HierarchyBuilder, Strided, attribute_json, run_chunks, run_strides
-from fsstore.scan.tuning import CUT_OFF_CHUNKS
 from fsstore.values.json_value import Json, quote
 
 __all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
@@ -31,6 +30,7 @@ _TYPES_5 = _TYPES | {7: ">u1", 8: ">u2", 9: ">u4", 10: ">i8", 11: ">u8"}
 _MOST_OFFSET = 2**62  # offsets are sums of two such numbers at most
 _MOST_HEADER = 256 * 2**20
 _STREAMING = -1
+_MOST_CUT_OFF = 2**20  # chunks of a variable that is shown although the file ends before it
 
 
 class _CutOffError(Exception):
@@ -207,7 +207,7 @@ class NetCdf3File:
             if max(variable.begin, layout.end) > _MOST_OFFSET:
                 builder.note(name, f"it ends at offset {layout.end}, which no file has")
                 continue
-            if layout.end > source.size and layout.chunk_count > CUT_OFF_CHUNKS:
+            if layout.end > source.size and layout.chunk_count > _MOST_CUT_OFF:
                 builder.note(name, f"it ends at offset {layout.end}, and the file at {source.size}")
                 continue
             dims = [names[axis] for axis in variable.dims]

@@ -12,6 +12,7 @@ import numpy as np
 from fsstore.errors import DataLossError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.table import ABSENT, Rows
+from fsstore.runtime.tuning import HEAD_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, run_chunks, run_strides
 from fsstore.scan.tiff_directory import TAGS, DirectoryWalk, TiffDirectory, TiffEntry, TiffPage, page_of
@@ -25,7 +26,6 @@ from fsstore.scan.tiff_series import (
     images_of,
     is_run,
 )
-from fsstore.scan.tuning import TIFF_PEEK_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner", "TiffSegments"]
@@ -281,7 +281,7 @@ class TiffFile:
         """Return whether JPEG data have a header of JFIF, which says what their colours are."""
         assert page.places is not None
         at = int((await TiffSegments.numbers_of(self._source, [page.places], self._letter, [1]))[0][0])
-        stop = min(at + TIFF_PEEK_BYTES, self._source.size)
+        stop = min(at + HEAD_BYTES, self._source.size)
         return at < stop and b"JFIF\0" in (await self._source.read([(at, stop)]))[0]
 
     async def tables(self, paths: Sequence[str]) -> Sequence[ChunkTable]:

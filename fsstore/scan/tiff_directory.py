@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
+from fsstore.runtime.tuning import COLUMNS_FROM
 from fsstore.scan.contract import Blocks, MissError
-from fsstore.scan.tuning import DIRECTORIES_AHEAD, DIRECTORY_BYTES
+from fsstore.scan.tuning import HEADER_BYTES
 
 __all__ = [
     "TAGS",
@@ -200,11 +201,11 @@ class DirectoryWalk:
         if not self.chain:
             return
         step = self._next - self.chain[-1].offset
-        for number in range(1, DIRECTORIES_AHEAD if len(self.chain) > 1 else 2):
+        for number in range(1, COLUMNS_FROM if len(self.chain) > 1 else 2):
             start = self._next + number * step
             if not 0 < start < blocks.size:
                 break
-            blocks.want(start, min(start + DIRECTORY_BYTES, blocks.size))
+            blocks.want(start, min(start + HEADER_BYTES, blocks.size))
 
     def _directory(self, blocks: Blocks, at: int) -> tuple[TiffDirectory, int]:
         """Return the directory at an offset, and the offset of the next."""

@@ -9,7 +9,7 @@ Nobody keeps others out for more than ten seconds.  Where there are as many conn
 has waited longest for a request makes room, or one whose answer has been under way for ten seconds.  The same
 happens to answers when those that are sent fill the memory they may take.  A reader has to take 64 KiB in ten seconds.
 
-Memory is bounded by `ANSWERS_BYTES` of answers that are sent, `ANSWERS_AT_ONCE` that are made, and 64 KiB a connection.
+Memory is bounded by `KEPT_BYTES` of answers that are sent, `ANSWERS_AT_ONCE` that are made, and 64 KiB a connection.
 """
 
 from __future__ import annotations
@@ -37,16 +37,8 @@ from fsstore.redaction import plain
 from fsstore.runtime import execution
 from fsstore.runtime.execution import WorkEnd
 from fsstore.runtime.future import Flag
-from fsstore.serve.tuning import (
-    ANSWERS_AT_ONCE,
-    ANSWERS_BYTES,
-    BACKLOG,
-    COMPRESSED_FROM_BYTES,
-    CONNECTIONS,
-    HEAD_BYTES,
-    PATIENCE_S,
-    PIECE_BYTES,
-)
+from fsstore.runtime.tuning import KEPT_BYTES, SMALL_BYTES
+from fsstore.serve.tuning import ANSWERS_AT_ONCE, COMPRESSED_FROM_BYTES, CONNECTIONS, PATIENCE_S
 
 # Requests for keys of a store, and their answers: ranges, conditions, listings.  No socket is needed here.
 
@@ -220,6 +212,7 @@ _TOKEN = rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _FIRST = re.compile(rb"(%b) ([\x21-\x7e]+) HTTP/1\.([01])" % _TOKEN)
 _HEADER = re.compile(rb"(%b):[ \t]*([\t\x20-\x7e\x80-\xff]*)" % _TOKEN)
 _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)(?!\Z)|\0")
+_MOST_HEAD = 16 * 1024  # bytes of a request: long names and tokens against memory
 _END = b"\r\n\r\n"
 _METHODS = ("GET", "HEAD", "OPTIONS")
 _BUSY = (
@@ -273,8 +266,8 @@ def _head_in(arrived: bytearray) -> bytes | Answer | None:
     end = arrived.find(_END)
     if _BARE_LINE_END.search(arrived, 0, len(arrived) if end < 0 else end):
         return said(400, "Lines end with a carriage return and a line feed")
-    if end > HEAD_BYTES or (end < 0 and len(arrived) > HEAD_BYTES):
-        return said(431 if b"\r\n" in arrived else 414, f"A head has at most {HEAD_BYTES} bytes")
+    if end > _MOST_HEAD or (end < 0 and len(arrived) > _MOST_HEAD):
+        return said(431 if b"\r\n" in arrived else 414, f"A head has at most {_MOST_HEAD} bytes")
     if end < 0:
         return None
     head = bytes(arrived[:end])
@@ -302,7 +295,7 @@ class _Connection:
 
     async def _whole_head(self) -> bytes | Answer | None:
         while (found := _head_in(self.arrived)) is None:
-            part = await self.reader.read(HEAD_BYTES)
+            part = await self.reader.read(_MOST_HEAD)
             if not part:
                 return said(400, "The request ends before its head does") if self.arrived else None
             self.arrived += part
@@ -317,8 +310,8 @@ class _Connection:
         lines += [f"{name}: {value}" for name, value in headers.items()]
         self.writer.write("\r\n".join(lines).encode("latin-1", "replace") + _END)
         view = memoryview(found.body if body else b"")
-        for start in range(0, max(1, len(view)), PIECE_BYTES):
-            self.writer.write(view[start : start + PIECE_BYTES])
+        for start in range(0, max(1, len(view)), SMALL_BYTES):
+            self.writer.write(view[start : start + SMALL_BYTES])
             async with asyncio.timeout(PATIENCE_S):
                 await self.writer.drain()
 
@@ -327,7 +320,7 @@ class _Connection:
         if self.writer.can_write_eof():
             self.writer.write_eof()
         async with asyncio.timeout(PATIENCE_S):
-            while await self.reader.read(HEAD_BYTES):
+            while await self.reader.read(_MOST_HEAD):
                 pass
 
     def drop(self) -> None:
@@ -346,10 +339,10 @@ class Listener:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, HEAD_BYTES)  # of connections, too
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _MOST_HEAD)  # of connections, too
         try:
             self._socket.bind((host, port))
-            self._socket.listen(BACKLOG)
+            self._socket.listen(socket.SOMAXCONN)
         except OSError:
             self._socket.close()
             raise
@@ -413,7 +406,7 @@ class Listener:
     async def _serve(self) -> None:
         if self._end.is_set():  # it was ended before it began
             return
-        server = await asyncio.start_server(self._begin, sock=self._socket, backlog=BACKLOG)
+        server = await asyncio.start_server(self._begin, sock=self._socket, backlog=socket.SOMAXCONN)
         try:
             await self._end.wait()
         finally:
@@ -481,7 +474,7 @@ class Listener:
 
     async def _take(self, nbytes: int) -> None:
         """Wait until an answer has a place in memory; those that have been sent for long make room."""
-        while self._held and self._held + nbytes > ANSWERS_BYTES:
+        while self._held and self._held + nbytes > KEPT_BYTES:
             self._drop_slow()
             self._freed.clear()
             with suppress(TimeoutError):

@@ -24,18 +24,8 @@ from uuid import uuid4
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.redaction import plain
 from fsstore.runtime import execution, fork
-from fsstore.task.tuning import (
-    PACE_MEMORY,
-    PROGRESS_S,
-    STOPPED_S,
-    TASK_ATTEMPTS,
-    TASK_PAUSE_S,
-    TASK_S,
-    TASK_THREADS,
-    TASKS_AHEAD,
-    TASKS_UNDER_WAY,
-    UNKNOWN_WIDTH,
-)
+from fsstore.runtime.tuning import AT_ONCE, QUEUED, TASK_S, TRIES
+from fsstore.task.tuning import PACE_MEMORY, PROGRESS_S, TASK_PAUSE_S, TASK_THREADS, TASKS_AHEAD
 
 __all__ = [
     "MISTAKES",
@@ -336,12 +326,12 @@ def width_of(executor: Executor | None) -> int:
     if executor is None:
         return TASK_THREADS
     workers = _known_workers(executor)
-    return max(1, min(TASKS_UNDER_WAY, TASKS_AHEAD * workers)) if workers else UNKNOWN_WIDTH
+    return max(1, min(QUEUED, TASKS_AHEAD * workers)) if workers else AT_ONCE
 
 
 def workers_of(executor: Executor | None) -> int:
     """Return how many workers there are; of an executor that does not say so, how many it may have."""
-    return TASK_THREADS if executor is None else _known_workers(executor) or UNKNOWN_WIDTH
+    return TASK_THREADS if executor is None else _known_workers(executor) or AT_ONCE
 
 
 def _known_workers(executor: Executor) -> int:
@@ -397,7 +387,7 @@ async def run_tasks(
         for other in list(running):
             other.cancel()
         if running:
-            await asyncio.wait(running, timeout=STOPPED_S)
+            await asyncio.wait(running, timeout=PROGRESS_S)
         raise
     if failures:
         raise failures[min(failures)]
@@ -506,14 +496,14 @@ class _Mistake:
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again."""
-    for attempt in range(TASK_ATTEMPTS):
+    for attempt in range(TRIES):
         try:
             return await ask(task)
         except (*MISTAKES, TaskCancelledError):
             raise
         except Exception as error:
             final = isinstance(error, ValueError) and not isinstance(error, StoreError)
-            if final or attempt == TASK_ATTEMPTS - 1:
+            if final or attempt == TRIES - 1:
                 raise
         await _pause(attempt, reporter)
     raise AssertionError  # the last attempt returns or raises

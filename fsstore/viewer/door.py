@@ -38,14 +38,7 @@ from fsstore.viewer.subject import (
     sampled,
     text_of,
 )
-from fsstore.viewer.tuning import (
-    MAPPED_CHUNKS,
-    PICTURE_PIXELS,
-    READS_AT_ONCE,
-    SERIES_POINTS,
-    TABLE_COLUMNS,
-    TABLE_ROWS,
-)
+from fsstore.viewer.tuning import MAPPED_CHUNKS, POINTS, READS_AT_ONCE
 
 # An array in words: JSON without numbers that JSON lacks, and without secrets.
 
@@ -171,6 +164,8 @@ def plain_json(value: Any, depth: int = 0) -> Any:
 # Questions of the page are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a
 # header.  Nothing here knows of sockets or tokens.
 
+
+_MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts that is shown
 
 DESCRIPTION = "Fsstore-Description"
 """The header that describes the numbers in the body."""
@@ -336,7 +331,7 @@ def _picture(question: _Question) -> Answer:
     along, at = _along(shown, question, (2, 3)), _place(shown, question)
     window, pixels = (
         _window(question, 2),
-        [max(1, min(each, PICTURE_PIXELS)) for each in question.integers("pixels")],
+        [max(1, min(each, POINTS // 2)) for each in question.integers("pixels")],
     )
     began, colours = time.perf_counter(), along[2:]
     for number in colours:  # all of them, whole
@@ -357,7 +352,7 @@ def _series(question: _Question) -> Answer:
     shown = question.shown
     along, at = _along(shown, question, (1,)), _place(shown, question)
     window = _window(question, 1)
-    level, samplings = _chosen(shown, along, window, [SERIES_POINTS], question.limits)
+    level, samplings = _chosen(shown, along, window, [POINTS], question.limits)
     values = _read(shown, level, at, along, samplings)
     factor, (only,) = level.factors[along[0]], samplings
     return _numbers(values, {"start": only.selection.start * factor, "step": only.step * factor})
@@ -395,7 +390,7 @@ def _table(question: _Question) -> Answer:
     if not store.rank:
         return _json({"rows": [[text_of(store.read().result())]], "start": []})
     along, at = _along(shown, question, (1, 2)), _place(shown, question)
-    most = (TABLE_ROWS, TABLE_COLUMNS)
+    most = (_MOST_ROWS, _MOST_COLUMNS)
     window = [
         (low, min(high, low + limit))
         for (low, high), limit in zip(_window(question, len(along)), most, strict=False)

@@ -25,7 +25,8 @@ from fsstore.dataset.multiscale import described as described_levels
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.index import d
 from fsstore.runtime import fork
-from fsstore.viewer.tuning import AXIS_VALUES, KEPT_OPEN, LEVELS
+from fsstore.runtime.tuning import KEPT
+from fsstore.viewer.tuning import POINTS
 
 # Values of an array as numbers that a page can draw: types that scripts have, with what is missing as NaN.
 #
@@ -215,6 +216,7 @@ def sample(store: Any, at: Sequence[int], along: Sequence[int], samplings: Seque
 # The axes of an array: arrays of one dimension named after it, in its group or above, as CF and xarray have them.
 
 
+_MOST_LEVELS = 32  # of an image; most have about ten
 _SINCE = re.compile(
     r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::([\d.]+))?)?(.*)"
 )
@@ -265,7 +267,7 @@ def _values(store: Any, size: int) -> tuple[Any, int, int]:
     each = store.dtype.numpy_dtype.itemsize
     (along,) = sampled(
         [(0, size)],
-        [AXIS_VALUES],
+        [POINTS],
         shape=[size],
         chunks=[chunk],
         chunk_bytes=chunk * each,
@@ -367,7 +369,7 @@ def axes_of(attributes: Mapping[str, Any]) -> tuple[str, ...]:
 def datasets_of(attributes: Mapping[str, Any]) -> list[str]:
     """Return the paths of the arrays that the attributes of a group call resolutions of one image, the finest first."""
     image = _image(attributes)
-    return [level.path for level in image.levels[:LEVELS]] if image is not None else []
+    return [level.path for level in image.levels[:_MOST_LEVELS]] if image is not None else []
 
 
 def levels_of(stores: Sequence[Any]) -> list[Level]:
@@ -395,7 +397,7 @@ def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
     if spec.get("driver") != "neuroglancer_precomputed" or ("transform" in spec and store.rank != 4):
         return [store]
     stores, first = [store], spec.get("scale_index", 0)
-    for number in range(first + 1, first + LEVELS):
+    for number in range(first + 1, first + _MOST_LEVELS):
         try:
             stores.append(
                 opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number})
@@ -474,7 +476,7 @@ class Subject:
         if found is None:
             found = self._open(path)
             with self._lock:
-                while len(self._shown) >= KEPT_OPEN:
+                while len(self._shown) >= KEPT:
                     self._shown.pop(next(iter(self._shown)))
                 self._shown[path] = found
         return found

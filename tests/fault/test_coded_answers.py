@@ -14,7 +14,7 @@ import pytest
 import fsstore as ts
 from fsstore.errors import ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.driver import values_up_to
-from fsstore.kvstore.tuning import UNASKED_CODING_BYTES
+from fsstore.runtime.tuning import KEPT_BYTES
 
 ZEROS = bytes(16 << 20)
 BOMB = gzip.compress(ZEROS, 9, mtime=0) * 16  # a quarter of a megabyte that holds 256
@@ -75,7 +75,7 @@ def peak_below(nbytes):
 def test_a_bomb_is_refused(store):
     """What is out of proportion to the bytes that came is an error, and is never in memory."""
     _ = store.read("value").result()
-    with peak_below(4 * UNASKED_CODING_BYTES), pytest.raises(ResourceExhaustedError, match="inflate to more"):
+    with peak_below(4 * KEPT_BYTES), pytest.raises(ResourceExhaustedError, match="inflate to more"):
         store.read("bomb").result()
 
 

@@ -267,7 +267,7 @@ def test_no_system_call_is_given_very_much(tmp_path, monkeypatch, tune, sync):
         return real(fd, buffers)
 
     monkeypatch.setattr(os, "writev", writev)
-    tune("kvstore", PIECE_BYTES=10000, CALL_BYTES=10000)
+    tune("kvstore", PIECE_BYTES=10000, FLIGHT_BYTES=10000)
     for portion in [[25000], [1000, 9000], [1000, 9001], [10, 25000, 10]]:
         write_and_compare(tmp_path / "k", portion, sync=sync)
 

@@ -133,7 +133,7 @@ def test_few_parts_are_left_to_join():
 def test_large_parts_are_not_sent(tune, made):
     """Parts that are more than a message should hold are joined where they are."""
     _, each = made
-    tune("combine", MERGED_BYTES=100)
+    tune("combine", BATCH_BYTES=100)
     found = ScanParts()
     for at in range(40):
         assert found.add(ScanPart(np.array([at]), packed(each[0], ["a"]), (at, at + 1))) == []

@@ -274,7 +274,7 @@ def test_a_head_has_a_time_to_arrive(place, running, tune):
 
 def test_readers_that_take_nothing_make_room(place, running, tune):
     """Answers that nobody takes fill the memory for answers for a bounded time, and then others are answered."""
-    tune("serve", PATIENCE_S=0.5, ANSWERS_BYTES=4 << 20)
+    tune("serve", PATIENCE_S=0.5, KEPT_BYTES=4 << 20)
     server = running(serve(str(place), public=True))
     with ExitStack() as stack:
         for _ in range(20):

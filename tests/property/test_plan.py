@@ -310,7 +310,7 @@ def test_cells_of_one_shape_are_found(seed):
 @pytest.mark.parametrize("seed", range(10))
 def test_batches(seed, few, tune):
     """Batches of any size are the cells of the plan with their keys, made one by one or in columns."""
-    tune("chunk", FEW_CELLS=few)
+    tune("chunk", COLUMNS_FROM=few)
     rng = random.Random(400 + seed)
     model = keyed(KeyEncoding())
     for _ in range(40):
@@ -368,7 +368,7 @@ def test_points_near_and_far_apart(spread, rank):
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_runs_are_copied_as_their_cells(rank, few, tune):
     """What is selected of many chunks goes where it goes cell by cell: slices, steps, numbers, dimensions in any order."""
-    tune("chunk", FEW_BOXES=few)
+    tune("chunk", FEW=few)
     rng, boxed = random.Random(rank), 0
     for _ in range(120):
         axes = [RegularAxis(rng.randint(1, 4)) for _ in range(rank)]

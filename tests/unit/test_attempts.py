@@ -55,7 +55,7 @@ def test_each_attempt_is_made_at_what_the_one_before_left():
 @pytest.mark.parametrize(("reads", "most"), [(True, 4), (False, 9)])
 def test_attempts_end_with_an_error_that_names_what_is_left(tune, reads, most):
     """Readers and writers make so many attempts, and then fail with the name of what was not settled."""
-    tune("runtime", READ_ATTEMPTS=4, WRITE_ATTEMPTS=9, LONGEST_PAUSE_S=0.0)
+    tune("runtime", READ_ATTEMPTS=4, WRITE_ATTEMPTS=9, MOMENT_S=0.0)
     made = []
 
     async def never(left):

@@ -20,7 +20,7 @@ DTYPES = ["u1", "<i2", ">f4", "<c16", "?"]
 @pytest.fixture
 def always(tune):
     """Read parts whatever they spare."""
-    tune("chunk", NEAR_PART_BYTES=1, PARTS_FROM_BYTES=1)
+    tune("chunk", GAP_BYTES=1, PARTS_FROM_BYTES=1)
 
 
 def _values(shape, dtype):
@@ -132,7 +132,7 @@ def _read_of(context, kind, work):
 )
 def test_of_raw_chunks_of_a_file_only_a_part_is_read(tune, rows, index, most):
     """Rows, boxes of few rows and elements read no more than the rows they lie in."""
-    tune("chunk", NEAR_PART_BYTES=1, PARTS_FROM_BYTES=1)
+    tune("chunk", GAP_BYTES=1, PARTS_FROM_BYTES=1)
     path, values = rows
     context = fsstore.Context()
     array = fsstore.open(f"file://{path}|hdf5:x", context=context).result()
@@ -172,12 +172,12 @@ def test_damage_is_told_as_if_all_had_been_read(always, tune, raw, content):
     for index in ((4, 1), (7, 3), (6,), (slice(None), 0)):
         with pytest.raises(fsstore.errors.StoreError) as told:
             array[index].read().result()
-        tune("chunk", NEAR_PART_BYTES=10**9)
+        tune("chunk", GAP_BYTES=10**9)
         whole = fsstore.open(array.spec()).result()
         with pytest.raises(type(told.value)) as plain:
             whole[index].read().result()
         assert str(told.value) == str(plain.value)
-        tune("chunk", NEAR_PART_BYTES=1)
+        tune("chunk", GAP_BYTES=1)
     np.testing.assert_array_equal(array[3].read().result(), np.arange(24, 32))
 
 

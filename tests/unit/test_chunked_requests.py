@@ -276,7 +276,7 @@ def test_a_large_shard_is_read_in_windows(few, ranges, requests, tune):
     Of many, those that lie next to each other are asked for as one.
     """
     # two sub-chunks at once, and more than four elements are read by workers
-    tune("chunk", NEAR_SHARD_BYTES=32, INLINE_READ_BYTES=16, FEW_CELLS=few)
+    tune("chunk", REQUEST_BYTES=32, INLINE_READ_BYTES=16, COLUMNS_FROM=few)
     grid = {"name": "regular", "configuration": {"chunk_shape": [64]}}
     metadata = {"shape": [128], "data_type": "int32", "chunk_grid": grid, "codecs": [SHARD]}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}

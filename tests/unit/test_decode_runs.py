@@ -171,7 +171,7 @@ def test_many_small_chunks(array):
 @pytest.mark.parametrize("codecs", TOGETHER)
 def test_every_few_elements(codecs, cache, gathered, tune):
     """Views with steps of any size and sign, and boxes of few and many chunks, some of them missing, are NumPy's."""
-    tune("chunk", FEW_BOXES=2, GATHERED_ELEMENTS=gathered)
+    tune("chunk", FEW=2, GATHERED_ELEMENTS=gathered)
     shape, rng = (11, 22, 17), np.random.default_rng(cache)
     grid = {"name": "regular", "configuration": {"chunk_shape": [3, 4, 5]}}
     metadata = {"shape": shape, "chunk_grid": grid, "data_type": "uint16", "codecs": codecs, "fill_value": 7}

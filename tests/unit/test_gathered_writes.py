@@ -110,7 +110,7 @@ def test_what_waits_for_a_write_is_made_at_once(driver):
 
 def test_what_must_wait_for_something_later_has_a_turn_of_its_own(driver, tune):
     """Were it made with the earlier ones, they and the later one would wait for each other."""
-    tune("chunk", WRITE_WINDOW_CELLS=3)
+    tune("chunk", AT_ONCE=3)
     store = created()
     futures = [store[: 2 * CHUNK].write(1)]
     assert driver.reached.wait(10)

@@ -303,7 +303,7 @@ def test_large_values_are_read_in_pieces(tmp_path, monkeypatch, tune):
     """Values large enough for memory of their own arrive whole, read-only, and an early end is an error."""
     value = bytes(range(250)) * 12
     (tmp_path / "a").write_bytes(value)
-    tune("kvstore", LARGE_VALUE_BYTES=1000, READ_CALL_BYTES=700)
+    tune("kvstore", _LARGE_PAGES_BYTES=1000, _READ_BYTES=700)
     (found,) = local_read.read_batch([Read(f"{tmp_path}/a", 1, None)])
     assert found.value == value[1:]
     assert memoryview(found.value).readonly
@@ -636,7 +636,7 @@ def test_one_value_that_cannot_be_made_fails_the_batch(tmp_path, tune, mode, lar
             raise StoreError("no more")
         return LateWrite(f"{tmp_path}/{n}", b"v" * (n + 1))
 
-    tune("kvstore", LARGE_FILE_BYTES=large)
+    tune("kvstore", PIECE_BYTES=large)
     with pytest.raises(StoreError, match="no more"):
         drive(LocalDriver(Protocol(mode)).write_late([partial(make, n) for n in range(5)], 1))
     assert sorted(os.listdir(tmp_path)) == [str(n) for n in range(3) if n + 1 >= large]
@@ -653,7 +653,7 @@ def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch, tun
         real(fd)
 
     monkeypatch.setattr(local_stage.os, "fsync", slow)
-    tune("kvstore", LARGE_FILE_BYTES=1)
+    tune("kvstore", PIECE_BYTES=1)
 
     def make(n):
         made.append(n)

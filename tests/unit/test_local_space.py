@@ -97,7 +97,7 @@ def test_small_files_and_files_of_other_machines_are_not_held(tmp_path, later, m
 
 def test_what_is_held_is_bounded(tmp_path, later, tune):
     """Beyond so many files, or bytes, a file is replaced as it is."""
-    tune("kvstore", HELD_SPACE_FILES=3)
+    tune("kvstore", KEPT=3)
     names = [f"{number}" for number in range(5)]
     put(tmp_path, *names)
     put(tmp_path, *names)
@@ -105,7 +105,7 @@ def test_what_is_held_is_bounded(tmp_path, later, tune):
     for job in later:
         job()
     wait_for_nothing_held()
-    tune("kvstore", HELD_SPACE_FILES=64, HELD_SPACE_BYTES=2 * len(LARGE))
+    tune("kvstore", KEPT=64, KEPT_BYTES=2 * len(LARGE))
     put(tmp_path, *names)
     assert len(held(tmp_path)) == 2
     give_back()

@@ -232,7 +232,7 @@ def test_shared_prefixes():
 
 def test_shared_prefixes_in_blocks(tune):
     """Keys are compared in blocks; the seams do not show."""
-    tune("ocdbt", COMPARED_KEY_BYTES=20)
+    tune("ocdbt", REQUEST_BYTES=20)
     keys = [b"%05d" % number for number in range(0, 99999, 7)]
     wanted = [next(i for i in range(5) if a[i] != b[i]) for a, b in zip(keys, keys[1:])]
     assert shared_prefixes(keys, key_lengths(keys)).tolist() == wanted

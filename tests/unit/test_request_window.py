@@ -14,12 +14,10 @@ from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_thr
 from fsstore.kvstore.tuning import (
     FAR_REQUESTS,
     FAR_S,
-    FEW_BEGINNERS,
     FEWEST_REQUESTS,
-    REQUESTS,
-    REQUESTS_FLIGHT_BYTES,
 )
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import FLIGHT_BYTES, REQUESTS
 
 LATE_S = 10 * FAR_S
 MANY = 10_000
@@ -52,7 +50,7 @@ def test_it_does_not_grow_where_that_would_not_help():
     """Near servers, large answers, few requests, and a server that is busy or a line that is full."""
     assert grown(elapsed_s=FAR_S / 2).limit == REQUESTS
     assert not grown(elapsed_s=FAR_S / 2).listens
-    assert grown(nbytes=REQUESTS_FLIGHT_BYTES // REQUESTS + 1).limit == REQUESTS
+    assert grown(nbytes=FLIGHT_BYTES // REQUESTS + 1).limit == REQUESTS
     assert grown(waiting=2 * REQUESTS).limit == REQUESTS
     window = RequestWindow(None)
     window.answered(LATE_S, 10, 0)
@@ -72,14 +70,14 @@ def test_a_quick_answer_takes_back_what_a_busy_machine_made_it_grow_to():
 @pytest.mark.parametrize("nbytes", [200_000, 500_000])
 def test_what_is_in_flight_is_bounded(nbytes):
     """It stops growing where the answers fill the bound, and shrinks to that when larger ones come."""
-    bound = REQUESTS_FLIGHT_BYTES // nbytes
+    bound = FLIGHT_BYTES // nbytes
     assert abs(grown(nbytes=nbytes).limit - bound) <= 1
     window = grown()
     for _ in range(1000):
         window.answered(LATE_S, nbytes, 0)
     assert abs(window.limit - bound) <= 1
     for _ in range(1000):
-        window.answered(LATE_S, REQUESTS_FLIGHT_BYTES, 0)
+        window.answered(LATE_S, FLIGHT_BYTES, 0)
     assert window.limit == REQUESTS
 
 
@@ -236,9 +234,9 @@ def test_an_error_of_a_thread_that_was_hired_later_is_raised():
     failed = threading.Event()
 
     def blocking(number):
-        if number < FEW_BEGINNERS:
+        if number < FEWEST_REQUESTS:
             assert failed.wait(20)
-        elif number == FEW_BEGINNERS:
+        elif number == FEWEST_REQUESTS:
             threading.Timer(0.05, failed.set).start()
             raise ValueError("later")
         return number

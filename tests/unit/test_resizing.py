@@ -96,7 +96,7 @@ def test_what_is_written_after_growing_again_is_kept(place, before_writing, monk
     store, other = filled(place), opened(place)
     features = replace(place[0]().features, conditional_delete=guarded)
     monkeypatch.setattr(place[0], "features", features)
-    tune("driver", KEYS_AT_ONCE=2)
+    tune("driver", PAGE=2)
 
     def grow():
         other.resolve().result().resize(exclusive_max=[20]).result()
@@ -121,7 +121,7 @@ def test_two_that_make_it_smaller(place, before_writing):
 
 def test_an_array_that_takes_its_place(place, before_writing, tune):
     """Chunks of another layout are not deleted."""
-    tune("driver", KEYS_AT_ONCE=2)
+    tune("driver", PAGE=2)
     store = filled(place)
 
     def take():

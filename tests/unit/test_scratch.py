@@ -11,8 +11,7 @@ import pytest
 
 from fsstore.chunk.open_chunks import new_array
 from fsstore.codec import buffers as module
-from fsstore.codec.buffers import block, scratch
-from fsstore.codec.tuning import SCRATCH_BLOCK_BYTES as BLOCK_BYTES
+from fsstore.codec.buffers import BLOCK_BYTES, block, scratch
 from fsstore.errors import ResourceExhaustedError
 
 LARGE = BLOCK_BYTES + 4096

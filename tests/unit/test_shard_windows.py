@@ -36,7 +36,7 @@ CHAINS = {
 @pytest.fixture(params=[0, 32])
 def in_parts(request, tune):
     """Shards of more than 256 bytes are read in parts, by columns of entries or one by one."""
-    tune("chunk", NEAR_SHARD_BYTES=256, INLINE_READ_BYTES=16, FEW_CELLS=request.param)
+    tune("chunk", REQUEST_BYTES=256, INLINE_READ_BYTES=16, COLUMNS_FROM=request.param)
 
 
 def opened(codecs, values, threads=2, cache_bytes=0):
@@ -133,7 +133,7 @@ def test_one_version_of_a_shard(codecs, threads, waits, listed, cache_bytes, in_
     """
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
-        tune("chunk", FAR_SHARD_BYTES=256)
+        tune("chunk", FLIGHT_BYTES=256)
     store = opened(codecs, np.full((64, 32), 1, "i4"), threads, cache_bytes)
     other = opened(codecs, np.full((64, 32), 2, "i4"))
     versions = [bytes(each.kvstore["c/0/0"]) for each in (store, other)] + [None]
@@ -173,7 +173,7 @@ def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatc
         if number in changing:
             await store.kvstore.write("c/0/0", versions[number % 3])
 
-    tune("chunk", FETCH_BYTES=640)
+    tune("chunk.read.queue", FLIGHT_BYTES=640)
     counted = counted_reads(monkeypatch, change)
     mixed = 0
     for first in range(1, 14, 2):
@@ -210,7 +210,7 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
         if number in changing:
             await store.kvstore.write("c/0/0", version if number == changing[0] else sound)
 
-    tune("chunk", FETCH_BYTES=fetched_bytes)
+    tune("chunk.read.queue", FLIGHT_BYTES=fetched_bytes)
     counted = counted_reads(monkeypatch, change)
     failed = seen = 0
     for first, then in (

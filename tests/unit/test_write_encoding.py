@@ -133,7 +133,7 @@ def test_shards_that_use_every_core_are_encoded_one_by_one(tmp_path, monkeypatch
 def test_a_shard_is_written_while_it_is_encoded(tmp_path, monkeypatch, tune):
     """The first sub-chunks are in the file before the last are encoded, and partial writes do the same."""
     monkeypatch.setattr(execution, "core_count", lambda: 1)
-    tune("codec", STEP_BYTES=1)
+    tune("codec", PIECE_BYTES=1)
     events = []
     encode, writev = BoundZstd.encode, os.writev
     monkeypatch.setattr(BoundZstd, "encode", lambda *a: events.append("encode") or encode(*a))

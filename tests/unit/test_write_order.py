@@ -21,7 +21,7 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.client.object_store import ObstoreEngine
 from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
-from fsstore.kvstore.tuning import FEW_BEGINNERS
+from fsstore.kvstore.tuning import FEWEST_REQUESTS
 from fsstore.runtime import execution
 from fsstore.runtime.execution import WorkEnd
 
@@ -162,7 +162,7 @@ def test_what_touches_other_chunks_does_not_wait(gate):
 
 def test_writes_of_very_many_chunks_stand_for_all(gate, tune):
     """Chunks are not listed without bound."""
-    tune("chunk", LISTED_CHUNKS=3)
+    tune("chunk", MANY_CHUNKS=3)
     store = created("memory://many/")
     futures = [store.write(1), store[300, 300].write(2), store.write(3), store[0, 0].write(4)]
     assert gate.reached.wait(10)
@@ -346,9 +346,9 @@ def test_a_write_to_a_bucket_that_is_refused_while_others_take_long_is_told(monk
     refused, plain = threading.Event(), obstore.put
 
     def put(store, path, *rest, **options):
-        if int(path) < FEW_BEGINNERS:
+        if int(path) < FEWEST_REQUESTS:
             assert refused.wait(20)
-        elif int(path) == FEW_BEGINNERS + 2:
+        elif int(path) == FEWEST_REQUESTS + 2:
             threading.Timer(0.05, refused.set).start()
             raise PermissionError("refused")
         return plain(store, path, *rest, **options)

@@ -33,15 +33,7 @@ from fsstore.chunk.read.window import (
     locate_error,
 )
 from fsstore.chunk.shard_source import ShardGrid
-from fsstore.chunk.tuning import (
-    FAR_WINDOW_BYTES,
-    FETCH_BYTES,
-    FEW_BOXES,
-    HOP_BYTES,
-    INLINE_READ_BYTES,
-    QUEUE_LIMIT,
-    WINDOW_BYTES,
-)
+from fsstore.chunk.tuning import INLINE_READ_BYTES, WINDOW_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import AbortedError, StoreError
@@ -53,6 +45,7 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
+from fsstore.runtime.tuning import FEW, FLIGHT_BYTES, HOP_BYTES, QUEUED, REQUEST_BYTES
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""
@@ -113,7 +106,7 @@ class JointReads:
 
     def _plan_all(self, wanted: Sequence[Planned | BoxView]) -> None:
         views = {number: view for number, view in enumerate(wanted) if isinstance(view, BoxView)}
-        if len(views) >= FEW_BOXES:
+        if len(views) >= FEW:
             self._boxes = plan_boxes(views)
         for boxes in self._boxes:
             self._outs |= boxes.outs
@@ -188,10 +181,10 @@ def _batch_size(part: ChunkReader) -> int:
     """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
     size = part.usual_chain.decoded_size
     if part.grid is not None:
-        return max(1, FETCH_BYTES // size)
+        return max(1, FLIGHT_BYTES // size)
     if part.chunks.store.driver.features.waits:
-        return max(1, FAR_WINDOW_BYTES // size)
-    return 1 if size >= 2 * HOP_BYTES else max(1, FETCH_BYTES // size)
+        return max(1, REQUEST_BYTES // size)
+    return 1 if size >= 2 * HOP_BYTES else max(1, FLIGHT_BYTES // size)
 
 
 def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Sequence[Any]]:
@@ -420,7 +413,7 @@ class ReadQueue:
         future: Future[Any] = futures.pending(start=self.flush, **hooks)
         with self._lock:
             self._waiting.append((future, wanted))
-            full = len(self._waiting) >= QUEUE_LIMIT
+            full = len(self._waiting) >= QUEUED
         if full or (self._waits and not (soon and asks_at_once())):
             self.flush()
         return future

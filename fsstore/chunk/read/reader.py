@@ -38,21 +38,10 @@ from fsstore.chunk.request import as_lists
 from fsstore.chunk.shard_entries import ShardEntries, entries_at, entry_at, entry_axes
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
 from fsstore.chunk.tuning import (
-    BATCH_BYTES,
-    COPIED_PER_DECODED,
-    FAR_SHARD_BYTES,
-    FAR_WINDOW_BYTES,
-    FETCH_BYTES,
-    FEW_CELLS,
     FEW_LARGE_CELLS,
     GATHERED_ELEMENTS,
-    HELD_BYTES,
-    HOP_BYTES,
     INLINE_READ_BYTES,
     JOINT_BYTES,
-    NEAR_SHARD_BYTES,
-    NEAR_WINDOW_BYTES,
-    TURN_S,
     WINDOW_BYTES,
     WINDOW_CELLS,
     WINDOWS,
@@ -64,6 +53,17 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import (
+    BATCH_BYTES,
+    COLUMNS_FROM,
+    COPIED_PER_DECODED,
+    FLIGHT_BYTES,
+    HELD_BYTES,
+    HOP_BYTES,
+    HOP_S,
+    PIECE_BYTES,
+    REQUEST_BYTES,
+)
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
@@ -91,7 +91,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     small = touched <= INLINE_READ_BYTES or (cells == 1 and entries is None)
     queued = small or (touched <= JOINT_BYTES and out.nbytes <= INLINE_READ_BYTES)
     waits = chunks.store.driver.features.waits
-    if waits and entries is not None and model.chain.decoded_size > FAR_SHARD_BYTES:
+    if waits and entries is not None and model.chain.decoded_size > FLIGHT_BYTES:
         queued = False  # its parts have to be of one generation
     windows: Iterable[Window]
     if entries is None:  # without decoding there is no work to overlap with fetching
@@ -166,7 +166,7 @@ def _taking_turns() -> Callable[[Window], None]:
         small = len(window.cells) > FEW_LARGE_CELLS and window.guard is None
         mine = False
         try:
-            mine = small and turn.acquire(timeout=TURN_S)
+            mine = small and turn.acquire(timeout=50 * HOP_S)
             answers = execution.drive(fetch(window))
         finally:
             if mine:
@@ -210,7 +210,7 @@ async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundCha
             await make(again)
 
     fewest = threads * chain.decoded_size
-    budget = FETCH_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
+    budget = FLIGHT_BYTES if copied else max(fewest, WINDOW_BYTES - threads * chain.working_size)
     await run_bounded(make, windows, cost=_weight, budget=budget)
 
 
@@ -218,7 +218,7 @@ def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
     """Return whether the event loop decodes a window itself: handing it over would take as long."""
     if window.part.chunks.cache is not None:
         return False
-    if copied and _bytes_touched(window) <= 2 * NEAR_WINDOW_BYTES:
+    if copied and _bytes_touched(window) <= 2 * PIECE_BYTES:
         return True
     return len(window.cells) * window.part.usual_chain.effort <= HOP_BYTES
 
@@ -257,7 +257,7 @@ def _sharers(windows: Sequence[Window]) -> int:
 def _effort_of(window: Window) -> float:
     """Return how long a window is decoded; of few cells only as far as they are decoded."""
     chain, cells = window.part.usual_chain, window.cells
-    if not chain.decodes_spans or len(cells) > FEW_CELLS or isinstance(window.part.placement, Gather):
+    if not chain.decodes_spans or len(cells) > COLUMNS_FROM or isinstance(window.part.placement, Gather):
         return len(cells) * chain.effort
     size = math.prod(chain.chunk.shape)
     spans = [window.part.span(cell) or (0, size) for cell in cells]
@@ -324,10 +324,10 @@ def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
     """
     size = chunks.model.chain.decoded_size
     if chunks.store.driver.features.waits:
-        return FAR_WINDOW_BYTES // size
+        return REQUEST_BYTES // size
     if chunks.model.chain.effort > size:
-        return max(NEAR_WINDOW_BYTES, min(touched // WINDOWS, HELD_BYTES)) // size
-    return NEAR_WINDOW_BYTES // size if listed or size <= HOP_BYTES else 1
+        return max(PIECE_BYTES, min(touched // WINDOWS, HELD_BYTES)) // size
+    return PIECE_BYTES // size if listed or size <= HOP_BYTES else 1
 
 
 def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 1) -> Iterator[Window]:
@@ -366,17 +366,17 @@ def entry_windows(
     entries = ShardEntries(grid, found)
     waits = chunks.store.driver.features.waits
     threads = chunks.workers(grid.layout.inner.working_size)
-    most = min(NEAR_SHARD_BYTES, HELD_BYTES // threads) if near else FAR_SHARD_BYTES
-    together = INLINE_READ_BYTES if small else FAR_WINDOW_BYTES if waits else NEAR_WINDOW_BYTES
+    most = min(REQUEST_BYTES, HELD_BYTES // threads) if near else FLIGHT_BYTES
+    together = INLINE_READ_BYTES if small else REQUEST_BYTES if waits else PIECE_BYTES
     if entries.plan.listed:
-        return _listed_windows(request, entries, NEAR_SHARD_BYTES)
-    if found.cell_count <= FEW_CELLS and entries.touched_bytes <= min(most, together):
+        return _listed_windows(request, entries, REQUEST_BYTES)
+    if found.cell_count <= COLUMNS_FROM and entries.touched_bytes <= min(most, together):
         part = ChunkReader(chunks, Placement(found, out), grid.source(chunks.source), grid)
         return [Window(part, *entries.all_of_few(chunks.model))]
     little = 1 < out.size <= GATHERED_ELEMENTS * found.cell_count and len(maps) == len(grid.shape)
     if little and grid.layout.inner.run_length > 1 and not found.covers_some:
         listed = ShardEntries.touched_by(as_lists(maps, out.shape), out.shape, chunks.model)
-        return _listed_windows(request, listed, NEAR_SHARD_BYTES)
+        return _listed_windows(request, listed, REQUEST_BYTES)
     shard_plan = plan(maps, out, chunks.model.axes)
     worth = shard_plan.cell_count < threads and (small or waits)
     few = worth and _worth_dividing(request, entries, small=small)
@@ -432,7 +432,7 @@ def _shard_windows(
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
     # many sub-chunks at once are decoded by what decodes a shard
-    apart = as_chunks and entries.grid.layouts[0].count > FEW_CELLS and shard_plan.covers_some
+    apart = as_chunks and entries.grid.layouts[0].count > COLUMNS_FROM and shard_plan.covers_some
     if not apart and entries.touched_bytes <= min(most, together // 2) * shard_plan.cell_count:
         for cells, identities in entries.boxes(shard_plan, chunks.model, together):
             yield Window(part, cells, identities)

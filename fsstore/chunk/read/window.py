@@ -25,14 +25,7 @@ from fsstore.chunk.planner import AnyCell, CellPlan, FewPlan, plan_cells, plan_f
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.request import Affine, Constant, OutputMap, as_lists
 from fsstore.chunk.shard_source import EntriesInParts, ShardGrid
-from fsstore.chunk.tuning import (
-    FEW_BOXES,
-    GATHERED_ELEMENTS,
-    HOP_BYTES,
-    INLINE_READ_BYTES,
-    PARTS_FROM_BYTES,
-    SPAN_SHARE,
-)
+from fsstore.chunk.tuning import GATHERED_ELEMENTS, INLINE_READ_BYTES, PARTS_FROM_BYTES, SPAN_SHARE
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError, StoreError
@@ -40,6 +33,7 @@ from fsstore.kvstore.contract.batch import answers_at, are_of_size, values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime import fork
+from fsstore.runtime.tuning import FEW, HOP_BYTES
 
 THREAD_WORTH = (
     7 * HOP_BYTES // 2
@@ -305,7 +299,7 @@ class ReadRequest(NamedTuple):
         """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
         chunks, maps, out = self
         model, chain = chunks.model, chunks.model.chain
-        few = min(FEW_BOXES, INLINE_READ_BYTES // chain.decoded_size)
+        few = min(FEW, INLINE_READ_BYTES // chain.decoded_size)
         found, shape = plan_few(maps, out, model.axes, few), chain.chunk.shape
         if (
             not isinstance(found, CellPlan)

@@ -28,7 +28,7 @@ from fsstore.chunk.planner import AnyCell
 from fsstore.chunk.request import OutputMap
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
-from fsstore.chunk.tuning import BATCH_BYTES, FAR_WINDOW_BYTES, FETCH_BYTES, HOP_BYTES, STORED_BLOCK_BYTES
+from fsstore.chunk.tuning import STORED_BLOCK_BYTES
 from fsstore.codec.buffers import equals_fill, missing_element, rows_equal_fill
 from fsstore.codec.chain import BoundChain, encode_rows, in_rows
 from fsstore.codec.contract import Array, Buffer
@@ -48,6 +48,7 @@ from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.fork import OfProcess
+from fsstore.runtime.tuning import BATCH_BYTES, FLIGHT_BYTES, HOP_BYTES, REQUEST_BYTES
 
 _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
 
@@ -94,7 +95,7 @@ def joined(portions: Portions, usual: int) -> Buffer:
     far larger than their encoding.
     """
     first: list[Buffer] = []
-    left = FAR_WINDOW_BYTES
+    left = REQUEST_BYTES
     for portion in portions:
         first += portion
         left -= sum([memoryview(part).nbytes for part in portion])
@@ -106,7 +107,7 @@ def joined(portions: Portions, usual: int) -> Buffer:
     if second is None and len(first) == 1:
         return first[0]
     whole = io.BytesIO()
-    whole.seek(min(usual + usual // 64, FETCH_BYTES))
+    whole.seek(min(usual + usual // 64, FLIGHT_BYTES))
     whole.write(b"\0")
     whole.seek(0)
     whole.writelines(itertools.chain(first, second or ()))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.planner import FewPlan
-from fsstore.chunk.tuning import LISTED_CHUNKS, WINDOW_CELLS, WRITE_WINDOW_CELLS
+from fsstore.chunk.tuning import WINDOW_CELLS
 from fsstore.chunk.write.writer import BegunWrite
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -33,6 +33,7 @@ from fsstore.runtime.execution import WorkEnd
 from fsstore.runtime.fork import OfProcess, OfThread
 from fsstore.runtime.future import Flag, Future
 from fsstore.runtime.together import tell
+from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -93,7 +94,7 @@ _places: OfProcess[dict[KvPrefix, _Place]] = OfProcess(dict)
 
 def touched(plan: FewPlan, model: ChunkModel) -> _Chunks:
     """Return the numbers of the chunks that a request touches, None for very many."""
-    if plan.cell_count > LISTED_CHUNKS:
+    if plan.cell_count > MANY_CHUNKS:
         return None
     rank = model.key_rank  # without dimensions inside the elements, of which another view has others
     return plan.chunks(rank)
@@ -346,7 +347,7 @@ def write_gathered(write: BegunWrite, chunks: _Chunks, begin: _Begin, *, soon: b
     `begin` gets all of them, and what is to be called when nothing of them is written any more.  `soon`: a pool thread
     begins it, although it has to wait for nothing.
     """
-    store, may_share = write.request.chunks.store, chunks is not None and write.cells <= WRITE_WINDOW_CELLS
+    store, may_share = write.request.chunks.store, chunks is not None and write.cells <= AT_ONCE
     try:
         if may_share and share(store, chunks, write, partial(_go_together, write)):
             return write.future

@@ -25,22 +25,13 @@ from fsstore.chunk.columns import PlainBox
 from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.planner import FewPlan, plan, plan_few
 from fsstore.chunk.tuning import (
-    BATCH_BYTES,
-    COPIED_PER_DECODED,
-    DISK_WORKERS,
-    FAR_WINDOW_BYTES,
-    FEW_BOXES,
-    HELD_BYTES,
-    HOP_BYTES,
     INLINE_EFFORT_BYTES,
     JOINT_BYTES,
-    NEAR_WINDOW_BYTES,
     SMALL_GATHER_S,
     STORED_BLOCK_BYTES,
     WINDOW_BYTES,
     WINDOW_CELLS,
     WINDOWS,
-    WRITE_WINDOW_CELLS,
 )
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.queue import before, in_order, over, touched, write_far, write_gathered
@@ -56,6 +47,17 @@ from fsstore.runtime.execution import WorkEnd, run_bounded
 from fsstore.runtime.fork import OfProcess, OfThread
 from fsstore.runtime.future import Bell, Copied, Flag, Future, ready
 from fsstore.runtime.together import Outcome, outcomes, tell
+from fsstore.runtime.tuning import (
+    AT_ONCE,
+    BATCH_BYTES,
+    COPIED_PER_DECODED,
+    DISK_THREADS,
+    FEW,
+    HELD_BYTES,
+    HOP_BYTES,
+    PIECE_BYTES,
+    REQUEST_BYTES,
+)
 
 # Small writes made together.
 #
@@ -329,7 +331,7 @@ def write(request: WriteRequest) -> Future[Any]:
     joined = _join_small_writes(request)
     if joined is not None:
         return joined
-    cut = plan_few(request.maps, request.values, model.axes, FEW_BOXES)
+    cut = plan_few(request.maps, request.values, model.axes, FEW)
     cells = cut.cell_count
     if not cells:
         return ready(None)
@@ -457,7 +459,7 @@ class _LargeWrite(NamedTuple):
         chunks, chain = self.chunks, self.chunks.model.chain
         # a view, which is copied to be sent
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
-        windows = self.windows(_window_size(self.cells, FAR_WINDOW_BYTES // chain.decoded_size, WINDOWS))
+        windows = self.windows(_window_size(self.cells, REQUEST_BYTES // chain.decoded_size, WINDOWS))
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
         writing = _write_waiting(writer, windows, each, chunks.window(each))
         return execution.start(writing, ended=self.ended)
@@ -470,12 +472,12 @@ class _LargeWrite(NamedTuple):
         chunks, each, chain = self.chunks, self.each, self.chunks.model.chain
         if ahead_of_disk:
             writer = Writer(chunks.store.driver, threads=self._encoders, late=True)
-            windows = self.windows(WRITE_WINDOW_CELLS)
+            windows = self.windows(AT_ONCE)
             return _spread(writer, windows, workers=1, kind="request", ended=self.ended)
         if chunks.threads:
             workers = self._encoders
         elif chunks.store.driver.features.slow_writes:
-            workers = chunks.workers(each, DISK_WORKERS)
+            workers = chunks.workers(each, DISK_THREADS)
         else:  # encoding so little is mostly Python: threads would wait for each other
             workers = self._encoders if _effort(chain) >= HOP_BYTES // 64 else 1
         windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), 4 * WINDOWS))
@@ -493,12 +495,12 @@ def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
 
 def _window_size(cells: int, affordable: int, windows: int) -> int:
     """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
-    return max(1, min(math.ceil(cells / windows), WRITE_WINDOW_CELLS, affordable))
+    return max(1, min(math.ceil(cells / windows), AT_ONCE, affordable))
 
 
 def _is_late(driver: KvDriver, chain: BoundChain) -> bool:
     """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
-    return chain.decoded_size >= NEAR_WINDOW_BYTES and able(driver, WritesLate) is not None
+    return chain.decoded_size >= PIECE_BYTES and able(driver, WritesLate) is not None
 
 
 def _is_soon_made(request: WriteRequest, cells: int) -> bool:
@@ -518,7 +520,7 @@ def _is_small(request: WriteRequest, cells: int) -> bool:
     """Return whether a write may wait for others with a copy of its values; that of an object shares what it holds."""
     values, chunks = request.values, request.chunks
     size = chunks.model.chain.decoded_size
-    if values.nbytes >= NEAR_WINDOW_BYTES or size > BATCH_BYTES or cells * size > JOINT_BYTES:
+    if values.nbytes >= PIECE_BYTES or size > BATCH_BYTES or cells * size > JOINT_BYTES:
         return False
     driver = chunks.store.driver
     return not (driver.features.waits or values.dtype.hasobject or able(driver, Modifies) is not None)
@@ -530,9 +532,7 @@ def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     Windows of one would fight for the interpreter with system calls while others encode: parts of eight chunks of
     200 KB take 0.85 of the time together.
     """
-    return (
-        cells <= WRITE_WINDOW_CELLS and chunk_bytes < NEAR_WINDOW_BYTES and cells * chunk_bytes <= BATCH_BYTES
-    )
+    return cells <= AT_ONCE and chunk_bytes < PIECE_BYTES and cells * chunk_bytes <= BATCH_BYTES
 
 
 def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Future[None]:

@@ -23,7 +23,7 @@ from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.place import BoxPlacement, Sending, placement_of
 from fsstore.chunk.planner import ChunkBox, FewPlan, plan
 from fsstore.chunk.shard_source import shard_grid
-from fsstore.chunk.tuning import FEW_LARGE_CELLS, NEAR_WINDOW_BYTES
+from fsstore.chunk.tuning import FEW_LARGE_CELLS
 from fsstore.chunk.write.encode import (
     ChunkEncoder,
     Portions,
@@ -55,6 +55,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Flag, Future
+from fsstore.runtime.tuning import PIECE_BYTES
 
 
 class Changes:
@@ -181,7 +182,7 @@ class Writer:
             )
 
     async def _write(self, window: list[Changed]) -> list[Stamp]:
-        few = len(window) <= FEW_LARGE_CELLS or window[0][1][0].of.chunk_bytes >= NEAR_WINDOW_BYTES
+        few = len(window) <= FEW_LARGE_CELLS or window[0][1][0].of.chunk_bytes >= PIECE_BYTES
         late = able(self._driver, WritesLate) if self._late and few else None
         if late is not None:
             return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
@@ -203,7 +204,7 @@ class Writer:
             raise asyncio.CancelledError
         key, changes = changed
         last = changes[-1]
-        if last.of.chunk_bytes < NEAR_WINDOW_BYTES or (len(changes) > 1 and not last.of.encoder.is_sharded):
+        if last.of.chunk_bytes < PIECE_BYTES or (len(changes) > 1 and not last.of.encoder.is_sharded):
             found = None if changes[0].is_whole else self._stored(key)
             return LateWrite(*self._encode_chunk(changed, found))
         old = None if changes[0].is_whole else self._stored_of_large(key, last)

@@ -35,14 +35,15 @@ from fsstore.codec.contract import (
     too_large,
 )
 from fsstore.codec.numcodecs.flat import FlatSpec, as_array, size_of
-from fsstore.codec.tuning import CACHE_BYTES, DIRECT_BYTES, STEP_BYTES
+from fsstore.codec.tuning import DIRECT_BYTES
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.runtime.tuning import CACHE_BYTES, PIECE_BYTES
 from fsstore.values.json_value import Json
 
 _ELEMENTWISE = frozenset({"bitround", "fixedscaleoffset", "quantize"})
 _ELEMENTS = CACHE_BYTES // 8  # of a block
 _TEXT_BYTES = CACHE_BYTES // 4 * 3  # that become text at once
-_BLOCKS = STEP_BYTES // CACHE_BYTES * 4  # of one call of Blosc
+_BLOCKS = PIECE_BYTES // CACHE_BYTES * 4  # of one call of Blosc
 BLOCKS_BYTES = 3 * 8 * _ELEMENTS  # what the steps take for one block
 
 

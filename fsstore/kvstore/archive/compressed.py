@@ -28,9 +28,9 @@ from fsstore.kvstore.contract.driver import (
     StandsOver,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.kvstore.tuning import KEPT_BYTES, UNPACKED_HEAD_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.tuning import CACHE_BYTES, KEPT_BYTES
 from fsstore.values.detection import Method, beginning, expand, usual_limit
 from fsstore.values.json_value import Fields, Json, integer, optional
 from fsstore.values.url import encode_path
@@ -156,7 +156,7 @@ def _is_head(read: Read) -> bool:
     return (
         read.start == 0
         and read.stop is not None
-        and read.stop <= UNPACKED_HEAD_BYTES
+        and read.stop <= CACHE_BYTES
         and read.if_not_equal == UNKNOWN
     )
 

@@ -40,9 +40,9 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, resolve_range
-from fsstore.kvstore.tuning import PAGE, SMALL_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.tuning import PAGE, SMALL_BYTES
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.url import encode_path
 

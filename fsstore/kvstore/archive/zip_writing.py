@@ -36,9 +36,9 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text
-from fsstore.kvstore.tuning import ARCHIVE_PORTION_BYTES
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.tuning import BATCH_BYTES
 from fsstore.values.json_value import quote
 
 # Making ZIP archives: what stays of an old one, new members behind it, and the directory last.
@@ -368,10 +368,8 @@ class ZipWriting(WritesAtOnce):
         """Yield the new archive piece by piece; for stores that never wait."""
         for low, high in plan.spans:
             assert archive is not None
-            for start in range(low, high, ARCHIVE_PORTION_BYTES):
-                yield execution.drive(
-                    self.source.ranges(archive, [(start, min(start + ARCHIVE_PORTION_BYTES, high))])
-                )
+            for start in range(low, high, BATCH_BYTES):
+                yield execution.drive(self.source.ranges(archive, [(start, min(start + BATCH_BYTES, high))]))
         yield from _new_portions(plan)
 
 

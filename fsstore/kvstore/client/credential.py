@@ -54,16 +54,10 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import clipped_range, key_bytes, resolve_range
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.tuning import (
-    CREDENTIAL_EARLY_S,
-    CREDENTIAL_KEPT_S,
-    CREDENTIAL_PULSE_S,
-    CREDENTIAL_REPEATS,
-    PIECE_BYTES,
-    SLOWEST_ANSWER,
-)
+from fsstore.kvstore.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, SLOWEST_ANSWER
 from fsstore.runtime import execution, fork
 from fsstore.runtime.fork import OfProcess
+from fsstore.runtime.tuning import PIECE_BYTES, TRIES, TRUSTED_S
 from fsstore.values.json_value import Json, quote
 
 # Byte ranges: the request, and whether the answer fits.  An empty range is asked for as the first byte: it must still
@@ -487,7 +481,7 @@ def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
             "access_key_id": known.key,
             "secret_access_key": known.secret,
             "token": known.token,
-            "expires_at": datetime.now(UTC) + timedelta(seconds=CREDENTIAL_PULSE_S),
+            "expires_at": datetime.now(UTC) + timedelta(seconds=TRUSTED_S),
         }
 
     return provide
@@ -546,7 +540,7 @@ class RenewedEngine(EngineWrapper):
             try:
                 return await call()
             except StoreError as error:
-                if repeats == CREDENTIAL_REPEATS or not _is_refusal(error):
+                if repeats == TRIES or not _is_refusal(error):
                     raise
                 if repeats and isinstance(error, PermissionDeniedError):
                     raise  # the new ones are good, and may not do this

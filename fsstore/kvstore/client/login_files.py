@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.kvstore.engine.contract import translate
-from fsstore.kvstore.tuning import SILENT_S, SMALL_BYTES
+from fsstore.kvstore.tuning import SILENT_S
 from fsstore.redaction import redact
 from fsstore.runtime import fork
+from fsstore.runtime.tuning import SMALL_BYTES
 
 T = TypeVar("T")
 

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 from fsstore.errors import AbortedError
 from fsstore.kvstore.client import login_files
 from fsstore.kvstore.contract.driver import UNKNOWN, Features
-from fsstore.kvstore.tuning import ATTEMPTS
+from fsstore.runtime.tuning import READ_ATTEMPTS
 
 T = TypeVar("T")
 Steps: TypeAlias = Generator[tuple[Any, ...], Any, T]
@@ -49,14 +49,14 @@ def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
     a listing of pairs may see the dictionary change.
     """
     store = filesystem.store
-    for _ in range(ATTEMPTS):
+    for _ in range(READ_ATTEMPTS):
         try:
             paths = list(store)
         except RuntimeError:  # it grew all the same
             continue
         found = ((path, store.get(path)) for path in paths)
         return {path: {"size": file.size} for path, file in found if file is not None}
-    raise AbortedError(f"The memory of fsspec changed during {ATTEMPTS} attempts to list it")
+    raise AbortedError(f"The memory of fsspec changed during {READ_ATTEMPTS} attempts to list it")
 
 
 @dataclass(frozen=True, slots=True)

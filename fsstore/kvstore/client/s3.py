@@ -54,8 +54,8 @@ from fsstore.kvstore.engine.contract import (
 )
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
-from fsstore.kvstore.tuning import PAGE
 from fsstore.redaction import without_user
+from fsstore.runtime.tuning import PAGE
 from fsstore.values.json_value import quote
 
 _DELETE_ERRORS: dict[str, type[StoreError]] = {

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, ReadUpTo
-from fsstore.kvstore.tuning import LOCAL_GAP_BYTES
+from fsstore.runtime.tuning import GAP_BYTES
 
 Ints = npt.NDArray[np.int64]
 
@@ -157,7 +157,7 @@ class Limits:
     @property
     def near(self) -> Limits:
         """The limits of stores that never wait, where copying a large gap takes longer than another read."""
-        return Limits(min(self.max_gap, LOCAL_GAP_BYTES), self.max_size)
+        return Limits(min(self.max_gap, GAP_BYTES), self.max_size)
 
 
 REMOTE = Limits()

@@ -52,11 +52,12 @@ from fsstore.kvstore.contract.driver import (
     Write,
     now,
 )
-from fsstore.kvstore.tuning import CLOCKS_DIFFER_S, ENGINES_KEPT, REFUSED_PAUSES_S
+from fsstore.kvstore.tuning import CLOCKS_DIFFER_S, REFUSED_PAUSES_S
 from fsstore.redaction import redact
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Flag
+from fsstore.runtime.tuning import KEPT
 from fsstore.values.json_value import quote
 
 # Failures of client libraries as errors of fsstore.
@@ -258,7 +259,7 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
     kept, full = _kept.now, (key, tuple(variables))
     found: T = kept.pop(full, None) or make()
     kept[full] = found
-    while len(kept) > ENGINES_KEPT:
+    while len(kept) > KEPT:
         kept.popitem(last=False)
     return found
 

@@ -44,11 +44,11 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import KeyRange, key_text, resolve_range, value_sizes
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import shown_url
-from fsstore.kvstore.tuning import PAGE
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import PAGE
 from fsstore.values.json_value import Json, quote
 
 T = TypeVar("T")

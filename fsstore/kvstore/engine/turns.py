@@ -18,19 +18,10 @@ from typing import Any, Generic, TypeVar
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract.driver import Read, ReadResult
 from fsstore.kvstore.engine.contract import Retry
-from fsstore.kvstore.tuning import (
-    FAR_REQUESTS,
-    FAR_S,
-    FEW_BEGINNERS,
-    FEWEST_REQUESTS,
-    MOMENT_S,
-    NEAR_S,
-    REQUESTS,
-    REQUESTS_FLIGHT_BYTES,
-    SOON_S,
-)
+from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, SOON_S
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.future import Flag
+from fsstore.runtime.tuning import FLIGHT_BYTES, MOMENT_S, REQUESTS
 
 S = TypeVar("S")
 T = TypeVar("T")
@@ -65,7 +56,7 @@ class RequestWindow:
             self.limit += self._share()
         elif self._soonest < FAR_S:
             self.limit, self.listens = REQUESTS, False
-        elif nbytes * before > REQUESTS_FLIGHT_BYTES:
+        elif nbytes * before > FLIGHT_BYTES:
             self.limit = max(REQUESTS, before - 1)
         elif before < self.most and waiting > 2 * before and elapsed_s <= 2 * self._soonest:
             self.limit += self._share()
@@ -266,9 +257,9 @@ async def each_by_threads(
             hire(min(turns.window.limit, len(items)) - len(crew))
 
     job.grown = lambda: hire(1) if len(crew) < turns.window.limit else None
-    few = min(FEW_BEGINNERS, len(items), turns.window.limit)
+    few = min(FEWEST_REQUESTS, len(items), turns.window.limit)
     hire(few)
-    timer = asyncio.get_running_loop().call_later(NEAR_S, hire_all)
+    timer = asyncio.get_running_loop().call_later(FAR_S / 2, hire_all)
     try:
         while busy := [task for task in crew if not task.done()]:
             await asyncio.wait(busy, return_when=asyncio.FIRST_EXCEPTION)

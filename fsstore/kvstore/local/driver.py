@@ -61,7 +61,7 @@ from fsstore.kvstore.local.file import (
 from fsstore.kvstore.local.lock import OpenFile, forgetting, hold, open_creating
 from fsstore.kvstore.local.stage import Protocol, make_durable, sync_filesystem
 from fsstore.kvstore.local.write import answered, write_batch, write_late
-from fsstore.kvstore.tuning import CALL_BYTES, PIECE_BYTES
+from fsstore.runtime.tuning import FLIGHT_BYTES, PIECE_BYTES
 from fsstore.values.json_value import Fields, Json, Parser, integer, one_of, string
 from fsstore.values.url import decode_path, encode_path, reject_query
 
@@ -151,7 +151,7 @@ def _status_after(held: OpenFile, target: bytes) -> os.stat_result:
 def _pour(source: OpenFile, target: OpenFile) -> None:
     left = os.fstat(source.fd).st_size
     try:
-        while left and (count := os.copy_file_range(source.fd, target.fd, min(left, CALL_BYTES))):
+        while left and (count := os.copy_file_range(source.fd, target.fd, min(left, FLIGHT_BYTES))):
             left -= count
     except (AttributeError, OSError) as error:  # another system, or another filesystem
         if isinstance(error, OSError) and error.errno not in _NOT_HERE:

@@ -36,15 +36,7 @@ from fsstore.errors import (
 from fsstore.kvstore.contract.batch import Ints, coalesce
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, ReadUpTo, now
 from fsstore.kvstore.contract.request import clipped_range, resolve_range
-from fsstore.kvstore.tuning import (
-    COPIED_SLICE_BYTES,
-    LARGE_VALUE_BYTES,
-    LOCAL_GAP_BYTES,
-    LOCAL_SPAN_BYTES,
-    MERGED_RANGES_FROM,
-    READ_CALL_BYTES,
-    SMALL_BYTES,
-)
+from fsstore.runtime.tuning import COLUMNS_FROM, FLIGHT_BYTES, GAP_BYTES, SMALL_BYTES
 from fsstore.values.json_value import quote
 
 # Keys as paths of local files: which are allowed, and how failures on them are reported.
@@ -52,6 +44,9 @@ from fsstore.values.json_value import quote
 
 # ruff: noqa: PTH120  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
 
+
+_READ_BYTES = 0x7FFFF000  # that Linux reads in one call at most
+_LARGE_PAGES_BYTES = 4 << 20  # from which on NumPy asks the system for large pages
 
 LOCK_SUFFIX = ".__lock"
 """Ends the names of lock and temporary files, which are never keys."""
@@ -257,7 +252,7 @@ def _read_rest(fd: int, value: bytes, low: int, high: int) -> bytes:
     parts = [value]
     at = low + len(value)
     while at < high:
-        part = os.pread(fd, min(high - at, READ_CALL_BYTES), at)
+        part = os.pread(fd, min(high - at, _READ_BYTES), at)
         if not part:
             raise _cut_off(at, high)
         parts.append(part)
@@ -276,7 +271,7 @@ def _map(fd: int, low: int, high: int) -> Buffer:
 
 
 def _pread(fd: int, low: int, high: int) -> Buffer:
-    if high - low >= LARGE_VALUE_BYTES and hasattr(os, "preadv"):
+    if high - low >= _LARGE_PAGES_BYTES and hasattr(os, "preadv"):
         return _read_large(fd, low, high)
     value = os.pread(fd, high - low, low)
     return value if len(value) == high - low else _read_rest(fd, value, low, high)
@@ -287,7 +282,7 @@ def _read_large(fd: int, low: int, high: int) -> memoryview:
     value = np.empty(high - low, np.uint8).data
     at = 0
     while at < len(value):
-        count = os.preadv(fd, [value[at : at + READ_CALL_BYTES]], low + at)
+        count = os.preadv(fd, [value[at : at + _READ_BYTES]], low + at)
         if not count:
             raise _cut_off(low + at, high)
         at += count
@@ -328,7 +323,7 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
         wanted = [read for read in reads if read[3] != generation]
         values = (
             _values(fd, wanted, size, mapped)
-            if len(wanted) < MERGED_RANGES_FROM
+            if len(wanted) < COLUMNS_FROM
             else _merged(fd, wanted, size, mapped)
         )
         # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
@@ -354,11 +349,11 @@ def _values(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buf
 def _merged(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buffer]:
     """Return the bytes of many ranges, read as few spans and cut apart."""
     starts, stops = _bounds(reads, size)
-    merged = coalesce(starts, stops, LOCAL_GAP_BYTES, LOCAL_SPAN_BYTES)
+    merged = coalesce(starts, stops, GAP_BYTES, FLIGHT_BYTES)
     pairs = zip(merged.starts.tolist(), merged.stops.tolist(), strict=True)
     wholes = [_take(fd, low, high, mapped) for low, high in pairs]
     lengths = stops - starts
-    if lengths.max() > COPIED_SLICE_BYTES:
+    if lengths.max() > GAP_BYTES:
         wholes = [memoryview(whole) for whole in wholes]
     begins, ends = merged.offset.tolist(), (merged.offset + lengths).tolist()
     return [

@@ -33,7 +33,7 @@ from typing import TypeVar
 
 from fsstore.errors import DeadlineExceededError, StoreError
 from fsstore.kvstore.local.file import LOCK_SUFFIX, os_failure, parent
-from fsstore.kvstore.tuning import ATTEMPTS, FIRST_LOCK_SLEEP_S, LONGEST_LOCK_SLEEP_S
+from fsstore.runtime.tuning import HOP_S, MOMENT_S, READ_ATTEMPTS
 from fsstore.values.json_value import quote
 
 _SUFFIX = LOCK_SUFFIX.encode()
@@ -146,7 +146,7 @@ def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
 
 def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> F:
     """Open `path`; missing parent directories are made."""
-    for _ in range(ATTEMPTS):
+    for _ in range(READ_ATTEMPTS):
         try:
             return kind(path, flags)
         except FileNotFoundError:
@@ -161,7 +161,7 @@ def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> 
 
 
 def _make_directories(path: bytes, dirty: set[bytes]) -> None:
-    missing, absent = [path], ATTEMPTS + path.count(b"/")
+    missing, absent = [path], READ_ATTEMPTS + path.count(b"/")
     while missing:
         try:
             os.mkdir(missing[-1])
@@ -248,7 +248,7 @@ def _lock(fd: int, path: bytes, *, wait: bool) -> bool:
 
 def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
     deadline = time.monotonic() + timeout_s
-    sleep_s = FIRST_LOCK_SLEEP_S
+    sleep_s = 10 * HOP_S
     while (held := _create(path, dirty)) is None:
         left_s = deadline - time.monotonic()
         if left_s <= 0:
@@ -257,7 +257,7 @@ def _hold_file(path: bytes, timeout_s: float, dirty: set[bytes]) -> Held:
                 "remove it if its writer is gone"
             )
         _pause(min(sleep_s, left_s))
-        sleep_s = min(2 * sleep_s, LONGEST_LOCK_SLEEP_S)
+        sleep_s = min(2 * sleep_s, MOMENT_S)
     return held
 
 

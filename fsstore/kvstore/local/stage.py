@@ -25,15 +25,9 @@ from fsstore.errors import ResourceExhaustedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, LateValue, LateWrite, Stamp, Write, now
 from fsstore.kvstore.local.file import file_path, generation_of, os_failure, parent
 from fsstore.kvstore.local.lock import Held, OpenFile, hold, hold_if_free, open_creating
-from fsstore.kvstore.tuning import (
-    CALL_BYTES,
-    HELD_SPACE_BYTES,
-    HELD_SPACE_FILES,
-    PIECE_BYTES,
-    SMALL_BYTES,
-)
 from fsstore.runtime import execution, fork
 from fsstore.runtime.fork import OfProcess
+from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES
 
 # The space of replaced files, freed after the answer.
 
@@ -56,7 +50,7 @@ class _Held:
     def reserve(self, size: int) -> bool:
         """Return whether there is room for one more file."""
         with self.lock:
-            if self.count == HELD_SPACE_FILES or self.size + size > HELD_SPACE_BYTES:
+            if self.count == KEPT or self.size + size > KEPT_BYTES:
                 return False
             self.count, self.size = self.count + 1, self.size + size
         return True
@@ -348,7 +342,7 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
 
 def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
     """Yield a portion in steps: if `early` and it is one buffer, or if it is more than is written at once."""
-    if (len(portion) > 1 or not early) and _size(portion) <= CALL_BYTES:
+    if (len(portion) > 1 or not early) and _size(portion) <= FLIGHT_BYTES:
         yield portion
         return
     for view in [memoryview(buffer).cast("B") for buffer in portion]:

@@ -39,18 +39,9 @@ from fsstore.kvstore.local.stage import (
     remove_file,
     stage,
 )
-from fsstore.kvstore.tuning import (
-    FEW_FILES,
-    LARGE_FILE_BYTES,
-    LARGE_FILES,
-    PAGE,
-    PUBLISHERS,
-    SYNC_THREADS,
-    SYNCED_BYTES,
-    SYNCED_FILES,
-)
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import BATCH_BYTES, DISK_THREADS, FEW, PAGE, PIECE_BYTES
 from fsstore.values.json_value import quote
 
 T = TypeVar("T")
@@ -102,7 +93,7 @@ def write_late(
 
     with answered(protocol) as dirty:
         with _Publisher(protocol, dirty, threads) as publisher:
-            steps = [*makes, None] if 1 < len(makes) <= FEW_FILES else makes
+            steps = [*makes, None] if 1 < len(makes) <= 4 * DISK_THREADS else makes
             begun = execution.map_blocking(begin, steps, limit=makers)
             publisher.finish()
         left = [one for one in begun if isinstance(one, LateWrite)]
@@ -128,9 +119,9 @@ class _Publisher:
     """
 
     def __init__(self, protocol: Protocol, dirty: set[bytes], threads: int | None) -> None:
-        self._protocol, self._dirty, self._threads = protocol, dirty, threads or SYNC_THREADS
+        self._protocol, self._dirty, self._threads = protocol, dirty, threads or DISK_THREADS
         self._room: SimpleQueue[None] = SimpleQueue()  # of large files; a semaphore that Ctrl-C cannot break
-        for _ in range(threads or LARGE_FILES):
+        for _ in range(threads or 3 * DISK_THREADS):
             self._room.put(None)
         self._jobs: list[Future[None]] = []
         self._small: deque[Staged] = deque()
@@ -144,7 +135,7 @@ class _Publisher:
         if not self._protocol.sync:  # there is nothing to wait for
             self._publish(one, self._dirty)
             return
-        if one.size >= LARGE_FILE_BYTES and not is_alone:
+        if one.size >= PIECE_BYTES and not is_alone:
             self._room.get()
             self._jobs.append(execution.submit(self._see_to_large, one, kind="io"))
             return
@@ -156,13 +147,13 @@ class _Publisher:
 
     def begin_few(self) -> None:
         """See to the small ones, if they are few, while another thread still makes the last of all."""
-        for _ in range(min(PUBLISHERS, self._threads - 1, len(self._small))):
+        for _ in range(min(self._threads - 1, len(self._small))):
             self._jobs.append(execution.submit(self._see_to_few, kind="io"))
         self._see_to_few()
 
     def finish(self) -> None:
         """Return when all that was taken over is published."""
-        if len(self._small) > FEW_FILES:
+        if len(self._small) > 4 * DISK_THREADS:
             many, self._small = list(self._small), deque()
             with _letting_go(many):
                 _shared(
@@ -236,7 +227,7 @@ def _shared(
 
     A disk takes several files together in about the time of one.
     """
-    workers = min(threads or SYNC_THREADS, len(items)) if protocol.sync else 1
+    workers = min(threads or DISK_THREADS, len(items)) if protocol.sync else 1
     if workers <= 1:
         return function(items)
     size = -(-len(items) // workers)
@@ -247,7 +238,7 @@ def _shared(
 def _write_some(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
     stamps: list[Stamp] = []
     while len(stamps) < len(writes):
-        stamps += _write_group(writes[len(stamps) :][:SYNCED_FILES], protocol, dirty)
+        stamps += _write_group(writes[len(stamps) :][:FEW], protocol, dirty)
     return stamps
 
 
@@ -260,7 +251,7 @@ def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty:
         staged: list[Staged] = []
         size = 0
         for write in writes:
-            if staged and (write.value is None or size > SYNCED_BYTES):
+            if staged and (write.value is None or size > BATCH_BYTES):
                 break
             one = stage(write, protocol, dirty, wait=not staged)
             if one is None:
@@ -282,7 +273,7 @@ def _publish(staged: Sequence[Staged], protocol: Protocol, dirty: set[bytes]) ->
 
 def sync_directories(paths: set[bytes]) -> None:
     """Make the names in these directories durable; a disk takes several together in about the time of one."""
-    execution.map_blocking(_sync_directory, list(paths), kind="io", limit=SYNC_THREADS)
+    execution.map_blocking(_sync_directory, list(paths), kind="io", limit=DISK_THREADS)
 
 
 def _sync_directory(path: bytes) -> None:

@@ -26,12 +26,13 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvDriver, Read, Wri
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.request import key_bytes
 from fsstore.kvstore.transaction.transaction import Transaction
-from fsstore.kvstore.tuning import QUEUED_TOGETHER, WRITERS
+from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import PENDING, RESULT, Future, make
 from fsstore.runtime.together import outcomes, start_or_drive, tell
+from fsstore.runtime.tuning import AT_ONCE
 from fsstore.values.argument import as_seconds, require_kind
 
 # Results, as TensorStore shapes them.
@@ -187,7 +188,7 @@ class _DriverQueue:
         batch: list[_Waiting] = []
         keys: set[str] = set()
         with self._lock:
-            share = min(QUEUED_TOGETHER, -(-len(self._waiting) // WRITERS))
+            share = min(AT_ONCE, -(-len(self._waiting) // WRITERS))
             while len(batch) < share:
                 write = self._waiting[0][0]
                 if batch and (write.if_equal != UNKNOWN or write.key in keys):

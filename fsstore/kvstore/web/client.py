@@ -27,11 +27,12 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, MOMENT_S, MOMENTS, ROUTES_KEPT
+from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, MOMENTS
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.redaction import redact_url
 from fsstore.runtime import execution, fork
+from fsstore.runtime.tuning import ENTRIES_KEPT, MOMENT_S
 from fsstore.values.json_value import quote
 
 # Connections kept for the next request.
@@ -352,7 +353,7 @@ class HttpClient:
         found = client()
         if found is None:
             return
-        if len(found._distrusted) >= ROUTES_KEPT:
+        if len(found._distrusted) >= ENTRIES_KEPT:
             found._distrusted.clear()
         found._distrusted.add(origin)
 
@@ -392,7 +393,7 @@ class HttpClient:
         """Return the way to an origin."""
         found = self._routes.get(origin)
         if found is None:
-            if len(self._routes) >= ROUTES_KEPT:
+            if len(self._routes) >= ENTRIES_KEPT:
                 self._routes.clear()
                 self._fields.clear()
             found = self._routes[origin] = route_to(origin)

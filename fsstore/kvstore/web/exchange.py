@@ -28,7 +28,8 @@ import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer, check_announced
-from fsstore.kvstore.tuning import SMALL_BYTES, UNASKED_CODING_BYTES, UNASKED_CODING_RATIO, WIRE_REST_S
+from fsstore.kvstore.tuning import WIRE_REST_S
+from fsstore.runtime.tuning import KEPT_BYTES, SMALL_BYTES
 from fsstore.values.json_value import quote, string
 
 # Answers as bytes: heads and bodies.
@@ -43,6 +44,7 @@ _HEAD = re.compile(
     r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\n]*)?(?:\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*+", re.ASCII
 )
 _SWITCHING = "101"
+_MOST_RATIO = 100  # of an inflated value to what was sent unasked: text seldom passes 50, zeros reach 1,000
 _LINE_LIMIT = 4096  # bytes between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
 
@@ -207,7 +209,7 @@ def inflate(
         raise UnimplementedError(
             f"The server compressed the value with {coding[:40]!r}, which was not asked for"
         )
-    most = max(UNASKED_CODING_BYTES, len(body) * UNASKED_CODING_RATIO) if limit is None else limit
+    most = max(KEPT_BYTES, len(body) * _MOST_RATIO) if limit is None else limit
     enough = most + 1 if stop is None else min(stop, most + 1)
     out, data, at = bytearray(), memoryview(body), 0
     while at < len(data) and len(out) < enough:

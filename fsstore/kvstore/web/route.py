@@ -28,10 +28,13 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.contract import from_status
-from fsstore.kvstore.tuning import CONNECTION_DOUBT_S, NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER, STAGGER_S
+from fsstore.kvstore.tuning import NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.redaction import redact_url
+from fsstore.runtime.tuning import MOMENT_S
 from fsstore.values.json_value import quote
+
+_STAGGER = 0.25  # seconds before the next address is tried too, as RFC 8305 recommends
 
 # The connection of an event loop, and the `GET` under way on it.
 
@@ -149,7 +152,7 @@ class Connection(Exchange, asyncio.BufferedProtocol):
     def leave(self) -> None:
         """Close the connection, soon, where it is to be seen what it is that came unasked."""
         if self.open and not self.clean:
-            self._loop.call_later(CONNECTION_DOUBT_S, self.close)
+            self._loop.call_later(MOMENT_S / 2, self.close)
         else:
             self.close()
 
@@ -489,7 +492,7 @@ async def first_connected(calls: Sequence[Callable[[], Coroutine[Any, Any, Conne
             waiting = [task for task in begun if not task.done()]
             if not waiting:
                 return begun[0].result()  # its error: all have failed
-            limit = None if call is None else STAGGER_S
+            limit = None if call is None else _STAGGER
             await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
             won = next((task for task in begun if task.done() and not task.exception()), None)
         return won.result()

@@ -28,7 +28,7 @@ from fsstore.reference.table.keys import (
     split_keys,
 )
 from fsstore.reference.table.table import INLINE, Block, Inline, Int32, Int64, Piece, Row, Rows, Table
-from fsstore.reference.tuning import DENSE_PLACES, FAMILY_FROM, ROWS_AT_ONCE
+from fsstore.runtime.tuning import COLUMNS_FROM, DENSE_PLACES, ROWS_AT_ONCE
 
 
 class Run(NamedTuple):
@@ -158,7 +158,7 @@ class TableBuilder:
         while self._parts:
             family, parts = self._parts.popitem()
             count = sum(len(part.coords) for part in parts)
-            block = _block(family, parts) if count >= FAMILY_FROM else None
+            block = _block(family, parts) if count >= COLUMNS_FROM else None
             if block is None:
                 loose += [(join(family, part.coords), part.rows) for part in parts]
             else:
@@ -204,7 +204,7 @@ def _shared(hashes: Sequence[Words], known: Words) -> Mask:
     """Return which hashes come several times or are known; zero is none."""
     found = np.concatenate([*hashes, np.zeros(0, np.uint64)])
     ordered = np.sort(found[found != 0])
-    last = ordered[FAMILY_FROM - 1 :]
+    last = ordered[COLUMNS_FROM - 1 :]
     return np.isin(found, np.append(known, last[last == ordered[: len(last)]]))
 
 

@@ -33,7 +33,7 @@ from fsstore.reference.table.template import (
     Templates,
     Value,
 )
-from fsstore.reference.tuning import ROWS_AT_ONCE
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, integer, obj, optional, show
 
 # Generators: many references described by one pattern, computed when asked for.

@@ -21,7 +21,7 @@ import numpy as np
 
 from fsstore.errors import JsonError
 from fsstore.kvstore.contract.request import key_bytes
-from fsstore.reference.tuning import FAMILY_FROM
+from fsstore.runtime.tuning import COLUMNS_FROM
 from fsstore.values.json_value import integer, show
 
 _LINE = re.compile(
@@ -417,7 +417,7 @@ def _sorted(hashes: Words) -> Ints:
     upper = hashes[order] >> _MIDDLE
     bounds = np.concatenate(([0], np.flatnonzero(upper[1:] != upper[:-1]) + 1, [len(upper)]))
     sizes = np.diff(bounds)
-    found: Ints = order[np.repeat(sizes >= FAMILY_FROM, sizes)]
+    found: Ints = order[np.repeat(sizes >= COLUMNS_FROM, sizes)]
     return found
 
 

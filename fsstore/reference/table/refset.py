@@ -19,8 +19,8 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.generator import Gen, parse_gen, written_out
 from fsstore.reference.table.table import ABSENT, Located, Row, Rows, Table
 from fsstore.reference.table.template import Templates
-from fsstore.reference.tuning import ROWS_AT_ONCE
 from fsstore.runtime import fork
+from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, integer, string
 
 # Which file a set was scanned from: enough to tell, later and elsewhere, whether it still is that file;

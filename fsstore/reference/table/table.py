@@ -33,7 +33,7 @@ import numpy as np
 from fsstore.errors import JsonError
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.keys import Family, Ints, join, split_keys, split_one, tails
-from fsstore.reference.tuning import FEW_KEYS, ROWS_AT_ONCE
+from fsstore.runtime.tuning import FEW, ROWS_AT_ONCE
 from fsstore.values.json_value import dumps, expected, string
 
 ABSENT = -1
@@ -179,7 +179,7 @@ class Table:
 
     def find(self, keys: Sequence[str]) -> Rows:
         """Return the rows of `keys`, in order."""
-        if len(keys) <= FEW_KEYS:
+        if len(keys) <= FEW:
             return Rows.of([self.find_one(key) or _NOTHING for key in keys])
         rows, loose = Rows.absent(len(keys)), self.loose
         groups, odd = split_keys([key.encode("utf-8", "surrogateescape") for key in keys])

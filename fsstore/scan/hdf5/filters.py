@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import DataLossError
+from fsstore.runtime.tuning import PIECE_BYTES
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.layout import Filter, heap_value
 from fsstore.scan.hdf5.structure import Reader
-from fsstore.scan.tuning import LONG_TEXT_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = ["can_decode", "check_lengths", "codecs_of", "encoded", "encoded_plainly", "read_box", "undone"]
@@ -256,7 +256,7 @@ def check_lengths(reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints
     for data in _places(reader, opened, dataset, box, size * max(1, math.prod(dataset.element.inner))):
         places = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)
         claimed = places[:, :4].copy().view("<u4").ravel()
-        for row in np.flatnonzero(claimed > LONG_TEXT_BYTES).tolist():
+        for row in np.flatnonzero(claimed > PIECE_BYTES).tolist():
             place = places[row].tobytes()
             address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
             found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))

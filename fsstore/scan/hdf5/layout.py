@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from fsstore.scan.hdf5.structure import DamagedError, FileBytes, Reader, UnknownError, messages_of
-from fsstore.scan.tuning import HEAP_AHEAD_BYTES, LINKS_AHEAD_BYTES
 
 __all__ = [
     "COLLECTION",
@@ -25,6 +24,8 @@ __all__ = [
     "link_of",
     "links_of_table",
 ]
+
+_USUAL_HEAP = 4096  # bytes of a heap of values as the library makes it, unless a value needs more
 
 
 # Filter pipelines, in the order of writing.
@@ -317,7 +318,7 @@ def _leaves(reader: Reader, tree: int) -> list[int]:
 
 def _symbols(reader: Reader, address: int, names: bytes) -> list[ObjectLink]:
     for_each = 2 * reader.width + 24
-    reader.ahead(address, LINKS_AHEAD_BYTES)
+    reader.ahead(address, 8 + 8 * for_each)  # of eight links, as the library makes them
     head = reader.read(address, 8)
     if head[:5] != b"SNOD\1":
         raise reader.damaged(address, "there is no node with links")
@@ -374,7 +375,7 @@ def heap_value(reader: Reader, address: int, number: int) -> bytes:
 
 
 def _values(reader: Reader, address: int) -> dict[int, bytes]:
-    data = reader.upto(address, HEAP_AHEAD_BYTES)
+    data = reader.upto(address, _USUAL_HEAP)
     if data[:5] != COLLECTION:
         raise reader.damaged(address, "there is no global heap")
     size, head = reader.length(data, 8), 8 + reader.lengths

@@ -25,11 +25,11 @@ from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.runtime import execution
 from fsstore.runtime.together import FirstTouch
+from fsstore.runtime.tuning import ENTRIES_KEPT, KEPT, REQUESTS
 from fsstore.scan.contract import MADE, ChunkTable, ScanSource
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.walk import FileLink, Objects, OpenHdf5, Walk, described_at, refused
 from fsstore.scan.hierarchy import Columns, empty, run_chunks, run_strides
-from fsstore.scan.tuning import LINKED_AT_ONCE, LINKED_DATASETS_KEPT, LINKED_FILES_KEPT
 from fsstore.values.json_value import Json
 
 __all__ = ["ExternalStorage", "Mount", "OtherFiles", "beside", "mounts_of"]
@@ -101,7 +101,7 @@ class OtherFiles:
             except StoreError as error:
                 raise error.within(f"Error opening the file {url!r}, which it refers to") from error
             self._kept[url] = file
-            while len(self._kept) > LINKED_FILES_KEPT:
+            while len(self._kept) > KEPT:
                 self._kept.pop(next(each for each in self._kept if each))
             out.append(file)
         return out
@@ -117,7 +117,7 @@ class OtherFiles:
                 raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}") from None
             except (OSError, RuntimeError, ValueError) as error:
                 raise refused(error) from error
-            if len(self._datasets) >= LINKED_DATASETS_KEPT:
+            if len(self._datasets) >= ENTRIES_KEPT:
                 self._datasets.clear()
             self._datasets[file.url, path] = known
         return file, known
@@ -265,8 +265,8 @@ async def mounts_of(files: OtherFiles, file: OpenHdf5, found: Objects) -> list[M
                 mount.notes[path] = "it lies behind too many links to other files"
             return out
         new = []
-        for start in range(0, len(links), LINKED_AT_ONCE):
-            some = links[start : start + LINKED_AT_ONCE]
+        for start in range(0, len(links), REQUESTS):
+            some = links[start : start + REQUESTS]
             new += [
                 each
                 for each in await execution.gather(_mounted(files, *link, behind) for link in some)

@@ -13,6 +13,7 @@ from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import ABSENT, Rows
 from fsstore.runtime import execution
+from fsstore.runtime.tuning import REQUESTS
 from fsstore.scan.contract import MADE, ChunkTable
 from fsstore.scan.hdf5.dataset import AxisSelection, Dataset, VirtualPart, paired, places
 from fsstore.scan.hdf5.filters import encoded, encoded_plainly, read_box
@@ -21,7 +22,6 @@ from fsstore.scan.hdf5.linked import ExternalStorage, OtherFiles
 from fsstore.scan.hdf5.storage import IndexedStorage, RunStorage, storage_of
 from fsstore.scan.hdf5.walk import OpenHdf5, refused
 from fsstore.scan.hierarchy import Columns, run_chunks
-from fsstore.scan.tuning import LINKED_AT_ONCE
 from fsstore.values.json_value import Json
 
 __all__ = ["Pattern", "StackStorage", "ended", "pattern_of", "table_of"]
@@ -134,8 +134,8 @@ async def table_of(
     if pattern is None:
         return _stack([_touched(part, chunks, grid) for part in dataset.parts], [], grid)
     fits: list[_Fit | None] = []
-    for start in range(0, len(dataset.parts), LINKED_AT_ONCE):
-        some = dataset.parts[start : start + LINKED_AT_ONCE]
+    for start in range(0, len(dataset.parts), REQUESTS):
+        some = dataset.parts[start : start + REQUESTS]
         fits += await execution.gather(_fit(files, file, dataset, part, pattern) for part in some)
     made = [
         _touched(part, chunks, grid) for part, fit in zip(dataset.parts, fits, strict=True) if fit is None

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from fsstore.errors import DataLossError
-from fsstore.scan.tuning import HEADER_AHEAD_BYTES
+from fsstore.scan.tuning import HEADER_BYTES
 
 __all__ = [
     "DamagedError",
@@ -177,7 +177,7 @@ class Message(NamedTuple):
 
 def messages_of(reader: Reader, address: int) -> list[Message]:
     """Return the messages of the header at an address."""
-    head = reader.upto(address, HEADER_AHEAD_BYTES)
+    head = reader.upto(address, HEADER_BYTES)
     if head[:4] == b"OHDR":
         if head[4] != 2:
             raise UnknownError

@@ -23,7 +23,7 @@ from fsstore.scan.hdf5.parsed import (
     read_attribute,
 )
 from fsstore.scan.hdf5.structure import Reader, UnknownError
-from fsstore.scan.tuning import OBJECT_AHEAD_BYTES
+from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
 __all__ = [
@@ -205,7 +205,7 @@ class OpenHdf5:
         """Say that an object header at an address will be read."""
         start = self.base + address
         if 0 <= start < self._file.size:
-            self._file.ahead(start, min(start + OBJECT_AHEAD_BYTES, self._file.size))
+            self._file.ahead(start, min(start + 4 * HEADER_BYTES, self._file.size))
 
     def library(self) -> Any:
         """Return the file's identifier of h5py, in a job that runs."""
