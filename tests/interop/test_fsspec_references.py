@@ -61,7 +61,7 @@ def fo(request, tmp_path, refs, path, tune):
     if request.param == "mapping":
         return refs
     if request.param == "columns":
-        tune("filesystem", SMALL_DOCUMENT_BYTES=0)
+        tune("filesystem", PIECE_BYTES=0)
     if request.param in ("small", "columns"):
         return path
     references.open(path).save(f"{tmp_path}/refs.parq", record_size=10)
@@ -235,7 +235,7 @@ def test_compressed_documents_and_generated_references(tmp_path):
 def test_writing_and_save_json(form, tmp_path, refs, path, tune):
     """Values and references are put in, taken out, and saved; fsspec reads what was saved, and each byte is the same."""
     if form == "columns":
-        tune("filesystem", SMALL_DOCUMENT_BYTES=0)
+        tune("filesystem", PIECE_BYTES=0)
     filesystem = made(dict(refs) if form == "mapping" else path, remote_protocol="file")
     assert filesystem.ls("g/t")
     filesystem.pipe_file("new/a", b"\xff\x00")
