@@ -167,11 +167,22 @@ async def settle(site: Site, name: str) -> bool:
             note = replace(note, stage="is there")
             await notes.write(key, json.dumps(asdict(note)))
         if note.stage == "is there":
-            ended |= own
+            ended |= own and await _is_there(site.prefix, note.after)
         else:
             await _undo(site, note)
             await notes.write(key, None)
     return ended
+
+
+async def _is_there(place: KvPrefix, after: Mapping[str, str]) -> bool:
+    """Whether arrays are at least as long as a job has made them."""
+    for key, text in after.items():
+        wanted = json.loads(text).get("shape", [])
+        answer = await place.read(key)
+        found = json.loads(bytes(answer.value)).get("shape", []) if answer.state == "value" else []
+        if len(found) != len(wanted) or any(now < then for now, then in zip(found, wanted, strict=True)):
+            return False
+    return True
 
 
 def _parsed(value: Any, notes: KvStore, key: str) -> _Change:

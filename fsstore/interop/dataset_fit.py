@@ -7,20 +7,23 @@ others; both are errors before anything is written.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from xarray import Dataset, Variable, conventions
+from xarray.backends.zarr import ZarrArrayWrapper
 
 from fsstore.dataset.members import NewArray
-from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import WORDS
 from fsstore.interop.dataset_draft import stored_variables
+from fsstore.interop.xarray import LazyArray
 from fsstore.interop.zarr import ZarrStore
+from fsstore.kvstore.store.kv_store import KvStore
 
-__all__ = ["Fitted", "fit_append", "fit_region", "in_region", "wished"]
+__all__ = ["Fitted", "check_read_elsewhere", "fit_append", "fit_region", "in_region", "wished"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,3 +263,48 @@ def _encoding(variable: Variable, schema: Mapping[str, Any]) -> dict[str, Any]:
         else:
             chosen["compressors"] = found["compressor"]
     return chosen
+
+
+# A dataset that is read lazily from the place to which it is written.
+
+
+def check_read_elsewhere(nodes: Mapping[str, Dataset], place: KvStore) -> None:
+    """Raise if values come from the place at which they would replace what they come from."""
+    target = _url(place)
+    for dataset in nodes.values():
+        for name, variable in dataset.variables.items():
+            for source in {_url(each) for each in _read_from(variable)}:
+                if target is not None and source is not None and f"{source}/".startswith(f"{target}/"):
+                    raise FailedPreconditionError(
+                        f"The values of {str(name)!r} are read from {source} while they would be written there; load"
+                        " the dataset before, or write it to another place"
+                    )
+
+
+def _url(place: KvStore | str) -> str | None:
+    try:
+        return (place if isinstance(place, str) else place.url).rstrip("/")
+    except UnimplementedError:
+        return None
+
+
+def _read_from(variable: Variable) -> Iterator[KvStore | str]:
+    """Yield the stores that a lazy variable is read from, as far as xarray's engines for zarr and fsstore open them."""
+    data = variable._data
+    if hasattr(data, "dask"):
+        layers = data.dask.layers.items()
+        found = [
+            node for name, layer in layers if name.startswith("original-") for node in dict(layer).values()
+        ]
+        held = [getattr(node, "value", node) for node in found]  # dask puts it into a node since 2024.12
+    else:
+        held = [data]
+    for each in held:
+        inner = each
+        while not isinstance(inner, LazyArray | ZarrArrayWrapper) and hasattr(inner, "array"):
+            inner = inner.array
+        if isinstance(inner, LazyArray):
+            yield KvStore.of(inner.inner.place)
+        elif isinstance(inner, ZarrArrayWrapper):
+            store = inner._array.store
+            yield store.kvstore if isinstance(store, ZarrStore) else str(store)

@@ -34,7 +34,7 @@ from fsstore.interop.dataset_commit import (
     sweep,
 )
 from fsstore.interop.dataset_draft import Draft, EncodedValues, Shape, drafted
-from fsstore.interop.dataset_fit import fit_append, fit_region, in_region, wished
+from fsstore.interop.dataset_fit import check_read_elsewhere, fit_append, fit_region, in_region, wished
 from fsstore.interop.zarr import ZarrStore
 from fsstore.job.plan import CopyReport, combined, parse_bytes
 from fsstore.job.staging import made_apart, packs
@@ -199,6 +199,8 @@ def _write(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyRep
                 f'There is a dataset at {site.prefix.describe()} already; mode="w" replaces it, "a" adds to it, and'
                 " append makes it longer"
             )
+        if exists and choice.append is None:
+            check_read_elsewhere(nodes, KvStore.of(site.store))
         site = _with_transaction(site, nodes, choice)
         if choice.mode in ("w", "w-", "skip"):
             execution.call(_clear(site, choice, exists=exists))

@@ -56,7 +56,7 @@ from fsstore.runtime.tuning import KEPT_BYTES, PIECE_BYTES
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 
-__all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "OpenGroup", "open_group"]
+__all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "LazyArray", "OpenGroup", "open_group"]
 
 
 # A group of arrays, opened for tools that show groups: the metadata of all at once, values when asked for.
@@ -86,6 +86,11 @@ class GroupArray:
     def zarr_format(self) -> int:
         """The zarr version of the array."""
         return self._node.zarr_format
+
+    @property
+    def place(self) -> OpenKv:
+        """The open store of its group."""
+        return self._group.place
 
     @property
     def attributes(self) -> Mapping[str, Any]:

@@ -12,6 +12,7 @@ import dask
 import distributed
 import numpy as np
 import pytest
+import xarray as xr
 
 import fsstore as ts
 from fsstore.task.runner import Task, reporter_of, run_tasks
@@ -205,3 +206,45 @@ def test_a_second_attempt_is_another_call(client, tmp_path):
     asyncio.run(run())
     assert answers == [5] * 6
     assert all((tmp_path / str(number)).exists() for number in range(3))
+
+
+def unaligned(kill=""):
+    """Return a dataset whose blocks fit to no chunk; one of them may end its worker, once."""
+    blocks = xr.Dataset({"v": (("z", "y", "x"), VALUES)}).chunk(z=9, y=7, x=20)
+
+    def pass_on(block, block_info=None):
+        if kill and block_info[0]["chunk-location"] == (3, 2, 0) and not os.path.exists(kill):
+            open(kill, "w").close()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+    return blocks.assign(
+        v=blocks.v.copy(data=blocks.v.data.map_blocks(pass_on, dtype="i4", meta=np.empty((0, 0, 0), "i4")))
+    )
+
+
+@pytest.mark.parametrize("memory", ["100MB", 1000])
+@pytest.mark.parametrize("kill", [False, True])
+def test_a_dataset_is_written_by_workers(client, tmp_path, monkeypatch, memory, kill):
+    """Blocks share chunks across workers, of which one dies, and nothing is lost; progress counts all of it."""
+    monkeypatch.chdir(tmp_path)
+    told = []
+    schema = {"chunks": {"z": 10, "y": 16, "x": 5}}
+    mark = str(tmp_path / "killed") if kill else ""
+    ts.write_dataset(unaligned(mark), "w.zarr", schema=schema, max_memory=memory, progress=told.append)
+    assert np.array_equal(xr.open_dataset("w.zarr", engine="fsstore").v, VALUES)
+    assert told[-1].nbytes == VALUES.nbytes
+    assert os.path.exists("killed") == kill
+
+
+def test_a_failing_block_of_a_dataset_ends_the_write(client, tmp_path):
+    """When the caller hears of it no worker writes any more, and there is no dataset."""
+    wrong = unaligned()
+    wrong["v"] = wrong.v.copy(
+        data=wrong.v.data.map_blocks(lambda block: 1 // 0, dtype="i4", meta=np.empty((0, 0, 0), "i4"))
+    )
+    with pytest.raises(ZeroDivisionError):
+        ts.write_dataset(wrong, tmp_path / "w.zarr", schema={"chunks": {"z": 10}})
+    assert not any(client.processing().values())
+    with pytest.raises(FileNotFoundError):
+        xr.open_dataset(tmp_path / "w.zarr", engine="fsstore")

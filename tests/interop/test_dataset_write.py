@@ -278,12 +278,59 @@ def test_a_failing_block_leaves_the_old_dataset(tmp_path, opened):
     xr.testing.assert_identical(opened(place), days(0, 10).load())
 
 
-def test_an_append_with_an_id_happens_once(tmp_path):
-    """Without a coordinate equal values are appended as often as they come, and counted by the caller's word."""
-    data = xr.Dataset({"v": ("time", np.arange(3))})
+@pytest.mark.parametrize("mode", ["w", "a"])
+@pytest.mark.parametrize("engine", ["fsstore", "zarr"])
+@pytest.mark.parametrize("chunks", [None, {}])
+def test_a_dataset_is_not_written_over_what_it_is_read_from(tmp_path, opened, mode, engine, chunks):
+    """Replacing would delete what is still to be read, and a kill would leave some of it changed twice."""
+    place = tmp_path / "a.zarr"
+    grown(place)
+    with xr.open_dataset(place, engine=engine, chunks=chunks) as lazy:
+        changed = lazy if chunks is None else lazy.assign(t=lazy.t + 1)
+        with pytest.raises(FailedPreconditionError, match="are read from"):
+            ts.write_dataset(changed, place, mode=mode)
+        xr.testing.assert_identical(opened(place), days(0, 6).load())
+        ts.write_dataset(changed, tmp_path / "b.zarr")
+        ts.write_dataset(changed.load(), place, mode=mode)
+
+
+def untold(dataset, place, monkeypatch, **options):
+    """Write a dataset in a process that ends when the metadata are written, and does not tell so."""
+
+    async def end(*_arguments):
+        raise InterruptedError
+
+    with monkeypatch.context() as patched:
+        patched.setattr("fsstore.interop.dataset_commit.forget", end)
+        with pytest.raises(InterruptedError):
+            ts.write_dataset(dataset, place, **options)
+
+
+def test_an_append_whose_end_was_not_told_is_there_once(tmp_path, monkeypatch):
+    """The same call learns that its values are there: by its coordinate, or by its id where there is none."""
+    place = tmp_path / "a.zarr"
+    grown(place)
+    untold(days(6, 2), place, monkeypatch, append="time")
+    assert ts.write_dataset(days(6, 2), place, append="time").skipped
+    plain = xr.Dataset({"v": ("time", np.arange(3))})
+    ts.write_dataset(plain, tmp_path / "b.zarr")
     for _ in range(2):
-        ts.write_dataset(data, tmp_path / "a.zarr", append="time")
-    assert xr.open_dataset(tmp_path / "a.zarr", engine="fsstore").sizes["time"] == 6
+        untold(plain, tmp_path / "b.zarr", monkeypatch, append="time", append_id="one")
+        assert ts.write_dataset(plain, tmp_path / "b.zarr", append="time", append_id="one").skipped
+    for found, size in ((place, 8), (tmp_path / "b.zarr", 9)):
+        assert xr.open_dataset(found, engine="fsstore").sizes["time"] == size
+        assert not (found / ".fsstore-job").exists()
+
+
+def test_what_was_taken_away_since_is_appended_again(tmp_path, monkeypatch):
+    """A note of an append does not count once the dataset was made shorter."""
+    plain = xr.Dataset({"v": ("time", np.arange(3))})
+    ts.write_dataset(plain, tmp_path / "a.zarr")
+    untold(plain, tmp_path / "a.zarr", monkeypatch, append="time", append_id="one")
+    ts.write_dataset(plain[{"time": [0]}], tmp_path / "a.zarr", append="time", append_id="two")
+    ts.open_group(tmp_path / "a.zarr", mode="r+").result().resize(time=3).result()
+    assert not ts.write_dataset(plain, tmp_path / "a.zarr", append="time", append_id="one").skipped
+    assert xr.open_dataset(tmp_path / "a.zarr", engine="fsstore").v.data.tolist() == [0, 1, 2] * 2
 
 
 def test_progress_is_told(tmp_path):
