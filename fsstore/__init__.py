@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from fsstore.dataset.listing import list_arrays, tree
     from fsstore.dataset.multiscale import Multiscale, open_multiscale
     from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
-    from fsstore.filesystem.mapper import get_mapper, open_mapper
+    from fsstore.filesystem.protocols import get_mapper, open_mapper
     from fsstore.index import (
         Dim,
         DimExpression,
@@ -101,7 +101,7 @@ _HOMES = {
     "schema.chunk_layout": "ChunkLayout",
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
-    "filesystem.mapper": "get_mapper open_mapper",
+    "filesystem.protocols": "get_mapper open_mapper",
     "dataset.multiscale": "Multiscale open_multiscale",
     "observation": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags Trace trace",

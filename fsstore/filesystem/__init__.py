@@ -6,8 +6,7 @@ its chunks are passed on as stored, or encoded again.
 
 * `place`: the store and the path behind a URL, and blocking calls from any thread
 * `kv`: a key-value store as a filesystem: listings, reads joined into batches, writes
-* `protocols`: the filesystems that fsspec finds by their entry points
-* `mapper`: the keys of any pipeline as a MutableMapping, as older tools take stores
+* `protocols`: the filesystems that fsspec finds by their entry points, and any pipeline as a MutableMapping
 * `reference`: fsspec's `ReferenceFileSystem` with fsstore reading the set and its targets
 * `reference_mapping`: the references of a set in the form that this filesystem holds
 * `view_document`: one array as zarr: its metadata documents, its codecs, its chunks

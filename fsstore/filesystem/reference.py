@@ -32,8 +32,6 @@ from fsstore.kvstore.spec.parse import kv_spec, open_kv, place_spec
 from fsstore.reference.json_document import encode
 from fsstore.runtime import execution
 
-__all__ = ["ReferenceFileSystem"]
-
 _SIGNATURE = inspect.signature(theirs.ReferenceFileSystem.__init__)
 _ALL = slice(None, None)
 _PLAIN = frozenset(("asynchronous", "skip_instance_cache", "loop", "use_listings_cache", "auto_mkdir"))

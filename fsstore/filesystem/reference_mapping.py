@@ -25,16 +25,6 @@ from fsstore.runtime import execution
 from fsstore.runtime.tuning import PIECE_BYTES
 from fsstore.values.detection import method_of
 
-__all__ = [
-    "JsonReferences",
-    "ParquetReferences",
-    "SetReferences",
-    "as_set",
-    "inline_value",
-    "open_set",
-    "size_of",
-]
-
 _CODED, _DOCUMENT = b"base64:", ".zmetadata"
 
 

@@ -15,7 +15,7 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
 from fsstore.driver.metadata_entry import place_of
 from fsstore.errors import NotFoundError, OutOfRangeError, UnimplementedError
-from fsstore.filesystem.mapper import get_mapper
+from fsstore.filesystem.protocols import get_mapper
 from fsstore.kvstore.contract.driver import NO_VALUE, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.store.kv_store import KvStore

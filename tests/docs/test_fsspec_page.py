@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.kvstore.client.promise import NOTHING, PROMISES
+from fsstore.kvstore.client.generic import NOTHING, PROMISES
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine
 

@@ -24,8 +24,8 @@ from fsstore.context.context import Context
 from fsstore.dataset.listing import list_arrays, tree
 from fsstore.errors import FailedPreconditionError
 from fsstore.filesystem.kv import KvFileSystem
-from fsstore.filesystem.mapper import get_mapper
 from fsstore.filesystem.place import live_kv
+from fsstore.filesystem.protocols import get_mapper
 from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.local.driver import LocalDriver

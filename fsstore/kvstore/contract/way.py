@@ -11,8 +11,6 @@ from collections.abc import Mapping
 from fsstore.errors import UnimplementedError
 from fsstore.values.json_value import Fields, Json, boolean, one_of
 
-__all__ = ["ENGINES", "refuse_way", "take_engine", "take_way"]
-
 _BUCKET = ("obstore", "fsspec")
 ENGINES: Mapping[str, tuple[str, ...]] = {
     "file": ("fsstore", "fsspec"),
