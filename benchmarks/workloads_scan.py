@@ -80,7 +80,7 @@ def index(folder: Path) -> Mapping[str, Contender]:
     import h5py
 
     from fsstore.context.context import Context
-    from fsstore.kvstore.spec.parse import kv_spec, open_kv
+    from fsstore.kvstore.spec_parse import kv_spec, open_kv
     from fsstore.runtime import execution
     from fsstore.scan.contract import ScanSource
     from fsstore.scan.hdf5.scanner import SCANNER

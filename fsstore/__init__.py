@@ -54,9 +54,9 @@ if TYPE_CHECKING:
     from fsstore.job.grow import append
     from fsstore.job.pyramid import build_pyramid
     from fsstore.job.verify import verify
-    from fsstore.kvstore.store.kv_store import KvStore
-    from fsstore.kvstore.store.operation import Batch
-    from fsstore.kvstore.transaction.transaction import Transaction
+    from fsstore.kvstore.kv_store import KvStore
+    from fsstore.kvstore.operation import Batch
+    from fsstore.kvstore.transaction import Transaction
     from fsstore.observation import (
         Trace,
         experimental_collect_matching_metrics,
@@ -94,9 +94,9 @@ _HOMES = {
     "job.grow": "append",
     "job.pyramid": "build_pyramid",
     "job.verify": "verify",
-    "kvstore.store.operation": "Batch",
-    "kvstore.store.kv_store": "KvStore",
-    "kvstore.transaction.transaction": "Transaction",
+    "kvstore.operation": "Batch",
+    "kvstore.kv_store": "KvStore",
+    "kvstore.transaction": "Transaction",
     "arrays.layers": "DownsampleMethod array cast concat downsample overlay stack virtual_chunked",
     "schema.chunk_layout": "ChunkLayout",
     "dataset.group": "Group open_group",

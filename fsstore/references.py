@@ -28,8 +28,8 @@ from fsstore.combine.facts import ArrayReport, CombineError, CombineReport, Diff
 from fsstore.combine.verbs import append, changed_files, combine, drop, replace
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.root.live import is_live_set
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.reference.driver import driver_in_memory
 from fsstore.reference.json_document import from_mapping
 from fsstore.reference.kind import Reading, Way, document_at, live_state, live_targets, load, targets_of
@@ -167,8 +167,8 @@ def store(
     Relative URLs start from where the set lies, those of a mapping from the working directory.  Writes change this
     store only.  That of a mapping is pickled with the references it has by then, without credentials in `targets`.
     """
-    from fsstore.kvstore.spec.parse import OpenKv
-    from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+    from fsstore.kvstore.spec_parse import OpenKv
+    from fsstore.kvstore.spec_value import KvSpecValue, kv_kind
 
     refs = execution.call(_open(source, Reading(target)))
     granted = {**live_targets(source), **targets_of(targets or {})}

@@ -21,7 +21,7 @@ from fsstore.driver.contract import Layer, OpenArray, Opening
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap, d
 from fsstore.index.transform import checked_vector, identity
-from fsstore.kvstore.transaction.transaction import Transaction, check_transaction
+from fsstore.kvstore.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 from fsstore.schema.open_mode import OpenMode

@@ -17,8 +17,8 @@ from fsstore.context.context import Context, ContextResource, context_of
 from fsstore.driver.contract import ArrayDriver, OpenArray, Opening, Use
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import Indexable, IndexDomain, IndexTransform
-from fsstore.kvstore.spec.parse import KvSpec, OpenKv, open_bound, opening_waits
-from fsstore.kvstore.transaction.transaction import check_rebinding
+from fsstore.kvstore.spec_parse import KvSpec, OpenKv, open_bound, opening_waits
+from fsstore.kvstore.transaction import check_rebinding
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout

@@ -21,7 +21,8 @@ from fsstore.context.context import ContextSpec, context_of, parse_resource
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import JsonError, StoreError, UnimplementedError
 from fsstore.index import IndexTransform
-from fsstore.kvstore.spec.parse import (
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import (
     cannot_be_first,
     is_described,
     kv_from_components,
@@ -31,7 +32,7 @@ from fsstore.kvstore.spec.parse import (
     unsupported,
     with_root,
 )
-from fsstore.kvstore.spec.spec_value import (
+from fsstore.kvstore.spec_value import (
     KvSpecValue,
     given_options,
     join_path,
@@ -39,7 +40,6 @@ from fsstore.kvstore.spec.spec_value import (
     with_engine,
     with_storage_options,
 )
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.future import close_names, meant
 from fsstore.schema.open_mode import MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
 from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words

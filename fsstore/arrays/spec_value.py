@@ -22,7 +22,7 @@ from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
-from fsstore.kvstore.spec.spec_value import Engine, KvSpecValue, PlaceLike
+from fsstore.kvstore.spec_value import Engine, KvSpecValue, PlaceLike
 from fsstore.schema.open_mode import ModeOptions, OpenMode
 from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values import registry

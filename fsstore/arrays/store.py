@@ -24,10 +24,10 @@ from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
-from fsstore.kvstore.spec.parse import whereabouts
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.store.operation import Batch, checked, refused
-from fsstore.kvstore.transaction.transaction import Transaction, check_rebinding, check_transaction
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.operation import Batch, checked, refused
+from fsstore.kvstore.spec_parse import whereabouts
+from fsstore.kvstore.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future, WriteFutures, meant

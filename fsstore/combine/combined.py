@@ -19,7 +19,7 @@ from fsstore.combine.scanning import place_of
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.reference.kind import PARQUET_NAMES
 from fsstore.reference.mapping import References
 from fsstore.reference.policy import already_there, beside, name_of, replaced
@@ -306,8 +306,8 @@ class Combined:
 
 
 def _shown(driver: MosaicDriver) -> KvStore:
-    from fsstore.kvstore.spec.parse import OpenKv
-    from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+    from fsstore.kvstore.spec_parse import OpenKv
+    from fsstore.kvstore.spec_value import KvSpecValue, kv_kind
 
     kind = kv_kind("memory")
     assert kind is not None

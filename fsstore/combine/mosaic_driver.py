@@ -34,8 +34,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.kvstore.spec.parse import OpenKv
-from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.kvstore.spec_parse import OpenKv
+from fsstore.kvstore.spec_value import KvSpecValue, kv_kind
 from fsstore.reference.driver import ReferenceDriver, check_unchanged, reference_driver
 from fsstore.reference.kind import reach_members
 from fsstore.reference.policy import beside

@@ -43,7 +43,7 @@ _PLAIN = frozenset("%?#|*\\")
 async def place_of(url: Any) -> KvPrefix:
     """Return the store and path of a place."""
     from fsstore.context.context import Context
-    from fsstore.kvstore.spec.parse import open_kv, place_spec
+    from fsstore.kvstore.spec_parse import open_kv, place_spec
 
     return (await open_kv(place_spec(url), Context())).prefix
 

@@ -267,7 +267,7 @@ def _put_names(names: Iterable[str], arguments: Namespace) -> None:
 
 
 def _keys(arguments: Namespace, *, of_directory: bool = False) -> list[str]:
-    from fsstore.kvstore.store.kv_store import KvStore
+    from fsstore.kvstore.kv_store import KvStore
 
     store = KvStore.open(read_place_of(arguments), context=context_of(arguments)).result()
     if of_directory:
@@ -427,7 +427,7 @@ async def _found_at(place: Any, context: Any) -> tuple[list[str], str]:
     from fsstore.dataset.place import look, store_spec
     from fsstore.driver.auto import enter
     from fsstore.driver.probe import no_array
-    from fsstore.kvstore.spec.parse import OpenKv, open_kv
+    from fsstore.kvstore.spec_parse import OpenKv, open_kv
 
     opened = await open_kv(store_spec(place), context)
     inside, found = await enter(opened, context)

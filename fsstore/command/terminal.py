@@ -105,7 +105,7 @@ def context_of(arguments: Namespace) -> Any:
 def place_of(arguments: Namespace, place: str | None = None) -> Any:
     """Return a place as the library takes it."""
     from fsstore.dataset.place import store_spec
-    from fsstore.kvstore.spec.parse import with_root
+    from fsstore.kvstore.spec_parse import with_root
 
     text = arguments.place if place is None else place
     options = options_of(arguments)

@@ -35,8 +35,8 @@ from fsstore.driver.attributes import Attributes
 from fsstore.driver.auto import Hierarchy, Node
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
-from fsstore.kvstore.spec.parse import open_kv
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import open_kv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote

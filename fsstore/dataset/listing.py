@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from fsstore.context.context import Context, context_of
 from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
-from fsstore.kvstore.spec.spec_value import given_options
+from fsstore.kvstore.spec_value import given_options
 from fsstore.runtime import execution
 from fsstore.values.argument import one_line
 from fsstore.values.json_value import dumps, quote

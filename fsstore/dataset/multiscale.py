@@ -16,7 +16,7 @@ from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.index import d
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future, meant
 from fsstore.values.json_value import loads, quote, show

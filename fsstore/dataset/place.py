@@ -31,8 +31,8 @@ from fsstore.format.attributes import (
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult, Write, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, holds_values, kv_spec, place_spec, with_root
-from fsstore.kvstore.spec.spec_value import KvSpecValue, with_storage_options
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, holds_values, kv_spec, place_spec, with_root
+from fsstore.kvstore.spec_value import KvSpecValue, with_storage_options
 from fsstore.reference.mapping import References
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import same

@@ -27,7 +27,7 @@ from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
-from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.reference.driver import ReferenceDriver
 
 __all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "relations", "shows"]

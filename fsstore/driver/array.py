@@ -31,7 +31,7 @@ from fsstore.errors import (
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
-from fsstore.kvstore.spec.parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future

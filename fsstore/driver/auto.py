@@ -27,8 +27,8 @@ from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, St
 from fsstore.format.attributes import BESIDE, N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.contract.request import KeyRange, prefix_end
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, keeps_to_base, open_adapter
-from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, keeps_to_base, open_adapter
+from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.runtime.together import Outcome, outcomes
 from fsstore.schema.open_mode import MEMBERS as RECHECK

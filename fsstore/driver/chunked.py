@@ -32,7 +32,7 @@ from fsstore.index import IndexDomain
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import as_directory
+from fsstore.kvstore.spec_parse import as_directory
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, one_of

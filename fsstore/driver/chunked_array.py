@@ -44,7 +44,7 @@ from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import Borrows, ShowsFile, able
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec.parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged

@@ -20,7 +20,7 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import ReadResult
-from fsstore.kvstore.spec.parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.layout_value import integers

@@ -33,7 +33,7 @@ from fsstore.errors import (
 )
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Read, begin_creating
-from fsstore.kvstore.spec.parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool

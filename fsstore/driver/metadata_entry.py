@@ -22,7 +22,7 @@ from fsstore.errors import (
 )
 from fsstore.format.contract import ChunkedArray, Format, decode_stored
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
-from fsstore.kvstore.spec.parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.values.json_value import dumps, quote
 

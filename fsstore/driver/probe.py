@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.ability import ListsNames, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, ReadResult, ReadUpTo
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.root.chain_url import names_file
-from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.values import registry
 from fsstore.values.detection import DETECT as COMPRESSED
 from fsstore.values.detection import (

@@ -18,10 +18,10 @@ from fsspec.spec import AbstractFileSystem
 from fsstore.context.context import Context
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local.file import absolute
-from fsstore.kvstore.spec.parse import OpenKv, open_kv, path_spec, place_spec
-from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind, with_storage_options
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, open_kv, path_spec, place_spec
+from fsstore.kvstore.spec_value import KvSpecValue, kv_kind, with_storage_options
 from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import HOP_S
 from fsstore.values.url import decode_path, encode_path
@@ -394,6 +394,6 @@ class KvPlace(BlockingFileSystem):
     @property
     def kvstore(self) -> Any:
         """The store behind, as a `KvStore`."""
-        from fsstore.kvstore.store.kv_store import KvStore
+        from fsstore.kvstore.kv_store import KvStore
 
         return KvStore.of(execution.call(self.open_place("")))

@@ -16,9 +16,9 @@ from fsstore.filesystem.place import SplitPath, open_target, pinned_url
 from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, kv_spec, open_adapter, open_kv
-from fsstore.kvstore.spec.spec_value import kv_kind
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, kv_spec, open_adapter, open_kv
+from fsstore.kvstore.spec_value import kv_kind
 from fsstore.runtime import execution
 from fsstore.values.url import decode_path, split_pipeline
 
@@ -275,7 +275,7 @@ def get_mapper(url: Any, *, storage_options: Mapping[str, Any] | None = None, co
     ['a']
     """
     from fsstore.filesystem.place import Target, open_target
-    from fsstore.kvstore.spec.spec_value import given_options
+    from fsstore.kvstore.spec_value import given_options
 
     if isinstance(url, KvStore) and not storage_options:
         return Mapper(url)

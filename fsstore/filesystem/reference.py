@@ -28,7 +28,7 @@ from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.root.live import filesystem_prefix
 from fsstore.kvstore.root.open_engine import protocols_of, unwrapped
-from fsstore.kvstore.spec.parse import kv_spec, open_kv, place_spec
+from fsstore.kvstore.spec_parse import kv_spec, open_kv, place_spec
 from fsstore.reference.json_document import encode
 from fsstore.runtime import execution
 

@@ -209,7 +209,7 @@ class ParquetReferences(SetReferences, LazyReferenceMapper):  # type: ignore[mis
 
     def _stored(self) -> State:
         from fsstore.kvstore.root.live import filesystem_prefix
-        from fsstore.kvstore.spec.parse import open_kv, place_spec
+        from fsstore.kvstore.spec_parse import open_kv, place_spec
 
         root = self.root.rstrip("/") + "/"
         if "file" in self.fs.protocol:

@@ -57,8 +57,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
-from fsstore.kvstore.spec.parse import OpenKv
-from fsstore.kvstore.spec.spec_value import KvSpecValue, kv_kind
+from fsstore.kvstore.spec_parse import OpenKv
+from fsstore.kvstore.spec_value import KvSpecValue, kv_kind
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import PAGE, TRUSTED_S
 from fsstore.values.json_value import Json, dumps, quote

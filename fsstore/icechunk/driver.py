@@ -54,7 +54,7 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
-from fsstore.kvstore.spec.parse import as_directory
+from fsstore.kvstore.spec_parse import as_directory
 from fsstore.reference.kind import reach_members
 from fsstore.reference.table.set_state import inline_generation
 from fsstore.reference.targets import Fetcher, Targets, check_prefixes, open_in, policy_of

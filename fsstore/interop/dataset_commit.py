@@ -35,9 +35,9 @@ from fsstore.job.scratch import APPEND, Scratch
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, open_kv
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, open_kv
+from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.task.claim import Claim
 

@@ -38,9 +38,9 @@ from fsstore.interop.dataset_fit import check_read_elsewhere, fit_append, fit_re
 from fsstore.interop.zarr import ZarrStore
 from fsstore.job.plan import CopyReport, combined, parse_bytes
 from fsstore.job.staging import made_apart, packs
-from fsstore.kvstore.spec.parse import OpenKv
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv
+from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.task.claim import Claim, job_name
 from fsstore.task.runner import reporter_of

@@ -20,7 +20,7 @@ from icechunk import VirtualChunkSpec
 
 from fsstore.errors import StoreError
 from fsstore.interop.virtual_chunks import VirtualArray, group_attributes, virtual_arrays
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.reference.mapping import References
 from fsstore.reference.table.table import INLINE
 from fsstore.runtime.tuning import ROWS_AT_ONCE

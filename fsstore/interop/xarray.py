@@ -46,9 +46,9 @@ from fsstore.format.attributes import fill_marks
 from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
 from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
-from fsstore.kvstore.spec.parse import OpenKv, open_kv, opening_waits
-from fsstore.kvstore.spec.spec_value import KvSpecValue
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, open_kv, opening_waits
+from fsstore.kvstore.spec_value import KvSpecValue
 from fsstore.reference.mapping import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future

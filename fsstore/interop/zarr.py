@@ -18,7 +18,7 @@ from fsstore.errors import NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.filesystem.protocols import get_mapper
 from fsstore.kvstore.contract.driver import NO_VALUE, Read
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 
 __all__ = ["ZarrStore"]

@@ -45,8 +45,8 @@ from fsstore.job.staging import Stage, fingerprint, is_marked, mark, still_there
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.ability import TakesValues, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadResult
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_bound
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, open_bound
 from fsstore.runtime import execution
 from fsstore.task.claim import Journal, job_name
 from fsstore.task.runner import Reporter, Task, reporter_of, width_of

@@ -49,8 +49,8 @@ from fsstore.job.staging import (
 )
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, open_kv
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, open_kv
 from fsstore.redaction import without_secrets
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future

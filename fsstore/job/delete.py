@@ -63,8 +63,8 @@ from fsstore.job.work import WORK, work_on
 from fsstore.kvstore.contract.ability import KeepsDirectories, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_kv
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, open_kv
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future

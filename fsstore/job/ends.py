@@ -34,8 +34,8 @@ from fsstore.format.attributes import (
     words_of,
 )
 from fsstore.job.scratch import around
-from fsstore.kvstore.spec.parse import OpenKv, with_root
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, with_root
 from fsstore.task.claim import Claim
 from fsstore.values.dtypes import dtype
 

@@ -51,8 +51,8 @@ from fsstore.job.scratch import APPEND, Scratch
 from fsstore.job.staging import fingerprint
 from fsstore.job.work import work_on
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.task.claim import Claim, Journal, job_name

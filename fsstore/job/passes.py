@@ -21,9 +21,9 @@ from fsstore.job.scratch import is_of_job
 from fsstore.job.tuning import PIECE_KEYS
 from fsstore.kvstore.contract.ability import SweepsUnfinished, SyncsTogether, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, open_adapter, open_bound
-from fsstore.kvstore.spec.spec_value import kv_kind
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, open_adapter, open_bound
+from fsstore.kvstore.spec_value import kv_kind
 from fsstore.runtime.pool import keep, kept
 from fsstore.runtime.tuning import HELD_BYTES, PAGE
 from fsstore.task.runner import Pace, Task

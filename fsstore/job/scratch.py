@@ -23,8 +23,8 @@ from fsstore.format.attributes import (
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import KvPrefix, Write
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, as_directory
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.task.claim import Claim, claimed
 
 __all__ = ["APPEND", "SCRATCH_MARK", "WHOLE", "Scratch", "all_claimed", "around", "beside", "is_of_job"]

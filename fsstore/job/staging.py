@@ -42,8 +42,8 @@ from fsstore.job.scratch import SCRATCH_MARK, around, is_of_job
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.contract.request import KeyRange, key_bytes
-from fsstore.kvstore.spec.parse import OpenKv, as_directory, kv_spec, open_kv
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.spec_parse import OpenKv, as_directory, kv_spec, open_kv
 from fsstore.ocdbt.commit import DATA_NAME, NodeLayout
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import KEPT_BYTES, PAGE, PIECE_BYTES

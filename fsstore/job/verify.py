@@ -33,7 +33,7 @@ from fsstore.job.passes import Order, box_pass, chunks_at
 from fsstore.job.plan import COMPARED, Finding, Ignored, Level, Verdict, parse_bytes
 from fsstore.job.work import differ, work_on
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
-from fsstore.kvstore.spec.parse import as_directory
+from fsstore.kvstore.spec_parse import as_directory
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import PAGE

@@ -33,7 +33,7 @@ from typing import Any, TypeVar
 from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.ocdbt import tool
 from fsstore.ocdbt.driver import OcdbtDriver, open_database, take_members
 from fsstore.ocdbt.manifest import Version

@@ -46,7 +46,7 @@ from fsstore.kvstore.contract.request import (
     keys_bytes,
     resolve_range,
 )
-from fsstore.kvstore.spec.parse import as_directory
+from fsstore.kvstore.spec_parse import as_directory
 from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.commit import Committer, NodeLayout, Options
 from fsstore.ocdbt.encoding import KEY_LIMIT, U64, DataFile, Location, value_generation
@@ -463,7 +463,7 @@ def take_members(fields: Fields) -> dict[str, Json]:
 
 def _store(value: Any) -> Json:
     """Return the spec of the store of the manifests: a directory, like the base."""
-    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec_parse import kv_spec
 
     try:
         spec = kv_spec(value if isinstance(value, str) else obj(value))
@@ -559,7 +559,7 @@ class OcdbtKind(AdapterKind):
 
 async def _open_manifests(spec: Json, context: Context | None) -> KvPrefix:
     """Open the store of the manifests, where the base was opened."""
-    from fsstore.kvstore.spec.parse import kv_spec, open_kv
+    from fsstore.kvstore.spec_parse import kv_spec, open_kv
 
     return (await open_kv(kv_spec(spec), context or Context())).prefix
 

@@ -29,7 +29,7 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec.parse import OpenKv, as_directory
+from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.precomputed.format import (
     LABELS,
     Precomputed,

@@ -15,7 +15,7 @@ from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFound
 from fsstore.format.contract import ChunkedArray, expect_member
 from fsstore.index import IndexDomain
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.precomputed.codec import bind_chunk, merge_specs
 from fsstore.precomputed.info import (
     DATA_TYPES,

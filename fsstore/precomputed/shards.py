@@ -27,8 +27,8 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
-from fsstore.kvstore.shard.grid import Changes, Rewriting, shard_features
-from fsstore.kvstore.spec.parse import as_directory
+from fsstore.kvstore.shard import Changes, Rewriting, shard_features
+from fsstore.kvstore.spec_parse import as_directory
 from fsstore.precomputed.shard_layout import (
     Minishard,
     Sharding,

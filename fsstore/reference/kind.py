@@ -24,8 +24,8 @@ from fsstore.errors import AbortedError, JsonError, NotFoundError, OutOfRangeErr
 from fsstore.kvstore.contract.batch import Limits, limits_from
 from fsstore.kvstore.contract.driver import AdapterKind, Buffer, KvDriver, KvOpening, KvPrefix, ReadResult
 from fsstore.kvstore.engine.secret import guard, guard_urls, reveal
-from fsstore.kvstore.spec.parse import open_kv, place_spec
-from fsstore.kvstore.spec.spec_value import with_storage_options
+from fsstore.kvstore.spec_parse import open_kv, place_spec
+from fsstore.kvstore.spec_value import with_storage_options
 from fsstore.reference.driver import reference_driver
 from fsstore.reference.json_document import JsonDocument, Pieces, from_json, from_mapping
 from fsstore.reference.parquet_change import ParquetDocument
@@ -192,7 +192,7 @@ async def live_state(source: Any, reading: Reading) -> tuple[State, KvPrefix | N
 async def _parquet_place(references: Any) -> KvPrefix:
     from fsstore.context.context import Context
     from fsstore.kvstore.root.live import filesystem_prefix
-    from fsstore.kvstore.spec.parse import kv_spec, open_kv
+    from fsstore.kvstore.spec_parse import kv_spec, open_kv
 
     root = references.root.rstrip("/") + "/"
     if "file" in references.fs.protocol:

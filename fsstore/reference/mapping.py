@@ -243,7 +243,7 @@ class References(Mapping[str, bytes | Located]):
         machine.  `trusted` lifts that; a document of version 0 has no place for it.
         """
         from fsstore.context.context import Context
-        from fsstore.kvstore.spec.parse import open_kv, place_spec
+        from fsstore.kvstore.spec_parse import open_kv, place_spec
 
         spec = place_spec(url)
         if version not in (0, 1):

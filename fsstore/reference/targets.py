@@ -281,8 +281,8 @@ async def open_with_spec(
     `where` is a URL, a spec, a live filesystem, or (kind, base) for an archive in a store.
     """
     from fsstore.kvstore.contract.driver import KvOpening
-    from fsstore.kvstore.spec.parse import kv_spec, open_kv
-    from fsstore.kvstore.spec.spec_value import kv_kind
+    from fsstore.kvstore.spec_parse import kv_spec, open_kv
+    from fsstore.kvstore.spec_value import kv_kind
 
     if isinstance(where, tuple):
         kind = kv_kind(where[0])

@@ -45,7 +45,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.spec.parse import leads_elsewhere
+from fsstore.kvstore.spec_parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.policy import beside
 from fsstore.reference.table.keys import Family, Grid, split_keys, split_one

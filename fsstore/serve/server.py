@@ -29,7 +29,7 @@ from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.spec.parse import OpenKv, open_kv
+from fsstore.kvstore.spec_parse import OpenKv, open_kv
 from fsstore.runtime import execution
 from fsstore.serve.listener import Answer, HttpRequest, Listener, answer, is_plain_host, path_of, said
 from fsstore.values.json_value import quote

@@ -39,7 +39,7 @@ from fsstore.errors import AbortedError, FailedPreconditionError, OutcomeUnknown
 from fsstore.kvstore.contract.ability import KeepsDirectories, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.fork import OfProcess
 from fsstore.task.tuning import BEAT_S, LEASE_S, MERGED_NOTES

@@ -98,11 +98,11 @@ kvstores: Registry[Any] = Registry(
         "abfss": "fsstore.kvstore.root.cloud:ABFS",
         "az": "fsstore.kvstore.root.cloud:ABFS",
         "icechunk": "fsstore.icechunk.driver:KIND",
-        "zip": "fsstore.kvstore.archive.zip_driver:KIND",
-        "gzip": "fsstore.kvstore.archive.compressed:GZIP",
-        "zstd": "fsstore.kvstore.archive.compressed:ZSTD",
-        "bz2": "fsstore.kvstore.archive.compressed:BZ2",
-        "xz": "fsstore.kvstore.archive.compressed:XZ",
+        "zip": "fsstore.kvstore.zip_driver:KIND",
+        "gzip": "fsstore.kvstore.compressed:GZIP",
+        "zstd": "fsstore.kvstore.compressed:ZSTD",
+        "bz2": "fsstore.kvstore.compressed:BZ2",
+        "xz": "fsstore.kvstore.compressed:XZ",
         "ocdbt": "fsstore.ocdbt.driver:KIND",
         "reference": "fsstore.reference.kind:KIND",
         "kerchunk": "fsstore.reference.kind:KIND",
@@ -111,10 +111,10 @@ kvstores: Registry[Any] = Registry(
         "grib": "fsstore.scan.kind:GRIB",
         "netcdf3": "fsstore.scan.kind:NETCDF3",
         "tiff": "fsstore.scan.kind:TIFF",
-        "kvstack": "fsstore.kvstore.shard.key_stack:KIND",
+        "kvstack": "fsstore.kvstore.key_stack:KIND",
         "mosaic": "fsstore.combine.mosaic_driver:KIND",
         "neuroglancer_uint64_sharded": "fsstore.precomputed.shards:KIND",
-        "zarr3_sharding_indexed": "fsstore.kvstore.shard.grid:KIND",
+        "zarr3_sharding_indexed": "fsstore.kvstore.shard:KIND",
     },
 )
 """Kinds of key-value stores (`KvKind`), by JSON name and by URL scheme."""
@@ -274,7 +274,7 @@ detections: Registry[Any] = Registry(
         "reference": "fsstore.reference:DETECT",
         "zarr2": "fsstore.format.zarr2:DETECT",
         "zarr3": "fsstore.format.zarr3:DETECT",
-        "zip": "fsstore.kvstore.archive.zip_directory:DETECT",
+        "zip": "fsstore.kvstore.zip_directory:DETECT",
     },
 )
 """Signatures of formats (`Detection`), by the name of the driver or store that reads them.

@@ -11,7 +11,7 @@ import zstandard
 
 import fsstore as ts
 from fsstore.errors import DataLossError, ResourceExhaustedError
-from fsstore.kvstore.archive.compressed import CompressedDriver
+from fsstore.kvstore.compressed import CompressedDriver
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import from_live

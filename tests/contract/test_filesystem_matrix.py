@@ -28,8 +28,8 @@ from fsstore.kvstore.client.generic import SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.contract import Retry
 from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.root.live import from_live
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.testing.kvstore_reading import READING
 from fsstore.testing.kvstore_suite import CHECKS, filled

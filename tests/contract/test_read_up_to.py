@@ -11,7 +11,7 @@ import pytest
 import fsstore
 from fsstore.errors import OutOfRangeError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, ReadUpTo
-from fsstore.kvstore.spec.parse import open_kv, place_spec
+from fsstore.kvstore.spec_parse import open_kv, place_spec
 from fsstore.runtime import execution
 
 VALUES = {"none": b"", "short": b"0123", "even": b"0123456789", "long": b"0123456789abcdef"}

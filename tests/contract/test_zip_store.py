@@ -5,12 +5,12 @@ from types import MappingProxyType
 import pytest
 
 from fsstore.errors import AbortedError
-from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import NO_VALUE, KvOpening, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange, key_bytes
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import HTTP
 from fsstore.kvstore.root.live import from_live
+from fsstore.kvstore.zip_driver import ZipDriver
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled

@@ -19,7 +19,7 @@ def open_store(library, path, mode):
         import tensorstore
 
         return tensorstore.KvStore.open(spec).result()
-    from fsstore.kvstore.store.kv_store import KvStore
+    from fsstore.kvstore.kv_store import KvStore
 
     return KvStore.open(spec).result()
 

@@ -18,14 +18,14 @@ import pytest
 
 import fsstore
 from fsstore.errors import StoreError
+from fsstore.kvstore import operation as write_queue
 from fsstore.kvstore.contract.driver import NO_VALUE, LateWrite, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store import operation as write_queue
-from fsstore.kvstore.store.operation import queued
+from fsstore.kvstore.operation import queued
 from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.execution import drive
 

@@ -19,7 +19,7 @@ from fsstore.errors import (
     StoreError,
 )
 from fsstore.kvstore.contract.driver import Read
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.reference.kind import open_reference
 from fsstore.reference.table.set_state import chunk_bytes
 from fsstore.runtime import execution

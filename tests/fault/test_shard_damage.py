@@ -11,7 +11,7 @@ import tensorstore
 
 import fsstore
 from fsstore.errors import StoreError
-from fsstore.kvstore.shard.grid import GridShard
+from fsstore.kvstore.shard import GridShard
 from fsstore.precomputed.codec import BoundSegmentation
 from fsstore.precomputed.info import parse_info
 from fsstore.precomputed.shard_layout import Sharding, build_shard, entries_of

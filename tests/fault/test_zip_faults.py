@@ -19,10 +19,10 @@ from fsstore.errors import (
     StoreError,
     UnimplementedError,
 )
-from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import from_live
+from fsstore.kvstore.zip_driver import ZipDriver
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording
 from fsstore.testing.kvstore_suite import filled

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 from fsstore.scan.contract import ScanSource
 from fsstore.scan.hdf5 import walk

@@ -15,7 +15,7 @@ import xarray as xr
 
 import fsstore as ts
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -12,7 +12,7 @@ from h5py import h5d, h5f, h5p, h5s, h5t
 import fsstore as ts
 from fsstore import references
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
 

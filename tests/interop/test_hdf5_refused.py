@@ -10,7 +10,7 @@ import pytest
 from h5py import h5d, h5p, h5s, h5t, h5z
 
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scientific-files.md"

@@ -14,13 +14,13 @@ import fsstore
 from fsstore.context.context import Context
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.contract import retry_from
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local.driver import KIND, LocalDriver
 from fsstore.kvstore.local.lock import hold
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.store.operation import Batch
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.operation import Batch
+from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime.execution import drive
 
 

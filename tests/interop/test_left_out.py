@@ -13,7 +13,7 @@ import tifffile
 from astropy.io import fits
 
 from fsstore.context.context import Context
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "scientific-files.md"

@@ -16,10 +16,10 @@ import fsstore.ocdbt
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.encoding import DataFile
 from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
@@ -551,7 +551,7 @@ json = {"driver": "ocdbt", "base": "file://" + path + "/", "config": {"manifest_
 if who.startswith("t"):
     import tensorstore as ts
 else:
-    from fsstore.kvstore.store.kv_store import KvStore as Store
+    from fsstore.kvstore.kv_store import KvStore as Store
     class ts: KvStore = Store
 store = ts.KvStore.open(json).result()
 for number in range(count):

@@ -6,7 +6,7 @@ import pytest
 
 import fsstore.ocdbt
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, Write
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime.execution import call
 
 pytestmark = pytest.mark.usefixtures("s3_credentials")

@@ -16,7 +16,7 @@ import fsstore as ts
 from fsstore import references
 from fsstore.context.context import Context
 from fsstore.errors import DataLossError, StoreError
-from fsstore.kvstore.spec.parse import kv_spec, open_kv
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
 sys.path.insert(0, str(Path(__file__).parent))

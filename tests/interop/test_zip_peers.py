@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import tensorstore as ts
 
-from fsstore.kvstore.archive.zip_driver import ZipDriver
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.local.driver import LocalDriver
+from fsstore.kvstore.zip_driver import ZipDriver
 from fsstore.runtime import execution
 
 VALUE = bytes(range(256)) * 40

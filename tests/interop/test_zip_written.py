@@ -18,8 +18,8 @@ import zarr
 
 import fsstore
 from fsstore.errors import AlreadyExistsError
-from fsstore.kvstore.archive.zip_directory import find_end, parse_directory
-from fsstore.kvstore.archive.zip_writing import ArchivePlan
+from fsstore.kvstore.zip_directory import find_end, parse_directory
+from fsstore.kvstore.zip_writing import ArchivePlan
 
 
 def place(file: Path, **members: Any) -> dict[str, Any]:

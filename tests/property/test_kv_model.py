@@ -16,7 +16,7 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.file import check_prefix, file_path, normalize
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.transaction.transaction import Transaction, TransactionalDriver
+from fsstore.kvstore.transaction import Transaction, TransactionalDriver
 from fsstore.testing.kvstore_reading import keys_of, read, run, value, write
 
 KEYS = ["a", "b/c", "b/d", "b/e/f", "é"]

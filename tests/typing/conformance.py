@@ -33,18 +33,18 @@ from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
 from fsstore.icechunk.driver import KIND as ICECHUNK
 from fsstore.icechunk.driver import IcechunkDriver
-from fsstore.kvstore.archive.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
-from fsstore.kvstore.archive.zip_driver import KIND as ZIP
-from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.compressed import BZ2, GZIP, XZ, ZSTD, CompressedDriver
 from fsstore.kvstore.contract.driver import KvDriver, KvKind
 from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.key_stack import KIND as KVSTACK
 from fsstore.kvstore.local.driver import KIND as FILE
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import KIND as MEMORY
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, GCS_GRPC, HTTP, S3
-from fsstore.kvstore.shard.grid import KIND as GRID_SHARD
-from fsstore.kvstore.shard.key_stack import KIND as KVSTACK
+from fsstore.kvstore.shard import KIND as GRID_SHARD
+from fsstore.kvstore.zip_driver import KIND as ZIP
+from fsstore.kvstore.zip_driver import ZipDriver
 from fsstore.ocdbt.driver import KIND as OCDBT
 from fsstore.ocdbt.driver import OcdbtDriver
 from fsstore.precomputed.driver import KIND as PRECOMPUTED

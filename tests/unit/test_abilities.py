@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fsstore.filesystem.view import ViewDriver
-from fsstore.kvstore.archive.compressed import CompressedDriver
-from fsstore.kvstore.archive.zip_driver import ZipDriver
+from fsstore.kvstore.compressed import CompressedDriver
 from fsstore.kvstore.contract import ability
 from fsstore.kvstore.contract.ability import ListsDocuments, MayBeMissing, PassesOn, ReadsNow, able
 from fsstore.kvstore.contract.driver import begin_creating
@@ -14,7 +13,8 @@ from fsstore.kvstore.engine.driver import EngineDriver, SingleWriterDriver
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
-from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.kvstore.transaction import TransactionalDriver
+from fsstore.kvstore.zip_driver import ZipDriver
 from fsstore.ocdbt.driver import OcdbtDriver
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording

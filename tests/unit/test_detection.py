@@ -115,7 +115,7 @@ def test_a_parquet_set_is_told_from_consolidated_metadata(tmp_path):
 
 
 async def _enter(url):
-    from fsstore.kvstore.spec.parse import kv_spec, open_kv
+    from fsstore.kvstore.spec_parse import kv_spec, open_kv
 
     context = Context()
     return await enter(await open_kv(kv_spec(url), context), context)

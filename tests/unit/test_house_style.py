@@ -483,9 +483,7 @@ STATE = {
     *("dict", "list", "set", "deque", "defaultdict", "OrderedDict", "CachePool", "local", "ContextVar"),
     *("WeakKeyDictionary", "WeakValueDictionary", "WeakSet"),
 }
-STATE_EXCEPTIONS = {
-    "fsstore.kvstore.transaction.ledger"
-}  # a variable of the caller's task, which a child goes on with
+STATE_EXCEPTIONS = {"fsstore.kvstore.ledger"}  # a variable of the caller's task, which a child goes on with
 FORK_HOOKS = {"fsstore.runtime.fork.in_child", "fsstore.runtime.fork.before_fork"}
 
 
@@ -568,8 +566,8 @@ GIVEN: dict[str, str] = {
     "codec.zstd": "blocks of zstd that a few bytes may hold",
     "combine.facts": "how much a report shows",
     "job.pyramid": "which levels an image is given",
-    "kvstore.archive.compressed": "what a block of zstd may hold",
-    "kvstore.archive.zip_driver": "how far a member may decompress",
+    "kvstore.compressed": "what a block of zstd may hold",
+    "kvstore.zip_driver": "how far a member may decompress",
     "kvstore.local.file": "what NumPy and Linux do with large values",
     "kvstore.client.object_store": "a page of a listing of S3",
     "kvstore.client.web": "what servers that think in blocks send",

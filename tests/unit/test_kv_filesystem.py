@@ -18,8 +18,8 @@ from fsstore.filesystem import place as blocking
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import BlockingFileSystem, live_kv
 from fsstore.kvstore.contract.driver import KvPrefix, Write
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow
 

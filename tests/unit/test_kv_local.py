@@ -35,13 +35,13 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local import file as local_read
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local import write as local_write
 from fsstore.kvstore.local.driver import KIND, LocalDriver
 from fsstore.kvstore.local.lock import hold, hold_if_free
 from fsstore.kvstore.local.stage import Protocol
-from fsstore.kvstore.store.kv_store import KvStore
 from fsstore.runtime.execution import drive
 from fsstore.values.json_value import Fields
 

@@ -15,10 +15,10 @@ import pytest
 from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, Read, Write
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.store.operation import Batch
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.operation import Batch
+from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.testing.doubles import Recording, Slow
 

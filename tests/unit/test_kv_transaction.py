@@ -10,12 +10,12 @@ import pytest
 from fsstore.errors import AbortedError, NotFoundError, StoreError, TransactionCancelledError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.ledger import PendingChanges
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.ledger import PendingChanges
-from fsstore.kvstore.transaction.transaction import Transaction, TransactionalDriver
+from fsstore.kvstore.transaction import Transaction, TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.execution import drive

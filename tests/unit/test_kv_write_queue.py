@@ -12,9 +12,9 @@ import pytest
 from fsstore.context.resource_kinds import MemoryStorage
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Features, Write
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.store.operation import queued
+from fsstore.kvstore.operation import queued
 from fsstore.runtime.execution import pool
 
 

@@ -14,36 +14,36 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2592),
-    "chunk": (22, 8120),
-    "codec": (24, 7584),
-    "combine": (17, 6203),
+    "arrays": (7, 2590),
+    "chunk": (22, 8068),
+    "codec": (24, 7565),
+    "combine": (17, 6175),
     "command": (5, 1755),
     "compat": (2, 41),
     "context": (3, 911),
     "dataset": (7, 2409),
-    "driver": (16, 5459),
+    "driver": (16, 5456),
     "filesystem": (8, 2041),
     "format": (9, 3156),
-    "icechunk": (6, 1923),
+    "icechunk": (5, 1917),
     "index": (12, 3924),
-    "interop": (17, 3654),
-    "job": (14, 4890),
-    "kvstore": (56, 16273),
-    "ocdbt": (10, 3974),
-    "precomputed": (7, 2441),
-    "reference": (24, 8539),
+    "interop": (17, 3651),
+    "job": (14, 4885),
+    "kvstore": (50, 16150),
+    "ocdbt": (10, 3968),
+    "precomputed": (7, 2438),
+    "reference": (24, 8519),
     "runtime": (10, 2723),
-    "scan": (31, 10352),
+    "scan": (31, 10324),
     "schema": (8, 2694),
-    "serve": (4, 881),
-    "task": (4, 935),
+    "serve": (4, 870),
+    "task": (4, 921),
     "testing": (6, 1261),
     "the top": (7, 1535),
     "values": (9, 1955),
-    "viewer": (4, 1183),
+    "viewer": (4, 1174),
 }
-WHOLE = (349, 109359)
+WHOLE = (342, 109359)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {

@@ -8,11 +8,11 @@ from fsstore.errors import StoreError
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import KeyRange
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
-from fsstore.kvstore.store.kv_store import KvStore
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.transaction import Transaction
 from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify

@@ -9,7 +9,7 @@ import fsstore as ts
 from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.engine.contract import Attempts, Retry
 from fsstore.kvstore.root.chain_url import is_chain, join_chain, split_chain
-from fsstore.kvstore.spec.parse import kv_spec, place_spec
+from fsstore.kvstore.spec_parse import kv_spec, place_spec
 
 CHAINS = [
     ("simplecache::s3://bucket/a/b", "simplecache::s3://bucket/", "a/b"),

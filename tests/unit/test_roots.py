@@ -12,14 +12,14 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
-from fsstore.kvstore.archive.zip_driver import KIND as ZIP
 from fsstore.kvstore.contract.driver import KvOpening, KvPrefix, Read
 from fsstore.kvstore.engine.secret import conceal, guard, reveal
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.root import open_engine as fs_open
 from fsstore.kvstore.root import option as root_option
 from fsstore.kvstore.root.cloud import ABFS, FSSPEC, GCS, HTTP, S3, fsspec_scheme
 from fsstore.kvstore.root.live import from_live
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.zip_driver import KIND as ZIP
 from fsstore.redaction import redact
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields

@@ -112,7 +112,7 @@ class Features:
     Deleting with `if_equal=NO_VALUE` changes nothing, and works wherever conditions do.
     """
     atomic_transactions: bool = False
-    """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction/transaction.py`)."""
+    """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction.py`)."""
     sorted_scan: bool = False
     empty_key: bool = False
     """Whether a value is expected at the empty key, as in a store of one decompressed file."""

@@ -23,8 +23,8 @@ from fsstore.kvstore.contract.ability import IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, lacks
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
-from fsstore.kvstore.spec.spec_value import KvSpecValue, Specified, engine_of, kv_kind
-from fsstore.kvstore.transaction.transaction import TransactionalDriver
+from fsstore.kvstore.spec_value import KvSpecValue, Specified, engine_of, kv_kind
+from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.runtime.future import close_names
 from fsstore.runtime.observer import Meter, counts
 from fsstore.values import registry
@@ -33,7 +33,7 @@ from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expecte
 from fsstore.values.url import Component, encode_path, split_pipeline
 
 if TYPE_CHECKING:
-    from fsstore.kvstore.transaction.ledger import Ledger
+    from fsstore.kvstore.ledger import Ledger
 
 
 def kv_scheme(scheme: str) -> KvKind | None:

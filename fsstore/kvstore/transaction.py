@@ -31,7 +31,7 @@ from fsstore.kvstore.contract.request import (
     merged,
     resolve_range,
 )
-from fsstore.kvstore.transaction.ledger import Ledger, Pending, PendingChanges, evaluate
+from fsstore.kvstore.ledger import Ledger, Pending, PendingChanges, evaluate
 from fsstore.runtime.future import Future
 from fsstore.values.argument import as_flag
 from fsstore.values.json_value import Json

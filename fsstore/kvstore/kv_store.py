@@ -13,23 +13,13 @@ from typing import Any, ClassVar, TypeVar
 
 from fsstore.context.context import Context, context_of
 from fsstore.errors import StoreError, UnimplementedError
+from fsstore.kvstore import operation as result
 from fsstore.kvstore.contract import driver as contract
 from fsstore.kvstore.contract.ability import CopiesRanges, ReadsNow, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvDriver, KvPrefix, Read, Write
 from fsstore.kvstore.contract.request import EntryColumns, key_bytes, key_text
 from fsstore.kvstore.contract.request import KeyRange as Range
-from fsstore.kvstore.spec.parse import KvSpec, OpenKv, kv_spec, open_kv, opening_waits
-from fsstore.kvstore.spec.spec_value import (
-    Engine,
-    KvSpecValue,
-    PlaceLike,
-    Specified,
-    join_path,
-    with_engine,
-    with_storage_options,
-)
-from fsstore.kvstore.store import operation as result
-from fsstore.kvstore.store.operation import (
+from fsstore.kvstore.operation import (
     FRESH,
     Batch,
     answer,
@@ -41,12 +31,17 @@ from fsstore.kvstore.store.operation import (
     value_bytes,
     write_here,
 )
-from fsstore.kvstore.transaction.transaction import (
-    Transaction,
-    TransactionalDriver,
-    check_rebinding,
-    check_transaction,
+from fsstore.kvstore.spec_parse import KvSpec, OpenKv, kv_spec, open_kv, opening_waits
+from fsstore.kvstore.spec_value import (
+    Engine,
+    KvSpecValue,
+    PlaceLike,
+    Specified,
+    join_path,
+    with_engine,
+    with_storage_options,
 )
+from fsstore.kvstore.transaction import Transaction, TransactionalDriver, check_rebinding, check_transaction
 from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures

@@ -24,8 +24,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from fsstore.errors import DataLossError, ResourceExhaustedError, StoreError, UnimplementedError
-from fsstore.kvstore.archive.zip_directory import OVERLAPS, Archive, ArchiveMember, ZipSource, misnamed
-from fsstore.kvstore.archive.zip_writing import PACKERS, ZipWriting, archive_features
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     UNKNOWN,
@@ -40,6 +38,8 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, resolve_range
+from fsstore.kvstore.zip_directory import OVERLAPS, Archive, ArchiveMember, ZipSource, misnamed
+from fsstore.kvstore.zip_writing import PACKERS, ZipWriting, archive_features
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.tuning import PAGE, SMALL_BYTES

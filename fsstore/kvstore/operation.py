@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.ability import AnswersSoon, ReadsNow, WritesNow, a
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvDriver, Read, Write
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.request import key_bytes
-from fsstore.kvstore.transaction.transaction import Transaction
+from fsstore.kvstore.transaction import Transaction
 from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures

@@ -198,7 +198,7 @@ def _common_elsewhere(keys: KeyRange) -> int:
 
 def _parse_layer(value: Any) -> dict[str, Json]:
     """Return a layer with its range in one form."""
-    from fsstore.kvstore.spec.parse import kv_spec
+    from fsstore.kvstore.spec_parse import kv_spec
 
     def base(given: Any) -> Json:
         try:
@@ -264,7 +264,7 @@ class KeyStackKind(RootKind):
 
     async def open(self, opening: KvOpening) -> KeyStackDriver:
         """Open the stores of all layers."""
-        from fsstore.kvstore.spec.parse import kv_spec, open_kv
+        from fsstore.kvstore.spec_parse import kv_spec, open_kv
 
         layers: Any = opening.members["layers"]
         context = opening.context or Context()

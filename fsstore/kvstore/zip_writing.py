@@ -22,7 +22,6 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fsstore.errors import AbortedError, DataLossError, StoreError, UnimplementedError
-from fsstore.kvstore.archive.zip_directory import Archive, RawDirectory, ZipSource, is_hidden
 from fsstore.kvstore.contract.ability import WritesAtOnce, WritesLate, able
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -36,6 +35,7 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text
+from fsstore.kvstore.zip_directory import Archive, RawDirectory, ZipSource, is_hidden
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.tuning import BATCH_BYTES
