@@ -21,7 +21,7 @@ from fsstore.format.attributes import WORDS
 from fsstore.interop.dataset_draft import stored_variables
 from fsstore.interop.xarray import LazyArray
 from fsstore.interop.zarr import ZarrStore
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 
 __all__ = ["Fitted", "check_read_elsewhere", "fit_append", "fit_region", "in_region", "wished"]
 
