@@ -115,7 +115,6 @@ _HOMES = {
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
 
-
 if not TYPE_CHECKING:  # type checkers know the names from the imports above, and find one that is misspelt
 
     def __getattr__(name: str) -> Any:

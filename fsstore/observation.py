@@ -36,7 +36,6 @@ from fsstore.values.argument import as_flag, as_text
 
 # Metrics, as TensorStore names and shapes them.
 
-
 _log = logging.getLogger("fsstore")
 _TIMEOUT_S = 60
 _FLAG = "tensorstore_"
@@ -201,7 +200,6 @@ def spans() -> Callable[[Observation], None] | None:
 
 
 # The operations of a trace as a picture: SVG, or characters for a terminal.
-
 
 _COLOURS = {
     "read": "#2a7fb8", "write": "#c8622e", "delete": "#8a5a3c", "list": "#7a5ba6", "retry": "#d9a441",

@@ -71,7 +71,6 @@ __all__ = [
     "verify",
 ]
 
-
 _SETS = re.compile(r"\.(?:json|parq|parquet)\b|/\Z")
 
 

@@ -317,7 +317,6 @@ OPEN_OPTIONS = OpenOptions.__optional_keys__
 UPDATE_OPTIONS = UpdateOptions.__optional_keys__
 """The options of `Spec.update`."""
 
-
 _FLAGS = ("minimal_spec", "strip_context", "unbind_context")
 
 

@@ -16,7 +16,6 @@ _SUMMED = 256
 # Chunks by which a box of a copy grows one by one: trying all remainders finds better boxes, and takes longer for many.
 _ADDED_ALONE = 16
 
-
 # Cutting a domain into boxes of whole chunks that fit into memory.
 
 

@@ -29,7 +29,6 @@ _LARGE_PAGES: int | None = getattr(mmap, "MADV_HUGEPAGE", None)
 
 _Octets = np.ndarray[Any, np.dtype[np.uint8]]
 
-
 _pieces: OfThread[dict[int, _Octets]] = OfThread(dict)  # by step
 _spare: OfProcess[list[mmap.mmap]] = OfProcess(list)  # the latest last
 

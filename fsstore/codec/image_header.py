@@ -80,7 +80,6 @@ _CHECKS: Mapping[str, Callable[[bytes], None]] = {
     "png": _check_png,
 }
 
-
 # How large an image is, and how deep its samples are, by its headers, before anything is decoded.
 
 _COLOURS = {0: 1, 2: 3, 4: 2}  # samples by colour type of PNG; a palette may have four

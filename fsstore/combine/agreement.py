@@ -23,7 +23,6 @@ from fsstore.values.dtypes import ATTRIBUTE_TYPES
 # How the forms of one variable differ: in what, whether it can be reconciled, and how values are to be
 # decoded.
 
-
 PACKING = ("scale_factor", "add_offset", ATTRIBUTE_TYPES, "_FillValue", "missing_value", "_Unsigned")
 """Attributes that say how stored values are unpacked; pieces are unpacked by their own."""
 

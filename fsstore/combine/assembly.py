@@ -55,7 +55,6 @@ from fsstore.values.json_value import quote
 
 # Variables of files that have no dimension of the name: each file becomes one step of a new one.
 
-
 _BOUND_TO_AXES = ("transpose", "sharding_indexed", "reshape", "vlen-utf8", "vlen-bytes")
 _LABELS = "_ARRAY_DIMENSIONS"
 

@@ -16,7 +16,6 @@ from fsstore.values.json_value import quote
 
 # Times of the CF conventions as integers: `hours since 1950-01-01` in one of seven calendars.
 
-
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 CALENDARS = {

@@ -145,7 +145,6 @@ def grouped(what: str, names: Sequence[str], values: Sequence[str]) -> Differenc
 
 # Facts about many files: a batch of them, and how batches become one.
 
-
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 NONE = -1

@@ -24,7 +24,6 @@ from fsstore.values.json_value import Json
 
 # Making the tables of the whole: documents, values and references put where they belong.
 
-
 _LABELS = "_ARRAY_DIMENSIONS"
 
 

@@ -39,7 +39,6 @@ _MOST_PACKED = 2**33  # bytes of a batch that are unpacked; one that claims more
 
 # A batch of files in one compressed string: what tasks answer with, and what is noted in journals.
 
-
 _SIZES = struct.Struct("<4sQQ")  # mark, size of the header, size of everything
 _MARK = b"fsb1"
 
@@ -208,7 +207,6 @@ def merged_bytes(found: Sequence[bytes]) -> bytes:
 
 # The journal of a scan: every batch of files is written down when it is done, so that the same call goes
 # on.
-
 
 _DIRECTORY = ".fsstore-scan"
 _FORM = 5  # of what is written down

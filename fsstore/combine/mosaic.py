@@ -23,7 +23,6 @@ from fsstore.values.json_value import Fields, Json, array_of, boolean, number, o
 
 # Which piece of an array holds what: a grid of cells of any sizes, and a piece, or none, in each.
 
-
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
 

@@ -27,7 +27,6 @@ from fsstore.values.json_value import Fields, array_of, boolean, integer, obj, q
 
 # A virtual dataset as a header and columns, and back; every number is checked before it is believed.
 
-
 _PLACE = "place"
 """The fact that names where the document was saved.  Elsewhere it is a copy, and its files may be copies, too."""
 

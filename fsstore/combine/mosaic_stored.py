@@ -17,7 +17,6 @@ from fsstore.values.json_value import loads
 
 # The two stored forms of a virtual dataset: a header in JSON, and named columns.
 
-
 MARK = "fsstore_mosaic"
 _VERSION = 1
 _BEGINNING = f'{{"{MARK}":'.encode()

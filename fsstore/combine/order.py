@@ -379,7 +379,6 @@ def _find_gaps(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str, 
 
 # Times of all files as those of the whole: on one scale, compared as instants, written with one unit.
 
-
 _NO_TIME = -(2**63)
 
 

@@ -40,7 +40,6 @@ from fsstore.values.json_value import loads
 # One file as combining sees it: documents, references of its arrays, and the bytes of chunks that are
 # wanted now.
 
-
 _PARSED = ".zarray"
 
 
@@ -294,7 +293,6 @@ async def _hierarchy(url: str, place: KvPrefix) -> SourceFile | None:
 
 
 # Fingerprints of values: whether large arrays of different files are equal, without keeping either.
-
 
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
 

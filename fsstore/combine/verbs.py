@@ -49,7 +49,6 @@ from fsstore.values.json_value import quote
 
 # Variables under other names, left out, or made coordinates.
 
-
 _NAMING = ("coordinates", "bounds", "climatology", "ancillary_variables", "grid_mapping")
 _LABELS = "_ARRAY_DIMENSIONS"
 
@@ -151,7 +150,6 @@ def _in_texts(attributes: dict[str, Any], words: Mapping[str, str]) -> dict[str,
 
 # Coordinates of files that are not in a variable of theirs: given one by one, told by their names or an
 # attribute.
-
 
 CoordinatesOf: TypeAlias = Sequence[Any] | re.Pattern[str] | str | Callable[[str], Any]
 """How files tell their coordinate: a value each, a pattern of their URLs, `attr:name`, or a function of the URL."""

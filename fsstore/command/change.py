@@ -398,7 +398,6 @@ COMBINE: tuple[Any, ...] = (
     _JOURNAL,
 )
 
-
 _DATASET = (("target",), {"metavar": "TARGET", "help": "a dataset made by `refs combine`"})
 
 APPEND: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR, _JOURNAL)

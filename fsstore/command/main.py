@@ -25,7 +25,6 @@ from fsstore.redaction import plain
 
 # All commands: their arguments, what they are for, an example, and the function that does them.
 
-
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 _PLACE: Argument = (("place",), {"metavar": "PLACE", "help": "a path or URL of an array, a group or a store"})
@@ -332,7 +331,6 @@ COMMANDS: tuple[Command, ...] = (
     ),
 )  # fmt: skip
 
-
 _CANCELLED = 130
 _ENDS = """\
 exit code:
@@ -464,7 +462,6 @@ def _warn(message: Warning | str, category: type[Warning], *_: object, **__: obj
 
 
 # Completions for bash, zsh and fish, made from the table of commands.
-
 
 _SHARED = ("--json", "--debug", "--storage-option", "--allow", "--context", "--help")
 

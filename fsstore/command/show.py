@@ -89,7 +89,6 @@ def _timed(view: Any, times: list[float]) -> None:
 
 # Numbers as characters: an image in shades for two dimensions, a line for one, bars for a histogram.
 
-
 _SHADES = " .:-=+*#%@"
 _LEVELS = "\u2581\u2582\u2583\u2584\u2585\u2586\u2587\u2588"
 _WIDTH, _HEIGHT = 72, 24

@@ -32,7 +32,6 @@ from fsstore.values.json_value import (
 
 # The contents of an in-memory store, which live as long as the context that holds them.
 
-
 _NO_VALUE = b"\x02"  # the generation of a missing key, as the contract of key-value stores has it
 
 
@@ -257,7 +256,6 @@ def _locking_value(config: Mapping[str, Any]) -> Locking:
 ELSEWHERE: Any = object()
 """The value of a memory store that is in another process."""
 
-
 REQUEST_RETRIES: Mapping[str, Any] = {"initial_delay": "1s", "max_delay": "32s", "max_retries": 32}
 """The defaults of resources that say how often a failed request to a server is tried again."""
 
@@ -351,7 +349,6 @@ KINDS: Mapping[str, ResourceKind] = {
     )
 }
 """Every kind by name."""
-
 
 _MEMBERS_OF_TYPE = {"metadata_cache_pool": "cache_pool", "coordinator": "ocdbt_coordinator"}
 """Spec members whose name is not the type of their resource."""

@@ -44,7 +44,6 @@ from fsstore.values.registry import door
 
 __all__ = ["Group", "dimension_names", "open_group", "resize_arrays"]
 
-
 # Resizing the arrays of a group along named dimensions, in one step for readers of consolidated metadata.
 
 

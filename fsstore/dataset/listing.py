@@ -191,7 +191,6 @@ def entry_of(node: Node) -> ArrayEntry:
 
 # A tree of groups and arrays for notebooks: it opens and closes, without a script.
 
-
 _STYLE = (
     "font-family:monospace;font-size:13px;line-height:1.5;border:1px solid rgba(128,128,128,.3);"
     "border-radius:6px;padding:8px 12px;max-width:60em"

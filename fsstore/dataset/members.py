@@ -42,12 +42,10 @@ __all__ = [
     "stale",
 ]
 
-
 # The specs of new arrays, from the words in which people describe them: shape, type, chunks, shards, codec.
 #
 # Nothing here reads or writes; the result is the JSON of a spec, which the driver of the format completes
 # and checks.
-
 
 _UNCOMPRESSED = {"ustring": "vlen-utf8", "string": "vlen-bytes"}
 """The codecs of zarr version 3 for elements that differ in size."""

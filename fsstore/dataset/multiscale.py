@@ -36,10 +36,8 @@ __all__ = [
     "with_image",
 ]
 
-
 # An image in several resolutions, as attributes describe it: axes, and where the elements of each level
 # lie.
-
 
 _KINDS = {"t": "time", "time": "time", "c": "channel", "channel": "channel"}
 _MOST = 64  # levels; each halves an image, so nobody has more

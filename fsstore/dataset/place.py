@@ -60,9 +60,7 @@ __all__ = [
     "with_documents",
 ]
 
-
 # The key-value store that a place of a dataset means, whatever people name it by.
-
 
 _ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "n5", "auto")
 
@@ -161,7 +159,6 @@ async def remove_directory(place: KvPrefix) -> None:
 # zarr v2 keeps them in `.zmetadata`, zarr v3 inside the `zarr.json` of the group. A reader that relies on
 # them sees the hierarchy as it was when they were written; so every change made through a group is made
 # there, too.
-
 
 _DOCUMENTS = (*ZARR2_WORDS.documents, "zarr.json")
 

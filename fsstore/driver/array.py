@@ -278,7 +278,6 @@ def _positions(output: OutputMap, shape: Sequence[int]) -> Array:
 
 # Image files.
 
-
 _LARGEST = 2**30  # bytes decoded
 _INT32 = integer(-(2**31), 2**31 - 1)
 _FROM_ZERO = IndexDomain(inclusive_min=[0, 0, 0])

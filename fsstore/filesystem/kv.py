@@ -21,7 +21,6 @@ from fsstore.runtime import execution
 
 # Directories of a store that has only keys.
 
-
 _KEY = attrgetter("key")
 
 
@@ -146,7 +145,6 @@ def _note(batch: Sequence[Entry], prefix: str, found: dict[str, dict[str, Any]])
 
 
 # Reads that a program begins in one turn of its event loop, asked of the store as one batch.
-
 
 Ask: TypeAlias = Callable[
     [list[str], list[int | None], list[int | None]], Awaitable["list[bytes | Exception]"]

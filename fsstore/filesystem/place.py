@@ -242,7 +242,6 @@ class BlockingFileSystem(AsyncFileSystem):  # type: ignore[misc]  # fsspec is un
 
 # The place of a filesystem: its store, opened on first use, and where its operations run.
 
-
 T = TypeVar("T")
 
 _RECENT = 8  # one alone may have waited for the interpreter lock

@@ -107,7 +107,6 @@ class ZarrFileSystem(Zarr2FileSystem):
 
 # `fsstore://PIPELINE`: any pipeline URL as a filesystem.
 
-
 _VIEWS = {"zarr": 2, "zarr2": 2, "zarr3": 3}
 
 

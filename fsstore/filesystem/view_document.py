@@ -29,7 +29,6 @@ from fsstore.values.json_value import Json
 
 # How chunks are encoded, said in the words of the other version of zarr, where both have the words.
 
-
 _SHUFFLES = {0: "noshuffle", 1: "shuffle", 2: "bitshuffle"}
 
 
@@ -110,7 +109,6 @@ def _compressor_v2(codec: Mapping[str, Any]) -> dict[str, Json] | None:
 
 
 # The presentation of one array as zarr: its metadata documents, and the keys of its chunks.
-
 
 _LABELS = "_ARRAY_DIMENSIONS"
 _LARGEST_WHOLE = 2**24  # elements of a chunk of an array whose format has no chunks

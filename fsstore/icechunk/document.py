@@ -37,7 +37,6 @@ from fsstore.icechunk.encoding import (
 # Snapshots: the groups and arrays of a hierarchy, their documents, and which manifests hold the chunks of
 # each array.
 
-
 NODE_BYTES = 8
 _ARRAY, _GROUP = 1, 2
 
@@ -158,7 +157,6 @@ def _manifest_ref(table: FlatTable) -> ManifestRef:
 
 
 # Manifests: where the chunks of arrays are, looked up in place or as columns.
-
 
 _U32 = struct.Struct("<I").unpack_from
 _LONGEST_LOCATION = 64 * 1024

@@ -25,7 +25,6 @@ from fsstore.values.json_value import quote
 
 # Flatbuffers read in place: tables, vectors and strings, every offset checked before it is followed.
 
-
 _U16 = struct.Struct("<H").unpack_from
 _U32 = struct.Struct("<I").unpack_from
 _I32 = struct.Struct("<i").unpack_from
@@ -171,7 +170,6 @@ def root_table(data: bytes) -> FlatTable:
 
 # The header around every document of a repository, and the single zstd frame that follows it.
 
-
 MAGIC = "ICE🧊CHUNK".encode()
 Kind = Literal["snapshot", "manifest", "repository"]
 
@@ -246,7 +244,6 @@ def _bound(frame: bytes, at: int, *, has_checksum: bool) -> int:
 
 # Names of objects: Crockford's base 32 of their bytes, upper case, without padding, zero bits appended at
 # the end.
-
 
 OBJECT_BYTES = 12
 """The size of the identifiers of snapshots, manifests and chunks."""

@@ -53,7 +53,6 @@ from fsstore.values.json_value import loads, quote
 
 # The name of what is read: `branch.NAME`, `tag.NAME`, or the 20 characters of a snapshot.
 
-
 MAIN = "branch.main"
 
 
@@ -89,7 +88,6 @@ def parse_selector(text: str) -> Selector:
 
 
 # Which array and which chunk a key names.
-
 
 DOCUMENT = "zarr.json"
 _COORDINATE = re.compile(r"0|[1-9][0-9]{0,9}")
@@ -365,7 +363,6 @@ def _snapshot_of_ref(data: bytes) -> bytes:
 
 
 # Virtual chunks: ranges of objects elsewhere.
-
 
 _LOCAL = struct.Struct("<xQQq")  # how the driver of local files writes generations
 

@@ -33,7 +33,6 @@ from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_ran
 
 # The terms of a numpy-style index, parsed.
 
-
 NumpyIndexTerm: TypeAlias = (
     SupportsIndex
     | slice

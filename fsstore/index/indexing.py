@@ -123,7 +123,6 @@ def _matching(domain: DomainValue, box: DomainValue) -> list[int]:
 
 # The base of domains, transforms, specs, schemas and stores: operations on all dimensions, and indexing.
 
-
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
 IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | TransformValue

@@ -237,7 +237,6 @@ def _check_contained(interval: tuple[int, int], domain: Bounds) -> None:
 
 # One dimension of an index domain: an interval, two implicit flags and a label.
 
-
 _OVERLOADS = (
     "Dim() takes (label), (size, label, *, inclusive_min), (inclusive_min, exclusive_max) or "
     "(*, inclusive_min, inclusive_max), each with label, implicit_lower and implicit_upper"

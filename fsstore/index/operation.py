@@ -25,7 +25,6 @@ from fsstore.values.json_value import quote
 
 # Which dimensions are meant: numbers, labels and ranges, resolved against the labels of a domain.
 
-
 DimSpecs: TypeAlias = "tuple[int | str | slice, ...]"
 
 

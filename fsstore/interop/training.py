@@ -30,9 +30,7 @@ __all__ = [
     "sample_order",
 ]
 
-
 # The order of one pass over samples that lie in chunks: random, and yet every chunk is wanted once.
-
 
 Pieces: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
 """Ranges of samples, as rows of a begin and an end."""

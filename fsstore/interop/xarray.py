@@ -58,7 +58,6 @@ from fsstore.values.json_value import dumps, quote
 
 __all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "LazyArray", "OpenGroup", "open_group"]
 
-
 # A group of arrays, opened for tools that show groups: the metadata of all at once, values when asked for.
 
 
@@ -281,7 +280,6 @@ _DECODING = (
     *("mask_and_scale", "decode_times", "concat_characters", "decode_coords"),
     *("drop_variables", "use_cftime", "decode_timedelta"),
 )
-
 
 _OURS = (".ocdbt", ".icechunk", ".json", ".json.gz", ".json.zst", ".parq", ".parquet")
 """Endings of places that no engine of xarray opens: databases, repositories and reference sets."""

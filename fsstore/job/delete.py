@@ -84,7 +84,6 @@ __all__ = [
     "put_in_place",
 ]
 
-
 # Replacing what stands at a place: the new array is made elsewhere, whole and checked, and then put in its
 # place.
 #
@@ -99,7 +98,6 @@ __all__ = [
 #
 # A job that is killed before leaves the old array, and what it has made so far is taken up by the same
 # call.
-
 
 _NEW = "replacement"
 """The key of a note that says which job makes a new array, and where."""

@@ -51,7 +51,6 @@ __all__ = [
     "wishes_of",
 ]
 
-
 _MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 _WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
 

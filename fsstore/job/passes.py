@@ -46,11 +46,9 @@ __all__ = [
     "unsynced",
 ]
 
-
 # A job as its workers see it: opened stores and the boxes of its plan, sent to each worker once.
 #
 # A task is then a word and a number, or a handful of keys: it travels as a few hundred bytes.
-
 
 _NOWHERE = Regions((), (), (), ())
 _NOTHING = BoxSlabs(_NOWHERE)

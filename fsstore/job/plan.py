@@ -48,9 +48,7 @@ __all__ = [
 
 _COPIES_OF_CHUNKS = 2  # in memory when they are read or written: encoded and decoded
 
-
 # Reports of finished jobs: of copies, and of checks, which are false if anything is wrong.
-
 
 Level = Literal["keys", "sizes", "decode", "values"]
 """How much a check looks at: what is stored, how large it is, whether it can be decoded, and what it says."""

@@ -62,7 +62,6 @@ __all__ = [
     "unmark",
 ]
 
-
 # A job believes of an earlier run only what is there, beside the very target it was made for.
 #
 # * A fingerprint of the source is a part of the job's name: the keys of its chunks, their sizes, and their generations

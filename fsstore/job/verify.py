@@ -42,12 +42,10 @@ from fsstore.values.json_value import same, show
 
 __all__ = ["StoredChunks", "stored_chunks", "verify"]
 
-
 # Checking what is stored of an array by its keys and sizes, without reading a value.
 #
 # Keys are compared as they are listed, a batch at a time, so the check of a hundred million chunks takes no
 # memory.
-
 
 _PLAIN = ("zarr3", "zarr", "n5")
 _COPIES_OF_BOXES = 4  # in memory while they are compared: both arrays, and what comparing them takes

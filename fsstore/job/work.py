@@ -36,7 +36,6 @@ from fsstore.task.runner import Ask, Finished, Pace, Partly, Reporter, Task, ans
 
 __all__ = ["WORK", "Done", "checked_box", "differ", "do", "read_box", "run_task", "work_on"]
 
-
 # Checking a box of an array: whether it can be read, and whether it says what another array does.
 #
 # A box that is not right is looked at again chunk by chunk, so that the report names the chunks.

@@ -41,7 +41,6 @@ from fsstore.runtime.future import Future
 
 # The changes of one store, without input or output.
 
-
 _SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
 _NONE_YET = b"\4" + bytes(8)
 _NOT_HERE: Any = object()

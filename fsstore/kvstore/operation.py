@@ -145,7 +145,6 @@ class ReadFuture(Future[KvReadResult]):
 
 # The queue of writes of a store with slow writes.
 
-
 _Waiting = tuple[Write, StampFuture]
 
 
@@ -215,7 +214,6 @@ def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneratio
 
 
 # Batches of reads.
-
 
 T = TypeVar("T")
 _SUBMITTED = "batch was already submitted"

@@ -161,7 +161,6 @@ class Rewriting:
 
 # The shard as a file of values: an index of offsets and lengths, in C order of a grid, and the values.
 
-
 _ABSENT = np.uint64(2**64 - 1)
 _FIXED = "Invalid index_codecs specified: only fixed-size encodings are supported"
 

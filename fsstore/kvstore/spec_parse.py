@@ -326,7 +326,6 @@ class KvSpec(KvSpecValue):
 
 # Opening: resources are bound, bases opened first.
 
-
 _LOCAL = frozenset(("file", "memory"))
 _KEEP_TO_THEIR_BASE = frozenset(("ocdbt", "zip"))
 _NOTHING: Mapping[str, Any] = {}

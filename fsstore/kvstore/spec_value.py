@@ -293,7 +293,6 @@ def _unpickle(
 
 # `storage_options` belong to the root of a spec.
 
-
 S = TypeVar("S", bound=KvSpecValue)
 _OF_NOBODY = frozenset(("auto_mkdir", "asynchronous", "skip_instance_cache", "use_listings_cache"))
 """Options that mean nothing here: directories are made when they are needed, and there are no listings to keep."""
@@ -340,7 +339,6 @@ def with_storage_options(spec: S, options: Any) -> S:
 
 
 # `engine` too: which library serves the root.
-
 
 ENGINE_VARIABLE = "FSSTORE_ENGINE"
 Engine: TypeAlias = Literal["fsstore", "obstore", "fsspec"]

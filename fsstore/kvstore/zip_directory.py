@@ -322,7 +322,6 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
 # caller to plan anew. A base store without generations cannot be checked, so there the directory is read
 # for every batch.
 
-
 """How often a batch starts over while the archive is being replaced."""
 
 

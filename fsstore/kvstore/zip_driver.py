@@ -53,7 +53,6 @@ from fsstore.values.url import encode_path
 # the declared size by what the compressed bytes can honestly hold: a bomb is refused before memory is
 # allocated for it.
 
-
 STORED = 0
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
 _MAX_SIZE = 2**32  # bytes of any member

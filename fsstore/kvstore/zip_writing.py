@@ -51,7 +51,6 @@ from fsstore.values.json_value import quote
 # New members stand in the order in which readers of zarr want them: documents before chunks, those near the
 # root first.
 
-
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
 _END = struct.Struct("<4s4H2LH")

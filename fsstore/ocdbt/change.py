@@ -26,7 +26,6 @@ from fsstore.ocdbt.source import DatabaseSource, Step, check_child
 # The changes of a commit: requests of callers, and the changes that result from those whose conditions
 # hold.
 
-
 Stored: TypeAlias = bytes | Location
 """A value as a leaf holds it."""
 

@@ -51,7 +51,6 @@ from fsstore.runtime.tuning import REQUEST_BYTES
 # The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
 # back.
 
-
 Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
 DATA_NAME = "[0-9a-f]{32}"

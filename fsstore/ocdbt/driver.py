@@ -407,7 +407,6 @@ def _refuse_fixed(driver: OcdbtDriver) -> None:
 
 # How the store is opened.
 
-
 _PREFIXES = ("value_data_prefix", "btree_node_data_prefix", "version_tree_node_data_prefix")
 _TARGET = 2**31  # bytes of a data file: TensorStore's default
 

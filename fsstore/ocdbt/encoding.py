@@ -45,7 +45,6 @@ from fsstore.runtime.tuning import COLUMNS_FROM, REQUEST_BYTES
 
 # Variable-length integers (unsigned LEB128), one by one and by column, and a cursor that reads them.
 
-
 UInts: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
@@ -187,7 +186,6 @@ class Cursor:
 
 # Names of data files, the table of them in every structure, and places in them.
 
-
 MISSING = U64
 """Offset and length of the root of an empty version."""
 
@@ -296,7 +294,6 @@ def take_locations(cursor: Cursor, files: Sequence[DataFile], count: int) -> lis
 
 # The frame around manifests and nodes: magic, length, version, compression, body, CRC-32C.
 
-
 MANIFEST = bytes.fromhex("0cdb3a2a")
 VERSION_NODE = bytes.fromhex("0cdb1234")
 BTREE_NODE = bytes.fromhex("0cdb20de")
@@ -381,7 +378,6 @@ def _unfold_stream(body: bytes, what: str) -> bytes:
 
 
 # The keys of a node: stored as what each does not share with the one before it.
-
 
 KEY_LIMIT = U16
 """The greatest length of a key."""

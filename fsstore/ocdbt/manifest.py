@@ -47,7 +47,6 @@ from fsstore.values.json_value import Fields, Json, expected, integer, one_of, o
 
 # The configuration of a database: its stored form, its JSON, and what a user may ask of it.
 
-
 ManifestKind: TypeAlias = Literal["single", "numbered"]
 
 MAX_INLINE = 1024 * 1024

@@ -122,7 +122,6 @@ def take_interior(
 
 # Leaves of the B+tree: keys with their values, inline or as places in data files, held by column.
 
-
 INLINE = -1
 """The file number of inline values."""
 
@@ -241,7 +240,6 @@ def take_leaf(cursor: Cursor, keys: list[bytes], files: Sequence[DataFile]) -> L
 
 
 # Decoding of B+tree nodes of either sort.
-
 
 Node: TypeAlias = Leaf | Interior
 

@@ -428,7 +428,6 @@ def _slice(node: Node, step: Step, keys: KeyRange) -> Slice:
 
 # Finding one of many versions: by generation number or by commit time.
 
-
 Record = TypeVar("Record", Version, VersionNodeRef)
 
 
@@ -504,7 +503,6 @@ async def all_versions(source: DatabaseSource, manifest: Manifest) -> AsyncItera
 
 
 # Versions as text: a generation (`v5`) or a time.
-
 
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z", re.ASCII)
 

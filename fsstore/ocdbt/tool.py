@@ -51,7 +51,6 @@ from fsstore.values.json_value import Fields, array_of, integer, quote, string
 
 # Copying one version into a new database, so that nothing but that version is left.
 
-
 """How much is read at a time, and, of what is not inline, in memory before it is written to a file."""
 
 
@@ -133,7 +132,6 @@ def _concatenated(leaves: list[Leaf]) -> Leaf:
 
 # The stored structures as JSON, and manifests and version tree nodes back from it: TensorStore's dump
 # functions.
-
 
 Kind: TypeAlias = Literal["btreenode", "versionnode", "value"]
 Dump: TypeAlias = dict[str, Any]
@@ -350,7 +348,6 @@ def _parse_ref(value: Any) -> VersionNodeRef:
 
 
 # Checking a version: every node's checksum and place in the tree, the sums, and that every value is there.
-
 
 _PROBLEMS = 1000  # that are reported
 

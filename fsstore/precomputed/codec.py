@@ -113,7 +113,6 @@ def _size(kind: Literal["png", "jpeg"], data: bytes) -> ImageSize:
 _WIDTHS = (0, 1, 2, 4, 8, 16, 32)
 _LARGEST = 1 << 24  # words of a channel: places of tables have 24 bits
 
-
 _MOST_VALUES = tuple(1 << width for width in _WIDTHS)
 _Block: TypeAlias = "tuple[bytes, int, Array | None]"
 """The values of a block, the bits of an index into them, and the words of its indices, None where all are 0."""

@@ -47,7 +47,6 @@ from fsstore.values.json_value import Fields, Json, quote
 
 # Reading: entries, indexes and values, each step one batch for all files.
 
-
 T = TypeVar("T")
 _EMPTY = Minishard(np.zeros(0, np.uint64), np.zeros(0, np.uint64), np.zeros(0, np.uint64))
 

@@ -77,7 +77,6 @@ from fsstore.values.json_value import show
 
 # Reference documents in JSON, versions 0 and 1, read into a table.
 
-
 MAX_PROBLEMS = 100
 FREE_TEXT, MOST_GROWTH = 2**26, 64
 """Characters that the URLs of a set may render to, and how many times what was written they may be beyond."""

@@ -23,7 +23,6 @@ from fsstore.reference.tuning import URL_LOOK_AHEAD
 
 # JSON text with its escapes put out of the way, so that every quote in it is the boundary of a string.
 
-
 _BACKSLASH, _SLASH, _QUOTE, _SPACE = b'\\/" '
 _MARKED = {_BACKSLASH: b"\xfc\xfd", _QUOTE: b"\xfe\xff"}
 _FIRST = 0xFC
@@ -111,7 +110,6 @@ def _escapes(codes: np.ndarray[tuple[int], np.dtype[np.uint8]]) -> Ints:
 
 
 # Members of a JSON object that look alike, found and proved in bulk.
-
 
 _MAX_KEY = 256  # bytes; longer keys are read one by one
 _COLON = ord(":")

@@ -26,7 +26,6 @@ from fsstore.runtime.tuning import HEAD_BYTES, PIECE_BYTES, SMALL_BYTES
 
 # Members of a JSON object read many at a time by a JSON parser, where they do not look alike.
 
-
 _DECODER = json.JSONDecoder(strict=False)
 
 

@@ -175,7 +175,6 @@ def decompress(data: Any, limit: int | None = None) -> Pieces:
 
 # Reference sets inside live objects: fsspec's `ReferenceFileSystem`.
 
-
 _OWN = ("file", "local", "http", "https")
 _HARMLESS = frozenset({"asynchronous", "skip_instance_cache", "loop", "use_listings_cache", "auto_mkdir"})
 

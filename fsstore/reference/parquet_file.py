@@ -39,7 +39,6 @@ from fsstore.values.json_value import Fields, integer, show
 
 # One parquet file of references, read into columns.
 
-
 MAX_BYTES = 2**31
 UrlIds = Callable[[Sequence[str]], "np.ndarray[Any, np.dtype[np.int32]]"]
 
@@ -199,7 +198,6 @@ def _raw(value: Any) -> bytes | None:
 
 # The files `<array>/refs.<k>.parq` of a parquet set, loaded when they are asked for and kept up to a
 # budget.
-
 
 _NAME = re.compile(r"(?:(.*)/)?refs\.(0|[1-9][0-9]{0,17})\.parq", re.DOTALL)
 

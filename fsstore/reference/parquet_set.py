@@ -51,7 +51,6 @@ from fsstore.values.json_value import quote
 
 # Reference sets in parquet: a directory with `.zmetadata` and `<array>/refs.<k>.parq`.
 
-
 _MAX_LISTED = 100_000  # files, where they cannot be listed and each has to be asked for
 
 

@@ -41,7 +41,6 @@ from fsstore.values.json_value import quote
 
 # The URLs of references as text: which are relative, which are chains, which are paths of another system.
 
-
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)|(file|local):(/.*)", re.DOTALL | re.IGNORECASE)
 _FOREIGN = re.compile(r"[A-Za-z]:(?:\\|/(?!/))|\\\\")
 _LINK = re.compile(

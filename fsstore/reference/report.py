@@ -29,7 +29,6 @@ from fsstore.runtime.tuning import AT_ONCE
 
 # The cost of reading a set: targets, codecs, arrays and bytes, told before anything is fetched.
 
-
 _MOST = 50_000  # keys of generators looked at: some 0.3 s
 
 

@@ -36,7 +36,6 @@ from fsstore.values.json_value import quote
 
 # Smaller chunks of an array that is not compressed: a slab of a large raw chunk is a range of its bytes.
 
-
 _RAW = ("bytes", "endian")
 
 

@@ -296,7 +296,6 @@ async def open_with_spec(
 
 # Reading the bytes references point to: a batch becomes a few range reads per target.
 
-
 REST = -(2**63)
 _ZERO = np.zeros(1, np.int64)
 
@@ -524,7 +523,6 @@ def _answer_columns(
 
 
 # The policy of a set, given where it lies and the members of its spec.
-
 
 _LOCAL_DRIVERS = ("file", "memory")
 

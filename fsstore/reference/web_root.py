@@ -25,10 +25,8 @@ if TYPE_CHECKING:
     from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.web.route import Judge
 
-
 # The client of fsspec's `HTTPFileSystem`, held to a policy: each redirect and each address is asked about
 # first.
-
 
 Follow = Callable[[str], Any]
 

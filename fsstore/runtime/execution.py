@@ -35,7 +35,6 @@ from fsstore.runtime.tuning import REQUESTS
 
 # One function for many items: by several threads, or as tasks of an event loop within a budget.
 
-
 S = TypeVar("S")
 
 _NOTHING: Any = object()

@@ -26,7 +26,6 @@ from fsstore.values.argument import as_callable, as_seconds
 # Waiting that Ctrl-C may interrupt at any moment; the conditions and events of `threading` are not used in
 # fsstore.
 
-
 _NEWS = repeat(None)
 
 
@@ -549,7 +548,6 @@ class WriteFutures:
 
 
 # `Promise`: the producing end of a future, for users; fsstore itself calls the functions of `future`.
-
 
 T_contra = TypeVar("T_contra", contravariant=True)
 

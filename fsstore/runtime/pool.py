@@ -246,7 +246,6 @@ def _start(thread: threading.Thread, work: Callable[[], object]) -> None:
 # Results in the order of their items, while several threads work at them and none gets far ahead of the
 # consumer.
 
-
 S = TypeVar("S")
 
 _NOTHING = object()
@@ -329,7 +328,6 @@ class InOrder(Generic[S, T]):
 
 # Values that a process keeps by name for work that is sent to it in many small pieces; the names used last
 # stay.
-
 
 _values: OfProcess[OrderedDict[str, Any]] = OfProcess(OrderedDict)
 _lock = fork.lock()

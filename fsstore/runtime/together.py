@@ -174,7 +174,6 @@ def _taken(makes: list[R]) -> R | None:
 
 # Callers that want the same thing for the first time, at the same time, share one read of it.
 
-
 K = TypeVar("K", bound=Hashable)
 
 

@@ -37,7 +37,6 @@ __all__ = [
     "Span",
 ]
 
-
 # The file a scanner reads: a block cache over a key-value store, in rounds.
 #
 # A round is a set of requests that are under way together; far away, rounds are what time goes into. So a
@@ -48,7 +47,6 @@ __all__ = [
 # Blocks are small (16 KiB): metadata are strewn between data, and every larger block fetches data with
 # them. Every range comes from one generation of the file, or `FileChangedError` is raised, and the adapter
 # scans anew.
-
 
 T = TypeVar("T")
 

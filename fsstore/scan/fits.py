@@ -20,9 +20,7 @@ from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "FitsFile", "FitsRun", "FitsScanner", "FitsTiles", "FitsValues", "values_of"]
 
-
 # Images of FITS files: those that are one run of bytes, and those that a table holds tile by tile.
-
 
 _TYPES = {8: "|u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
 _METHODS = {"GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "RICE_ONE": 3, "NOCOMPRESS": 4}

@@ -40,14 +40,12 @@ __all__ = [
     "point_attributes",
 ]
 
-
 # Fields as arrays: which of them stand in one, and which arrays fit into one dataset, as cfgrib groups
 # them.
 #
 # The fields of a parameter whose attributes are equal make up one array, with an axis for each of member,
 # time, step and level of which there are several values. Arrays whose coordinates do not contradict each
 # other make up a dataset: all of the file if they can, else those of one type of level after the other.
-
 
 _DECREASING = ("isobaricInhPa", "isobaricInPa")
 _TIME: dict[str, Json] = {"units": "seconds since 1970-01-01T00:00:00", "calendar": "proleptic_gregorian"}

@@ -19,13 +19,11 @@ from fsstore.values.json_value import Json
 
 __all__ = ["FieldKeys", "GribField", "GribGrid", "GribLibrary", "MessageWalk", "assembled", "idx_offsets"]
 
-
 # The messages of a GRIB file: where each begins and ends, and where its sections are; no data is read.
 #
 # A message says how long it is, so messages are a chain. Far away each is a round of its own, unless a file
 # `….idx` beside it says where all of them begin; then the heads of all come in one round, and the chain is
 # still followed.
-
 
 _MOST_MESSAGES = 2_000_000
 _MOST_SECTION = 16 * 2**20  # bytes of a section that describes, such as one with the lengths of rows

@@ -35,12 +35,10 @@ __all__ = [
     "single",
 ]
 
-
 # Chunk tables: where the chunks of one array are, as columns or as a formula.
 #
 # `Columns` takes twenty bytes a chunk, for every chunk of the grid or for those that exist; `Strided` is a
 # formula, for chunks at equal distances: a million records of a NetCDF file take no memory.
-
 
 _ITSELF = (SELF,)
 

@@ -30,13 +30,11 @@ from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "TiffFile", "TiffScanner", "TiffSegments"]
 
-
 # Where the tiles or strips of one array are, and the few that are no range of the file as it is.
 #
 # A plane that is one run of bytes is shown in pieces of a few MiB. A piece or strip that ends early is
 # padded, JPEG data whose tables differ from page to page get them put in front, and a tile that the file is
 # too short for is an error when it is read.
-
 
 _LETTERS = {1: "u1", 3: "u2", 4: "u4", 13: "u4", 16: "u8", 18: "u8"}
 

@@ -24,13 +24,11 @@ __all__ = [
     "page_of",
 ]
 
-
 # The directories of a TIFF file: where the values of each tag lie, read in rounds.
 #
 # A file is a chain of directories, each of which may name others (sub-directories). The chain is followed
 # first, all values that stand outside of directories are read after it, together. Where directories of a
 # stack lie between its data, at equal distances, those to come are fetched ahead.
-
 
 _SIZES = {
     1: 1,

@@ -14,12 +14,10 @@ from fsstore.values.json_value import Json
 
 __all__ = ["geography", "nodata", "ome_images", "parse_xml", "scaling"]
 
-
 # Where on earth an image is, and what GDAL says of it: the tags of GeoTIFF and GDAL as attributes.
 #
 # Attributes have the names of the tags. Two are added: `crs`, the code of the reference system, and
 # `transform`, the six numbers that map columns and rows (of pixel corners) to coordinates.
-
 
 _SCALE, _TIES, _MATRIX, _KEYS, _DOUBLES, _TEXTS = 33550, 33922, 34264, 34735, 34736, 34737
 _GDAL, _NODATA = 42112, 42113

@@ -27,14 +27,12 @@ __all__ = [
     "stacked",
 ]
 
-
 # How the tiles and strips of a TIFF page are encoded, in the words of zarr v2.
 #
 # Names are those that tifffile writes into reference sets, so that a saved scan is read by other libraries
 # too. Added are `imagecodecs_packints` and `imagecodecs_bitorder` (samples of other than 8, 16, 32 or 64
 # bits, and bytes whose bits stand the other way round), and `tiff_strips`, for images whose last strip is
 # shorter than the others.
-
 
 _ZSTD: dict[str, Json] = {"id": "imagecodecs_zstd"}
 _ZLIB: dict[str, Json] = {"id": "zlib", "level": 1}

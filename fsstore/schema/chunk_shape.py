@@ -24,7 +24,6 @@ from fsstore.schema.layout_value import GridValue, LayoutValue, merge_grids
 # Divisors of integers up to 2^63, in bounded time: Miller-Rabin finds primes, Pollard's rho splits the
 # rest.
 
-
 # These bases decide primality for every integer below 2^64.
 _BASES: Final = (2, 3, 5, 7, 11, 13, 17, 19, 23, 29, 31, 37)
 

@@ -163,7 +163,6 @@ def _merged_label(existing: str, new: str) -> str:
 
 # The fill value: its JSON, and its views.
 
-
 _OPAQUE = ("char", "byte")  # which TensorStore does not write as a fill value
 _FLOAT_NAMES = {"nan": math.nan, "inf": math.inf, "infinity": math.inf}
 _BOOLEANS = {"true": True, "false": False}

@@ -36,7 +36,6 @@ from fsstore.values.json_value import Json, array_of, combined, integer, json_er
 
 # `ChunkLayout.Grid`: what is asked of one grid of chunks, whatever the grid is for.
 
-
 MAX_SIZE: Final = 2**62 - 2
 _INT64: Final = range(-(2**63), 2**63)
 _SOFT: Final = "_soft_constraint"

@@ -13,12 +13,10 @@ from fsstore.values.json_value import Fields, boolean, expected, number
 
 # When cached data are asked for again: the recheck options.
 
-
 RecheckCacheOption: TypeAlias = bool | Literal["open"] | float
 """When cached data are asked for again: always, never, once an opening, or what is older than a time."""
 MEMBERS = ("recheck_cached_metadata", "recheck_cached_data")
 """The members of specs that say it."""
-
 
 _END = 2.0**63  # seconds on either side of 1970, beyond which every time is past or to come
 

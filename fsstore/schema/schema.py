@@ -30,7 +30,6 @@ from fsstore.values.units import Unit, Units, units_of
 # Keyword arguments in the words of zarr-python and numpy, put in those of specs: modes, chunks, codecs,
 # types.
 
-
 LEVELS = {"zstd": 3, "gzip": 6, "blosc": 5}
 """The codecs that have a short name, and how hard they try."""
 

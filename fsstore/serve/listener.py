@@ -42,7 +42,6 @@ from fsstore.serve.tuning import ANSWERS_AT_ONCE, COMPRESSED_FROM_BYTES, CONNECT
 
 # Requests for keys of a store, and their answers: ranges, conditions, listings.  No socket is needed here.
 
-
 _RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)\Z")
 _MOST_DIGITS = 18  # of a position: more are of no value
 _LONGEST_NAME = 255  # bytes of a part of a path, as in files

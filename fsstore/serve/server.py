@@ -41,7 +41,6 @@ from fsstore.values.json_value import quote
 # too, which are served as zarr. The page itself comes from its authors' site, and its scripts read from the
 # server.
 
-
 NEUROGLANCER = "https://neuroglancer-demo.appspot.com"
 """The origin of its page."""
 _TYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"))

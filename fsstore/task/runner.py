@@ -47,7 +47,6 @@ __all__ = [
     "workers_of",
 ]
 
-
 # How progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text.
 
 

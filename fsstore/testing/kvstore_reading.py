@@ -27,10 +27,8 @@ __all__ = [
     "write",
 ]
 
-
 # The verbs in which the checks of key-value store drivers are written: run, read, write, list, expect a
 # failure.
-
 
 T = TypeVar("T")
 Factory: TypeAlias = Callable[[Mapping[str, bytes]], KvPrefix]

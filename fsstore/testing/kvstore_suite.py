@@ -38,9 +38,7 @@ from fsstore.testing.kvstore_reading import (
 
 __all__ = ["CHECKS", "WRITING", "Check", "Factory", "filled"]
 
-
 # Promises of a key-value store driver about writing, as checks; see `kvstore_suite`.
-
 
 _ROUNDS, _WRITERS = 8, 4
 
@@ -318,7 +316,6 @@ WRITING: Mapping[str, Check] = {
     )
 }
 """The checks that write."""
-
 
 CHECKS: Mapping[str, Check] = {**READING, **WRITING}
 """Every check by name."""

@@ -345,7 +345,6 @@ _MACHINES: Mapping[str, Callable[[], Any]] = {
     "xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_MEMORY),
 }
 
-
 # Formats that are recognised without a driver of ours being needed.
 
 

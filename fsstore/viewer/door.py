@@ -42,7 +42,6 @@ from fsstore.viewer.tuning import MAPPED_CHUNKS, POINTS, READS_AT_ONCE
 
 # An array in words: JSON without numbers that JSON lacks, and without secrets.
 
-
 _ROWS = ("y", "lat", "latitude", "row", "rows", "northing", "projection_y_coordinate")
 _COLUMNS = ("x", "lon", "longitude", "col", "column", "columns", "easting", "projection_x_coordinate")
 _DEEPEST = 40
@@ -163,7 +162,6 @@ def plain_json(value: Any, depth: int = 0) -> Any:
 
 # Questions of the page are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a
 # header.  Nothing here knows of sockets or tokens.
-
 
 _MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts that is shown
 
@@ -411,7 +409,6 @@ _ROUTES: dict[str, Callable[[_Question], Answer]] = {
     "value": _value, "table": _table,
 }  # fmt: skip
 
-
 MISSING, STORED, UNKNOWN = 0, 1, 2
 
 
@@ -450,7 +447,6 @@ def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Seque
 # request must name the host by an address or as `localhost`, which a page under a name of its own cannot.  A question
 # must come from the page itself: with its origin or none, and with a header that pages of other sites may not send.
 # The page runs its own scripts and nothing else, loads nothing from elsewhere, and tells nobody its address.
-
 
 MARK = "Fsstore-View"
 """The header of every question of the page: other sites would have to ask first whether they may send it."""

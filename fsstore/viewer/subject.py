@@ -32,7 +32,6 @@ from fsstore.viewer.tuning import POINTS
 #
 # Attributes of CF are obeyed: `scale_factor`, `add_offset`, `_FillValue` and `missing_value`.
 
-
 _PLAIN = frozenset(("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"))
 _MOST_TEXT = 200
 
@@ -214,7 +213,6 @@ def sample(store: Any, at: Sequence[int], along: Sequence[int], samplings: Seque
 
 
 # The axes of an array: arrays of one dimension named after it, in its group or above, as CF and xarray have them.
-
 
 _MOST_LEVELS = 32  # of an image; most have about ten
 _SINCE = re.compile(

@@ -55,7 +55,6 @@ Pair: TypeAlias = tuple[Any, ReadResult]
 Reading: TypeAlias = "Callable[[Any, Sequence[Any]], Awaitable[Sequence[Outcome[ReadResult]]]]"
 """How parts of a shard are read: `outcomes`, or `each_outcome` where they have failed together."""
 
-
 Make: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 Guard: TypeAlias = "Callable[[Make], Coroutine[Any, Any, None]]"
 """Makes reads until what was read is of one state of the store."""

@@ -54,7 +54,6 @@ _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or 
 
 # Elements of chunks that were changed and encoded a moment ago.
 
-
 _Key: TypeAlias = tuple[BoundChain, int, bytes]
 pool = OfProcess(lambda: CachePool(BATCH_BYTES))
 """The chunks of this process; a forked child that writes little would keep those of its parent for ever."""

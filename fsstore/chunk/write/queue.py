@@ -38,7 +38,6 @@ from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-
 T = TypeVar("T")
 
 _Chunks: TypeAlias = "Sequence[tuple[int, ...]] | None"
@@ -320,7 +319,6 @@ def _finish() -> None:
 
 
 execution.before_the_end(_finish)
-
 
 _Begin: TypeAlias = Callable[[Sequence[BegunWrite], WorkEnd], Future[None]]
 

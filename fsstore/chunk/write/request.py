@@ -74,7 +74,6 @@ from fsstore.runtime.tuning import (
 # written again one by one: the same values again change nothing.  Everything is written before a process forks, because
 # the child has no thread for it, and before the interpreter exits.
 
-
 _lock = fork.lock()  # guards the queues
 
 

@@ -63,11 +63,9 @@ from fsstore.values.json_value import Json, quote
 # Byte ranges: the request, and whether the answer fits.  An empty range is asked for as the first byte: it must still
 # tell a missing key from an existing one, and HTTP has no empty ranges.
 
-
 NO_TAG = '"-"'
 """Equal to the tag of no object: for generations that another store made."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
-
 
 Place: TypeAlias = tuple[int, int, int | None]
 """Where bytes stand: the first, the one behind the last, and the size of the value where it is known."""

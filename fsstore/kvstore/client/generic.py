@@ -53,7 +53,6 @@ from fsstore.runtime.tuning import READ_ATTEMPTS
 # The promises of filesystems, by protocol.  A protocol that is not in the table promises nothing: its values have no
 # generations, a write that fails may leave a part of the value, and no condition can be checked.
 
-
 T = TypeVar("T")
 Steps: TypeAlias = Generator[tuple[Any, ...], Any, T]
 """Yields `(verb, *arguments)`, is sent what the verb returned or thrown what it raised, and returns the outcome."""
@@ -144,9 +143,7 @@ PROMISES: Mapping[str, FilesystemPromise] = {
 """The promises by protocol."""
 NOTHING = FilesystemPromise()
 
-
 # Values without a promise, or with the one that they are renamed.
-
 
 UNFINISHED = ".__lock"  # the suffix of local files that are being written, as `kvstore/local` has it
 

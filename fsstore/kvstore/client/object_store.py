@@ -57,7 +57,6 @@ from fsstore.values.json_value import quote
 
 # Writes of an object store through obstore: objects with marks, under conditions, and deletions.
 
-
 _NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
 
 

@@ -428,7 +428,6 @@ class AdapterKind(KindDefaults):
 
 # How large a whole value may be for its reader.
 
-
 _LIMIT: ContextVar[int | None] = ContextVar("fsstore_value_limit", default=None)
 
 

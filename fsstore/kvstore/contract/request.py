@@ -250,7 +250,6 @@ class Entry(NamedTuple):
 now = time.time
 """Returns the time stamps carry: seconds since the epoch."""
 
-
 # The sizes of written values, counted while they are made.
 
 
@@ -303,7 +302,6 @@ def _counted(
 
 
 # Batches of listings as columns; sizes are found out when they are asked for.
-
 
 _Sizes = Callable[
     [], Sequence[int | None]

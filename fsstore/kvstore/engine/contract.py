@@ -62,7 +62,6 @@ from fsstore.values.json_value import quote
 
 # Failures of client libraries as errors of fsstore.
 
-
 _STATUS = re.compile(r"(?:status code: |status: )([345]\d{2})\b")
 _NO_BUCKET = re.compile("NoSuchBucket|ContainerNotFound|(?:bucket|container) does not exist")
 _TRANSIENT_STATUS = frozenset({408, 409, 425, 429, 500, 502, 503, 504})
@@ -417,7 +416,6 @@ def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
 
 
 # Writes whose answer was lost.
-
 
 MARK = "fsstorewrite"  # Azure takes names of letters and digits only
 

@@ -357,7 +357,6 @@ def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any, azure: A
 
 _closing: OfProcess[set[asyncio.Task[None]]] = OfProcess(set, outlives=True)
 
-
 # Conditions for stores that have none, if no other process writes: `"single_writer": true`.
 
 

@@ -67,7 +67,6 @@ from fsstore.values.url import decode_path, encode_path, reject_query
 
 # Copies inside the kernel.
 
-
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _NOT_HERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM))
 

@@ -41,9 +41,7 @@ from fsstore.values.json_value import quote
 
 # Keys as paths of local files: which are allowed, and how failures on them are reported.
 
-
 # ruff: noqa: PTH120  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
-
 
 _READ_BYTES = 0x7FFFF000  # that Linux reads in one call at most
 _LARGE_PAGES_BYTES = 4 << 20  # from which on NumPy asks the system for large pages

@@ -31,9 +31,7 @@ from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT, KEPT_BYTES, PIECE_BYTES, 
 
 # The space of replaced files, freed after the answer.
 
-
 _FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-
 
 _File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and what it was opened for
 
@@ -110,7 +108,6 @@ def give_back() -> None:
 
 # The way of a file to the disk.
 
-
 _BEGIN = 2  # SYNC_FILE_RANGE_WRITE; a length of zero reaches to the end of the file
 
 
@@ -163,7 +160,6 @@ def _syncfs() -> Callable[[int], int] | None:
 
 
 _SYNCFS = _syncfs()
-
 
 _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV))
 

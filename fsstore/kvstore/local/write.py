@@ -293,7 +293,6 @@ def _sync_directory(path: bytes) -> None:
 
 # Listing and deleting ranges of keys.
 
-
 _SUFFIX = LOCK_SUFFIX.encode()
 
 

@@ -212,7 +212,6 @@ def azure_reach(container: str, members: Mapping[str, Json], resources: Mapping[
 
 # The settings of S3: from the caller, the environment and the profile files.
 
-
 _BOTH = frozenset(
     (
         *("anon", "key", "username", "secret", "password", "token", "profile", "credential_provider"),

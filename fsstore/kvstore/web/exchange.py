@@ -34,7 +34,6 @@ from fsstore.values.json_value import quote, string
 
 # Answers as bytes: heads and bodies.
 
-
 CHUNKED = -1
 UNTIL_CLOSED = -2
 _BODILESS = frozenset((204, 304))
@@ -448,7 +447,6 @@ def _room(size: int) -> memoryview:
 
 
 # Headers that a caller gives.
-
 
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE = re.compile(_NAME + r"[ \t]*:[^\r\n\0]*")

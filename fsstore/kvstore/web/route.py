@@ -168,7 +168,6 @@ def _is_end(transport: asyncio.Transport | None) -> bool:
 
 # Names and addresses of machines.
 
-
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LONGEST = 255  # bytes of a name; preparing a long one takes time that grows with its square

@@ -38,7 +38,6 @@ from fsstore.values.json_value import Fields, integer, obj, optional, show
 
 # Generators: many references described by one pattern, computed when asked for.
 
-
 MAX_ENUMERATED = 100_000
 MAX_TABULATED = 1_000_000
 """Texts of keys, and of parts of keys, that the generators of a set may keep."""

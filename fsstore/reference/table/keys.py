@@ -162,7 +162,6 @@ def join(family: Family, coords: np.ndarray[Any, np.dtype[np.int64]]) -> Iterato
 
 # A text read at many places at once.
 
-
 Ints: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Mask: TypeAlias = np.ndarray[Any, np.dtype[np.bool_]]
 Words: TypeAlias = np.ndarray[Any, np.dtype[np.uint64]]
@@ -252,7 +251,6 @@ class Text:
 
 
 # The families of keys that stand in a text, found in bulk: `keys.split_one` for thousands at once.
-
 
 """The number of keys in the group of a family."""
 
@@ -422,7 +420,6 @@ def _sorted(hashes: Words) -> Ints:
 
 
 # Chunk grids of zarr arrays, read off their metadata: which keys an array may have, and their numbers.
-
 
 _DOCUMENTS = (".zarray", ".zgroup", ".zattrs", ".zmetadata", "zarr.json")
 _COORDS = re.compile(r"(?:0|[1-9][0-9]{0,17})")

@@ -26,7 +26,6 @@ from fsstore.values.json_value import Fields, Json, integer, string
 # Which file a set was scanned from: enough to tell, later and elsewhere, whether it still is that file;
 # and the member `origins`: the hosts that it came from, so that it reads no more wherever it is saved.
 
-
 MEMBER = "scanned"
 ORIGINS = "origins"
 Origins: TypeAlias = tuple[str, ...] | None

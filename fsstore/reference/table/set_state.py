@@ -31,7 +31,6 @@ from fsstore.runtime.attempt import ChangedError, CommitQueue, until_settled, un
 
 # Writing to a reference set: conditions, several writers, and what stands in memory until it is saved.
 
-
 Changes = Mapping[str, bytes | None]
 """New values by key; None deletes."""
 

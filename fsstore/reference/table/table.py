@@ -40,7 +40,6 @@ ABSENT = -1
 INLINE = -2
 WHOLE = -1
 
-
 Int64: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 Int32: TypeAlias = np.ndarray[Any, np.dtype[np.int32]]
 
@@ -259,7 +258,6 @@ def _covers(outer: KeyRange, inner: KeyRange) -> bool:
 
 # The value of one reference, as documents write it: checked, and made a row or bytes.
 
-
 _PREFIX = "base64:"
 _CONTROL = re.compile("[\\x00-\\x1f\\x7f-\\x9f\\ud800-\\udfff]")
 MAX_OFFSET = 2**62
@@ -352,7 +350,6 @@ def _located(value: Any) -> Located:
 
 # Inline values: those a document holds in bulk stay in one piece of text, encoded, until somebody asks for
 # one.
-
 
 _LETTERS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
 _PAD = b"="[0]

@@ -31,14 +31,12 @@ __all__ = [
     "scale_from",
 ]
 
-
 # The data types of HDF5 as those of NumPy, and which of them are stored as NumPy would store them.
 #
 # h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file
 # are such elements. Integers may have less precision than bytes, floats other fields, strings padding that
 # is cut off when they are read, records gaps. Values that are not stored as shown are read by HDF5 itself
 # (`as_stored` is false).
-
 
 FLOATS = {  # sign, exponent and mantissa: their places and sizes
     2: (15, 10, 5, 0, 10),
@@ -181,7 +179,6 @@ def dtype_json(dtype: np.dtype[Any]) -> Json:
 # along each axis blocks at equal distances. Axes along which one element is selected do not count where the
 # number of axes differs; the others must pair up, which is so whenever sources are stacked, joined or
 # interleaved.
-
 
 _MOST_PARTS = 1_000_000
 _ENDLESS = 2**64 - 1

@@ -24,7 +24,6 @@ from fsstore.values.json_value import Json
 
 __all__ = ["can_decode", "check_lengths", "codecs_of", "encoded", "encoded_plainly", "read_box", "undone"]
 
-
 # Filters as codecs of zarr v2, and chunks for which some of them were skipped.
 #
 # HDF5 skips an optional filter for a chunk that it would not make smaller, and stores chunks at the edge
@@ -33,7 +32,6 @@ __all__ = ["can_decode", "check_lengths", "codecs_of", "encoded", "encoded_plain
 # these encodings has: a stored block of zlib, a raw block of zstd, literals of LZF.
 #
 # HDF5 reads the chunks that no codec decodes (`codecs_of` returns None).
-
 
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF, BLOSC, LZ4, BITSHUFFLE, ZFP, ZSTD = 307, 32000, 32001, 32004, 32008, 32013, 32015
@@ -237,7 +235,6 @@ _FORMS: dict[int, Callable[[bytes], Any]] = {
     BITSHUFFLE: _marked,
 }
 
-
 # The length that a string of any length claims, checked before HDF5 makes room for it.
 #
 # In the place of such a string stands its length and where it is. HDF5 makes room for as much as is said,
@@ -245,7 +242,6 @@ _FORMS: dict[int, Callable[[bytes], Any]] = {
 # filters that are undone by HDF5 alone, and the few strings in a header, are not looked at. HDF5 2.0 puts
 # some chunks of arrays that can grow along an inner dimension in wrong places when it is asked where they
 # are, so it is not asked to read them from there.
-
 
 Ints = Sequence[int]
 

@@ -35,9 +35,7 @@ __all__ = [
     "tree_records",
 ]
 
-
 # B-trees of version 2: records in nodes of one size.
-
 
 _HEAD = 6
 _DEEPEST = 40
@@ -134,7 +132,6 @@ def _children(reader: Reader, data: bytes, count: int, sizes: tuple[int, int]) -
 # rows are equally large, those of each further row twice as large as before. Blocks up to a size hold
 # objects, larger ones are cut into rows themselves. The tiniest objects stand in the ids that name them,
 # and huge ones outside of the heap.
-
 
 _DEEPEST_HEAP = 64
 _HUGE_RECORDS = 1
@@ -351,7 +348,6 @@ class FractalHeap:
 
 
 # Attributes and links outside of the header of their object: in a heap, found by a tree.
-
 
 ATTRIBUTES, LINKS = 8, 5
 """The kinds of records of the trees."""

@@ -29,7 +29,6 @@ __all__ = [
     "version_2",
 ]
 
-
 # The values around a chunk index: what reading it takes, and the chunks it lists, as columns.
 
 
@@ -131,7 +130,6 @@ def _number(octets: Any) -> Any:
 # array keeps its first elements in its index block, then blocks of growing size: super block `u` has
 # `2^(u//2)` data blocks of `2^((u+1)//2)` times the smallest; the first few hang directly from the index
 # block.
-
 
 _PREFIX = 14  # signature, version, client, address of the header
 
@@ -328,7 +326,6 @@ def _swizzled(source: ScanSource, parts: list[tuple[int, bytes]], shape: _Shape,
 # The indexes that are B-trees: version 1 (`TREE`), as all older files have, and version 2 (`BTHD`).
 #
 # A level of the tree is one round.
-
 
 _HEAD_1 = 24
 _HEAD_2 = 6

@@ -27,9 +27,7 @@ __all__ = [
 
 _USUAL_HEAP = 4096  # bytes of a heap of values as the library makes it, unless a value needs more
 
-
 # Filter pipelines, in the order of writing.
-
 
 _NAMED = 256  # the first number of a filter that is not of HDF5 itself
 _NAMES = {1: "deflate", 2: "shuffle", 3: "fletcher32", 4: "szip", 5: "nbit", 6: "scaleoffset"}
@@ -69,7 +67,6 @@ def filters_of(reader: Reader, body: bytes, address: int) -> tuple[Filter, ...]:
 
 
 # Where and how the values of a dataset are stored.
-
 
 UNDEFINED = 2**64 - 1
 _LAYOUT = 0x08
@@ -205,7 +202,6 @@ def _chunked(reader: Reader, chunks: tuple[int, ...], index: IndexPlace, address
 
 # Links as messages.
 
-
 _HARD, _SOFT, _EXTERNAL = 0, 1, 64
 
 
@@ -255,7 +251,6 @@ def link_of(reader: Reader, body: bytes, address: int) -> ObjectLink:
 
 
 # Links of groups of the first kind: a tree of names, which lie in a local heap.
-
 
 _LEVELS = 64
 _SOFT_ENTRY = 2
@@ -344,7 +339,6 @@ def _text(reader: Reader, address: int, names: bytes, at: int) -> bytes:
 
 
 # Global heaps: values of any length, numbered in collections.
-
 
 COLLECTION = b"GCOL\1"
 

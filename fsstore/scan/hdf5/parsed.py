@@ -53,12 +53,10 @@ __all__ = [
     "text_at",
 ]
 
-
 # Attributes as JSON, read by h5py: what xarray's NetCDF engines show of them, where JSON can hold it.
 #
 # References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF
 # has it.
-
 
 HIDDEN = frozenset(
     {
@@ -134,7 +132,6 @@ def _text(value: Any) -> str:
 # The data types of HDF5 as those of NumPy, by their descriptions in the file: what h5py names them.
 #
 # A type that h5py converts in a way of its own is unknown here.
-
 
 _BIASES = {2: 15, 4: 127, 8: 1023}
 _IMPLIED = 0x20  # the first bit of a mantissa is not stored
@@ -254,7 +251,6 @@ def is_exact(kind: Datatype) -> bool:
 
 
 # Attributes by their bytes in the file: the values that h5py gives for them.
-
 
 _NUMBERS = (structure.FIXED, structure.FLOAT, structure.ENUM, structure.BITFIELD)
 

@@ -29,7 +29,6 @@ from fsstore.values.json_value import Json
 
 __all__ = ["SCANNER", "Hdf5File", "Hdf5Scanner", "dimension_names", "grown"]
 
-
 # The names of dimensions, as NetCDF 4 means them.
 #
 # A dimension is called like the dataset that is its scale. A coordinate of several dimensions, which cannot
@@ -110,7 +109,6 @@ def _fits(scale: Dataset, length: int) -> bool:
 
 
 _NO_COORDINATE = "_nc4_non_coord_"
-
 
 First = Mapping[tuple[str, str], tuple[OpenHdf5, Dataset] | None]
 """The first sources of virtual datasets, by the URL of the file and the path of the dataset."""

@@ -26,7 +26,6 @@ from fsstore.values.json_value import Json
 
 __all__ = ["Pattern", "StackStorage", "ended", "pattern_of", "table_of"]
 
-
 # The chunk table of a virtual dataset, made of those of its sources.
 #
 # A chunk of a source is a chunk of the stack if it holds the same elements: type, fill value, filters and

@@ -29,7 +29,6 @@ from fsstore.values.json_value import Json
 
 __all__ = ["IndexedStorage", "RunStorage", "Storage", "storage_of"]
 
-
 Coords = Sequence[Sequence[int]]
 
 

@@ -28,7 +28,6 @@ __all__ = [
     "unshared",
 ]
 
-
 # How structures are read: by addresses relative to the base of the file, each checked against its size.
 #
 # A read of what is not in memory raises; `ahead` says what will be needed, so that all of it is fetched
@@ -158,7 +157,6 @@ def _lookup3() -> Callable[[bytes, int], int]:
 #
 # A header is a list of messages, which may go on in other places. Version 1 aligns messages to eight bytes,
 # version 2 (`OHDR`) packs them, and has checksums. A message may stand elsewhere: its body says where then.
-
 
 _NOTHING, _CONTINUES, _LAST = 0x00, 0x10, 0x18
 _MOST_PIECES = 10_000
@@ -293,7 +291,6 @@ def committed(reader: Reader, body: bytes, kind: int) -> bytes:
 
 
 # Shapes.
-
 
 _DEEPEST = 32
 _LARGEST_SPACE = 8 + 2 * 8 * _DEEPEST  # of a shape, whatever follows it

@@ -38,7 +38,6 @@ __all__ = [
     "refused",
 ]
 
-
 # An HDF5 file over cached blocks, parsed here, and opened by h5py where it has to be: a miss is an
 # exception.
 #
@@ -50,7 +49,6 @@ __all__ = [
 #
 # Whether a call failed for want of a block is told by the note, never by the type of the error: HDF5 turns
 # it into any.
-
 
 T = TypeVar("T")
 
@@ -250,7 +248,6 @@ def _close(identifier: Any) -> None:
 #
 # HDF5 is never asked how many chunks there are or how many bytes they take: it reads the whole index to say
 # so.
-
 
 _TEXT = "utf-8"
 _LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
