@@ -21,7 +21,7 @@ from dataclasses import replace as replaced
 from itertools import islice
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from fsstore.combine.combined import Combined, CombinedSaving, dataset_at, undecodable, verify_targets
 from fsstore.combine.facts import ArrayReport, CombineError, CombineReport, Difference
@@ -185,19 +185,31 @@ def inspect(source: Any, *, storage_options: Mapping[str, Any] | None = None, co
 
 
 def scan(
-    url: str | PathLike[str], *, inline_threshold: int = 0, storage_options: Mapping[str, Any] | None = None
+    url: str | PathLike[str],
+    *,
+    inline_threshold: int = 0,
+    storage_options: Mapping[str, Any] | None = None,
+    by: Literal["fsstore", "kerchunk"] = "fsstore",
 ) -> References:
-    """Return the reference set of a file: HDF5, NetCDF 3, GRIB, FITS, TIFF.
+    """Return the reference set of a file: HDF5, NetCDF 3, GRIB, FITS, TIFF, and HDF4 with `by="kerchunk"`.
 
     A relative path starts from the working directory; saved elsewhere, the set still finds its file.
     Chunks of up to `inline_threshold` bytes stand in the set itself.
     Whatever the set lacks of the file is named in a warning.
-    `combine` makes one set of many files, or of a zarr hierarchy.
+    `combine` makes one set of many files, or of a zarr hierarchy.  `by="kerchunk"` has kerchunk's translators read the
+    file, through the same stores.
     """
     path = fspath(url)
+    if by not in ("fsstore", "kerchunk"):
+        raise StoreError(f'A file is scanned by "fsstore" or "kerchunk", not {quote(str(by))}')
 
     async def run() -> tuple[References, Mapping[str, str]]:
         place = await document_at(path, Way(storage_options))
+        if by == "kerchunk":
+            from fsstore.filesystem.kerchunk import by_kerchunk
+
+            refs = await by_kerchunk(place, path, inline_threshold)
+            return References(refs.state, refs._described, place=await document_at(f"{Path.cwd()}/")), {}
         name = await format_of(place)
         if name is None:
             known = ", ".join(registry.scanners.names())

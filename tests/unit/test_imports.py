@@ -122,6 +122,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "hdf5plugin": ("scan.hdf5.filters",),
     "virtualizarr": ("interop.virtualizarr",),
     "icechunk": ("interop.icechunk",),
+    "kerchunk": ("filesystem.kerchunk",),
 }
 
 # Modules that are used where they are found, without an extra of their own, and why.

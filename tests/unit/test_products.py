@@ -44,6 +44,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("many files as one", "jobs"): "files are scanned on the executors of jobs, with their journal",
     ("reference sets", "scanned files"): "the door makes a set from a file",
     ("reference sets", "many files as one"): "the door makes a set from many files",
+    ("reference sets", "filesystems"): "kerchunk reads a file through a filesystem over its store",
     ("reference sets", "Icechunk"): "the door reads the references of a snapshot",
     ("groups", "reference sets"): "a group may be opened from a set in memory",
     ("groups", "many files as one"): "a group may be opened from a combined dataset in memory",

@@ -1,0 +1,118 @@
+"""kerchunk's translators as a source of reference sets: through our stores, beside our own scanners."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import h5py
+import netCDF4
+import numpy as np
+import pytest
+import tifffile
+from astropy.io import fits
+
+import fsstore as ts
+from fsstore import references
+from fsstore.errors import NotFoundError, StoreError
+
+SAMPLE = Path(__file__).parents[1] / "data" / "kerchunk" / "synthetic_fires.hdf4"
+VALUES = np.arange(64, dtype="u2").reshape(8, 8)
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    """Let the libraries of the formats warn of each other."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def hdf5(path):
+    """Write HDF5."""
+    with h5py.File(path, "w") as file:
+        file.create_dataset("t", data=VALUES, chunks=(3, 8), compression="gzip", shuffle=True)
+    return "t"
+
+
+def netcdf3(path):
+    """Write NetCDF 3."""
+    with netCDF4.Dataset(path, "w", format="NETCDF3_CLASSIC") as file:
+        for name in "yx":
+            file.createDimension(name, 8)
+        file.createVariable("t", "i2", ("y", "x"))[:] = VALUES
+    return "t"
+
+
+def tiff(path):
+    """Write TIFF."""
+    tifffile.imwrite(path, VALUES, tile=(16, 16), metadata=None)
+    return ""
+
+
+def fits_image(path):
+    """Write FITS."""
+    fits.PrimaryHDU(VALUES.astype("i4")).writeto(path)
+    return "PRIMARY"
+
+
+def values(refs, path):
+    """Return an array of a set."""
+    store = references.store(refs)
+    spec = {"driver": "zarr2", "kvstore": store / f"{path}/" if path else store}
+    return ts.open(spec).result().read().result()
+
+
+@pytest.mark.parametrize("write", [hdf5, netcdf3, tiff, fits_image], ids=lambda write: write.__name__)
+def test_values_are_those_of_our_own_scan(write, tmp_path):
+    """Both sets refer to the file as it was called, and give what was written."""
+    name = write(path := str(tmp_path / "file"))
+    found, own = references.scan(path, by="kerchunk"), references.scan(path)
+    assert found.urls == own.urls == [path]
+    assert np.array_equal(values(found, name), VALUES)
+    assert references.verify(found, decode=True)
+
+
+def test_a_file_on_the_web_is_read_by_our_client(tmp_path, object_server):
+    """In ranges, and the set names the URL."""
+    hdf5(tmp_path / "file")
+    object_server.put("box/file", (tmp_path / "file").read_bytes())
+    refs = references.scan(url := f"{object_server.url}/box/file", by="kerchunk")
+    assert refs.urls == [url]
+    assert object_server.log and {path for _, path, _ in object_server.log} == {"/box/file"}
+    assert np.array_equal(values(refs, "t"), VALUES)
+
+
+def test_hdf4_which_only_kerchunk_reads():
+    """A made-up file of fires, from the tests of VirtualiZarr (Apache 2.0), opens and gives its mask."""
+    refs = references.scan(SAMPLE, by="kerchunk")
+    mask = values(refs, "fire mask")
+    assert mask.shape == (6, 4) and mask.dtype == np.uint8
+    with pytest.raises(StoreError, match="Cannot scan"):
+        references.scan(SAMPLE)
+
+
+def test_relative_paths_start_from_the_working_directory(tmp_path, monkeypatch):
+    """Saved elsewhere, the set still finds its file."""
+    hdf5(tmp_path / "file")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sets").mkdir()
+    references.scan("file", by="kerchunk").save("sets/refs.json")
+    assert np.array_equal(values(references.open("sets/refs.json"), "t"), VALUES)
+
+
+def test_what_cannot_be_translated_is_named(tmp_path):
+    """The error says which file, what kerchunk raised, and what to do; an unknown scanner and format are errors too."""
+    hdf5(whole := tmp_path / "whole")
+    (tmp_path / "cut").write_bytes(whole.read_bytes()[:900])
+    with pytest.raises(
+        StoreError, match=r'kerchunk cannot translate .*cut": \w+: .* look whether it is whole'
+    ):
+        references.scan(tmp_path / "cut", by="kerchunk")
+    (tmp_path / "text").write_bytes(b"nothing of the kind")
+    with pytest.raises(StoreError, match="kerchunk has no translator for"):
+        references.scan(tmp_path / "text", by="kerchunk")
+    with pytest.raises(NotFoundError):
+        references.scan(tmp_path / "none", by="kerchunk")
+    with pytest.raises(StoreError, match='by "fsstore" or "kerchunk", not "me"'):
+        references.scan(whole, by="me")
