@@ -19,7 +19,7 @@ from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.store.kv_store import KvStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.redaction import redact
 from fsstore.reference.json_document import from_mapping
 from fsstore.reference.mapping import References
