@@ -271,14 +271,13 @@ def _encoding(variable: Variable, schema: Mapping[str, Any]) -> dict[str, Any]:
 def check_read_elsewhere(nodes: Mapping[str, Dataset], place: KvStore) -> None:
     """Raise if values come from the place at which they would replace what they come from."""
     target = _url(place)
-    for dataset in nodes.values():
-        for name, variable in dataset.variables.items():
-            for source in {_url(each) for each in _read_from(variable)}:
-                if target is not None and source is not None and f"{source}/".startswith(f"{target}/"):
-                    raise FailedPreconditionError(
-                        f"The values of {str(name)!r} are read from {source} while they would be written there; load"
-                        " the dataset before, or write it to another place"
-                    )
+    variables = [pair for dataset in nodes.values() for pair in dataset.variables.items()]
+    for name, source in [(name, _url(each)) for name, one in variables for each in _read_from(one)]:
+        if target is not None and source is not None and f"{source}/".startswith(f"{target}/"):
+            raise FailedPreconditionError(
+                f"The values of {str(name)!r} are read from {source} while they would be written there; load the"
+                " dataset before, or write it to another place"
+            )
 
 
 def _url(place: KvStore | str) -> str | None:

@@ -55,6 +55,7 @@ from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import KEPT_BYTES, PIECE_BYTES
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
+from fsstore.values.registry import door
 
 __all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "LazyArray", "OpenGroup", "open_group"]
 
@@ -492,6 +493,4 @@ class DatasetAccessor:
 
     def write(self, place: Any, **options: Any) -> Any:
         """Write it to a place, and return what was written: `fsstore.write_dataset`, which takes the same options."""
-        from fsstore.interop.dataset_write import write_dataset
-
-        return write_dataset(self._held, place, **options)
+        return door("write_dataset")(self._held, place, **options)

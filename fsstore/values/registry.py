@@ -297,6 +297,7 @@ scanners: Registry[Any] = Registry(
 _DOORS = {
     "delete_member": "fsstore.job.delete:delete_member", "move": "fsstore.job.delete:move",
     "spans": "fsstore.observation:spans", "view": "fsstore.viewer.door:view",
+    "write_dataset": "fsstore.interop.dataset_write:write_dataset",
 }  # fmt: skip
 
 
