@@ -27,7 +27,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "format": (9, 3156),
     "icechunk": (5, 1917),
     "index": (12, 3924),
-    "interop": (17, 3651),
+    "interop": (17, 3720),
     "job": (14, 4885),
     "kvstore": (50, 16150),
     "ocdbt": (10, 3968),
@@ -40,10 +40,10 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "task": (4, 921),
     "testing": (6, 1261),
     "the top": (7, 1535),
-    "values": (9, 1955),
+    "values": (9, 1956),
     "viewer": (4, 1174),
 }
-WHOLE = (342, 109359)
+WHOLE = (342, 109429)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
