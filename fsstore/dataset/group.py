@@ -42,8 +42,6 @@ from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 from fsstore.values.registry import door
 
-__all__ = ["Group", "dimension_names", "open_group", "resize_arrays"]
-
 # Resizing the arrays of a group along named dimensions, in one step for readers of consolidated metadata.
 
 

@@ -18,18 +18,6 @@ from fsstore.runtime import execution
 from fsstore.values.argument import one_line
 from fsstore.values.json_value import dumps, quote
 
-__all__ = [
-    "ArrayEntry",
-    "Described",
-    "described",
-    "entry_of",
-    "list_arrays",
-    "paths_of",
-    "tree",
-    "tree_html",
-    "tree_text",
-]
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayEntry:

@@ -25,23 +25,6 @@ from fsstore.values import registry
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import quote, show
 
-__all__ = [
-    "NewArray",
-    "children",
-    "create_array",
-    "create_group",
-    "dtype_name",
-    "exists",
-    "make_groups",
-    "member_path",
-    "missing",
-    "new_array",
-    "open_stored",
-    "refusal",
-    "refuse_inside_array",
-    "stale",
-]
-
 # The specs of new arrays, from the words in which people describe them: shape, type, chunks, shards, codec.
 #
 # Nothing here reads or writes; the result is the JSON of a spec, which the driver of the format completes

@@ -21,21 +21,6 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Future, meant
 from fsstore.values.json_value import loads, quote, show
 
-__all__ = [
-    "Description",
-    "ImageAxis",
-    "ImageLevel",
-    "LevelPlace",
-    "LevelWords",
-    "Multiscale",
-    "described",
-    "image_words",
-    "kind_of",
-    "ome_image",
-    "open_multiscale",
-    "with_image",
-]
-
 # An image in several resolutions, as attributes describe it: axes, and where the elements of each level
 # lie.
 

@@ -38,28 +38,6 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import same
 from fsstore.values.url import decode_path, split_pipeline
 
-__all__ = [
-    "Found",
-    "Place",
-    "allowing",
-    "consolidate",
-    "consolidated",
-    "delete_documents",
-    "delete_tree",
-    "is_consolidated",
-    "levels_above",
-    "look",
-    "open_place",
-    "remove_directory",
-    "remove_tree",
-    "renew",
-    "renew_attributes",
-    "root_document",
-    "says_the_same",
-    "store_spec",
-    "with_documents",
-]
-
 # The key-value store that a place of a dataset means, whatever people name it by.
 
 _ARRAY_SCHEMES = ("zarr", "zarr2", "zarr3", "n5", "auto")

@@ -30,8 +30,6 @@ from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.reference.driver import ReferenceDriver
 
-__all__ = ["Relation", "leaves_of", "names_differ", "places_of", "relation", "relations", "shows"]
-
 Relation: TypeAlias = Literal["is", "lies in", "holds"]
 """How the first place stands to the second."""
 

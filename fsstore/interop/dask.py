@@ -33,8 +33,6 @@ from fsstore.interop.tuning import DASK_BLOCKS
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.json_value import dumps
 
-__all__ = ["from_tensorstore", "to_tensorstore"]
-
 
 class _FromZero:
     """An array whose domain begins at zero, indexed as dask indexes: by positions, slices and a list of positions."""

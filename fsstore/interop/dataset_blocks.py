@@ -32,8 +32,6 @@ from fsstore.runtime.pool import keep, kept
 from fsstore.runtime.tuning import MOMENT_S
 from fsstore.task.runner import Reporter
 
-__all__ = ["Gate", "OpenTarget", "Scheduler", "count_tasks", "is_dask", "write_all"]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenTarget:

@@ -41,8 +41,6 @@ from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime import execution
 from fsstore.task.claim import Claim
 
-__all__ = ["Site", "check_unchanged", "finish", "forget", "held", "note_begin", "settle", "sweep"]
-
 _NOTES = f"{APPEND}-dataset-"
 
 

@@ -26,8 +26,6 @@ from fsstore.format.attributes import BESIDE, WORDS, NodeWords, is_document
 from fsstore.interop.zarr import ZarrStore
 from fsstore.values.json_value import same, show
 
-__all__ = ["Draft", "EncodedValues", "Shape", "drafted", "stored_variables"]
-
 _PACKING = ("scale_factor", "add_offset")
 _MEANING = ("units", "calendar", *_PACKING)
 

@@ -23,8 +23,6 @@ from fsstore.interop.xarray import LazyArray
 from fsstore.interop.zarr import ZarrStore
 from fsstore.kvstore.kv_store import KvStore
 
-__all__ = ["Fitted", "check_read_elsewhere", "fit_append", "fit_region", "in_region", "wished"]
-
 
 @dataclass(frozen=True, slots=True)
 class Fitted:

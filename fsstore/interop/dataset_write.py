@@ -45,8 +45,6 @@ from fsstore.runtime import execution
 from fsstore.task.claim import Claim, job_name
 from fsstore.task.runner import reporter_of
 
-__all__ = ["write_dataset"]
-
 _MODES = {"raise": "w-", "replace": "w", "skip": "skip"}
 
 

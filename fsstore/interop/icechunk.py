@@ -26,8 +26,6 @@ from fsstore.reference.table.table import INLINE
 from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import quote
 
-__all__ = ["write_virtual"]
-
 
 def write_virtual(
     refs: References, store: Any, group: str = "", *, last_updated_at: datetime | None = None

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["forward_outer", "read_outer"]
-
 
 def read_outer(
     key: Sequence[Any], shape: Sequence[int], read: Callable[[tuple[Any, ...]], Any]

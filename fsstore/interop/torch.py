@@ -24,8 +24,6 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 from fsstore.interop.training import Batching, Samples, Share, batches, sample_order
 from fsstore.job.plan import parse_bytes
 
-__all__ = ["BatchedArrays", "ChunkSampler", "IndexedArrays"]
-
 _VIEWED = {
     "bfloat16": (np.int16, torch.bfloat16),
     "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),

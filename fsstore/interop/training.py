@@ -17,19 +17,6 @@ from fsstore.runtime import fork
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "Batching",
-    "Fetching",
-    "Pieces",
-    "Samples",
-    "Share",
-    "batches",
-    "permutation",
-    "pieces_of",
-    "pools_of",
-    "sample_order",
-]
-
 # The order of one pass over samples that lie in chunks: random, and yet every chunk is wanted once.
 
 Pieces: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"

@@ -33,8 +33,6 @@ from fsstore.reference.table.refset import Resolved
 from fsstore.reference.table.table import INLINE, WHOLE, Rows
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["VirtualArray", "document_v3", "group_attributes", "virtual_arrays"]
-
 _LABELS, _MISSING = "_ARRAY_DIMENSIONS", "_FillValue"
 _NO_TYPE = np.dtype("V1")
 

@@ -29,8 +29,6 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Rows
 from fsstore.values.json_value import quote
 
-__all__ = ["from_virtual", "to_virtual"]
-
 _NO_URL = ""
 
 

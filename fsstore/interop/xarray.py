@@ -57,8 +57,6 @@ from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.registry import door
 
-__all__ = ["DatasetAccessor", "FsstoreBackend", "GroupArray", "LazyArray", "OpenGroup", "open_group"]
-
 # A group of arrays, opened for tools that show groups: the metadata of all at once, values when asked for.
 
 

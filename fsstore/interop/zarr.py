@@ -21,8 +21,6 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 
-__all__ = ["ZarrStore"]
-
 
 class ZarrStore(Store):  # type: ignore[misc]  # zarr is not followed by the type checker
     """A store of zarr-python over a place of fsstore: a URL, a path, a spec, a `KvStore` or a live object."""

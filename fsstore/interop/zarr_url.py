@@ -17,8 +17,6 @@ from fsstore.interop.zarr import ZarrStore
 from fsstore.runtime import execution
 from fsstore.values.json_value import quote
 
-__all__ = ["PlaceAdapter", "WholeAdapter"]
-
 _CHANGES = ("w", "w-", "r+")  # modes of somebody who wants to write
 
 

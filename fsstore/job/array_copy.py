@@ -51,8 +51,6 @@ from fsstore.runtime import execution
 from fsstore.task.claim import Journal, job_name
 from fsstore.task.runner import Reporter, Task, reporter_of, width_of
 
-__all__ = ["ArrayCopy", "ArrayDocuments", "chunk_sides", "is_whole", "same_layout"]
-
 
 class ArrayDocuments(NamedTuple):
     """The documents of an array by name, and the generations of those that they were made of."""

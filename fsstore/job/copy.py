@@ -57,8 +57,6 @@ from fsstore.runtime.future import Future
 from fsstore.task.claim import Claim, job_name
 from fsstore.values.url import split_pipeline
 
-__all__ = ["copy", "plan_copy"]
-
 IfExists = Literal["raise", "skip", "replace", "update"]
 
 

@@ -73,17 +73,6 @@ from fsstore.task.claim import Claim
 from fsstore.task.runner import Task, reporter_of
 from fsstore.values.json_value import quote
 
-__all__ = [
-    "Elsewhere",
-    "delete",
-    "delete_member",
-    "end_replacing",
-    "exchanged",
-    "made_elsewhere",
-    "move",
-    "put_in_place",
-]
-
 # Replacing what stands at a place: the new array is made elsewhere, whole and checked, and then put in its
 # place.
 #

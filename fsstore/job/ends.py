@@ -39,18 +39,6 @@ from fsstore.kvstore.spec_parse import OpenKv, with_root
 from fsstore.task.claim import Claim
 from fsstore.values.dtypes import dtype
 
-__all__ = [
-    "array_like",
-    "attributes_of",
-    "check_apart",
-    "check_shown",
-    "format_of",
-    "meaning_of",
-    "opened_source",
-    "where",
-    "wishes_of",
-]
-
 _MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 _WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
 

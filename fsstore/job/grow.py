@@ -60,8 +60,6 @@ from fsstore.task.runner import Task, reporter_of, width_of
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import same, show
 
-__all__ = ["append"]
-
 _UNTOLD, _KEPT = f"{APPEND}-", f"{APPEND}ed-"
 """Keys beside the array: of appends whose callers have not been told of their end, and of those that had an id."""
 

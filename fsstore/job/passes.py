@@ -28,24 +28,6 @@ from fsstore.runtime.pool import keep, kept
 from fsstore.runtime.tuning import HELD_BYTES, PAGE
 from fsstore.task.runner import Pace, Task
 
-__all__ = [
-    "Order",
-    "OwnDatabase",
-    "Pass",
-    "box_pass",
-    "chunks_at",
-    "finished_keys",
-    "key_pass",
-    "keys_in_piece",
-    "keys_of",
-    "opened_database",
-    "packed_keys",
-    "remove_chunks",
-    "remove_strangers",
-    "root_of",
-    "unsynced",
-]
-
 # A job as its workers see it: opened stores and the boxes of its plan, sent to each worker once.
 #
 # A task is then a word and a number, or a handful of keys: it travels as a few hundred bytes.

@@ -27,25 +27,6 @@ from fsstore.redaction import plain
 from fsstore.task.runner import bytes_text
 from fsstore.values.argument import one_line
 
-__all__ = [
-    "COMPARED",
-    "ChunkSides",
-    "CopyPlan",
-    "CopyRegions",
-    "CopyReport",
-    "Finding",
-    "Ignored",
-    "Level",
-    "Verdict",
-    "chunks_in",
-    "combined",
-    "held_for",
-    "memory_of_tasks",
-    "pace_text",
-    "parse_bytes",
-    "plan_boxes",
-]
-
 _COPIES_OF_CHUNKS = 2  # in memory when they are read or written: encoded and decoded
 
 # Reports of finished jobs: of copies, and of checks, which are false if anything is wrong.

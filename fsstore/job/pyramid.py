@@ -34,8 +34,6 @@ from fsstore.job.plan import CopyReport, combined
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
-__all__ = ["build_pyramid"]
-
 _SMALL = 256  # elements along the longest side of the last level, unless levels are given
 _MOST = 32
 _UNITS = {

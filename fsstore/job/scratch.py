@@ -27,8 +27,6 @@ from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.task.claim import Claim, claimed
 
-__all__ = ["APPEND", "SCRATCH_MARK", "WHOLE", "Scratch", "all_claimed", "around", "beside", "is_of_job"]
-
 APPEND = "append"
 """The beginning of keys that tell of appends, which other jobs leave alone."""
 SCRATCH_MARK = "fsstore-job"

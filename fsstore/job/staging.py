@@ -48,20 +48,6 @@ from fsstore.ocdbt.commit import DATA_NAME, NodeLayout
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import KEPT_BYTES, PAGE, PIECE_BYTES
 
-__all__ = [
-    "Stage",
-    "check_is_taking",
-    "check_takes",
-    "fingerprint",
-    "is_marked",
-    "made_apart",
-    "mark",
-    "only_takes",
-    "packs",
-    "still_there",
-    "unmark",
-]
-
 # A job believes of an earlier run only what is there, beside the very target it was made for.
 #
 # * A fingerprint of the source is a part of the job's name: the keys of its chunks, their sizes, and their generations

@@ -40,8 +40,6 @@ from fsstore.runtime.tuning import PAGE
 from fsstore.task.runner import Task, reporter_of, width_of
 from fsstore.values.json_value import same, show
 
-__all__ = ["StoredChunks", "stored_chunks", "verify"]
-
 # Checking what is stored of an array by its keys and sizes, without reading a value.
 #
 # Keys are compared as they are listed, a batch at a time, so the check of a hundred million chunks takes no

@@ -34,8 +34,6 @@ from fsstore.runtime.pool import keep, kept, shares_memory
 from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS, PAGE
 from fsstore.task.runner import Ask, Finished, Pace, Partly, Reporter, Task, answered, run_tasks, workers_of
 
-__all__ = ["WORK", "Done", "checked_box", "differ", "do", "read_box", "run_task", "work_on"]
-
 # Checking a box of an array: whether it can be read, and whether it says what another array does.
 #
 # A box that is not right is looked at again chunk by chunk, so that the report names the chunks.

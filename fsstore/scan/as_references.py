@@ -28,8 +28,6 @@ from fsstore.scan.targets import stamp_of
 from fsstore.values import registry
 from fsstore.values.detection import IMAGES
 
-__all__ = ["format_of", "format_of_head", "references_of", "scan_at"]
-
 _HDF5_ALSO_AT = (512, 1024, 2048, 4096)
 _MOST_MADE = 2**30
 _Values: TypeAlias = Callable[[Grid, Any], Awaitable[Sequence[Any]]]

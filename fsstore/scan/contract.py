@@ -21,22 +21,6 @@ from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT_BYTES, PIECE_BYTES, SMALL_
 from fsstore.scan.tuning import SCAN_BLOCK_BYTES
 from fsstore.values.json_value import Fields, Json
 
-__all__ = [
-    "MADE",
-    "SELF",
-    "Blocks",
-    "ChunkTable",
-    "FileChangedError",
-    "FileScanner",
-    "MissError",
-    "Numbers",
-    "Reach",
-    "ScanHierarchy",
-    "ScanSource",
-    "ScannedFile",
-    "Span",
-]
-
 # The file a scanner reads: a block cache over a key-value store, in rounds.
 #
 # A round is a set of requests that are under way together; far away, rounds are what time goes into. So a

@@ -72,8 +72,6 @@ from fsstore.scan.contract import (
 from fsstore.scan.targets import PinnedFile, SavedIndex, ScanTargets, begun, check_index, load_index
 from fsstore.values.json_value import Json, dumps, quote
 
-__all__ = ["Kept", "Means", "Scan", "ScanDriver", "ScannedSet", "family_of"]
-
 # A scanned file as a reference set: keys resolved in batches, chunk tables on first touch.
 #
 # Documents are inline values. The keys of a batch are grouped by array; the tables of all arrays that are

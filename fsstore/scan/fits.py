@@ -18,8 +18,6 @@ from fsstore.scan.fits_header import FitsColumn, FitsUnit, UnitWalk, columns_of,
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Strided, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
-__all__ = ["SCANNER", "FitsFile", "FitsRun", "FitsScanner", "FitsTiles", "FitsValues", "values_of"]
-
 # Images of FITS files: those that are one run of bytes, and those that a table holds tile by tile.
 
 _TYPES = {8: "|u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}

@@ -14,8 +14,6 @@ from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhau
 from fsstore.scan.contract import Blocks
 from fsstore.values.json_value import Json
 
-__all__ = ["FitsColumn", "FitsUnit", "UnitWalk", "columns_of", "rows_dtype", "unsigned_offset"]
-
 # The headers of a FITS file: cards of eighty letters, and where the data of each unit lie.
 
 _BLOCK, _CARD = 2880, 80

@@ -28,18 +28,6 @@ from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, inline, sin
 from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "SCANNER",
-    "Coordinate",
-    "GribCube",
-    "GribDataset",
-    "GribFile",
-    "GribScanner",
-    "cube_of",
-    "datasets_of",
-    "point_attributes",
-]
-
 # Fields as arrays: which of them stand in one, and which arrays fit into one dataset, as cfgrib groups
 # them.
 #

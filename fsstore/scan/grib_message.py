@@ -17,8 +17,6 @@ from fsstore.runtime.tuning import CACHE_BYTES
 from fsstore.scan.contract import Blocks
 from fsstore.values.json_value import Json
 
-__all__ = ["FieldKeys", "GribField", "GribGrid", "GribLibrary", "MessageWalk", "assembled", "idx_offsets"]
-
 # The messages of a GRIB file: where each begins and ends, and where its sections are; no data is read.
 #
 # A message says how long it is, so messages are a chain. Far away each is a round of its own, unless a file

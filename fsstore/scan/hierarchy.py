@@ -20,21 +20,6 @@ from fsstore.scan.contract import MADE, SELF, Numbers, ScanHierarchy
 from fsstore.values.dtypes import Single, with_types
 from fsstore.values.json_value import Json, quote
 
-__all__ = [
-    "Array",
-    "Columns",
-    "HierarchyBuilder",
-    "Made",
-    "Strided",
-    "attribute_json",
-    "empty",
-    "fill_json",
-    "inline",
-    "run_chunks",
-    "run_strides",
-    "single",
-]
-
 # Chunk tables: where the chunks of one array are, as columns or as a formula.
 #
 # `Columns` takes twenty bytes a chunk, for every chunk of the grid or for those that exist; `Strided` is a

@@ -30,8 +30,6 @@ from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, expected, quote
 from fsstore.values.url import encode_path
 
-__all__ = ["FITS", "GRIB", "HDF5", "NETCDF3", "TIFF", "ScanKind"]
-
 
 @dataclass(frozen=True, slots=True)
 class ScanKind(AdapterKind):

@@ -23,8 +23,6 @@ from fsstore.scan.contract import ChunkTable, FileScanner, Numbers, ScanHierarch
 from fsstore.scan.hierarchy import Array, HierarchyBuilder, Strided, attribute_json, run_chunks, run_strides
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["SCANNER", "Header", "NetCdf3Scanner", "parse_header"]
-
 _TYPES = {1: ">i1", 2: "S1", 3: ">i2", 4: ">i4", 5: ">f4", 6: ">f8"}
 _TYPES_5 = _TYPES | {7: ">u1", 8: ">u2", 9: ">u4", 10: ">i8", 11: ">u8"}
 _MOST_OFFSET = 2**62  # offsets are sums of two such numbers at most

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
-__all__ = ["FITS", "GRIB", "HDF5", "NETCDF3"]
-
 
 def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
     return head[:4] == b"GRIB" and head[7:8] in (b"\x01", b"\x02")

@@ -26,8 +26,6 @@ from fsstore.reference.targets import OpenTarget, TargetPlace, Targets
 from fsstore.scan.contract import SELF, FileChangedError, ScanSource
 from fsstore.values.json_value import Json, quote
 
-__all__ = ["PinnedFile", "SavedIndex", "ScanTargets", "begun", "check_index", "load_index", "stamp_of"]
-
 # A scan that was saved, used in place of scanning again: `index="x.nc.parq"`.
 #
 # The index is a reference set that `references.open("x.nc").save(...)` wrote; it records the size and the

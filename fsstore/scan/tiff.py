@@ -28,8 +28,6 @@ from fsstore.scan.tiff_series import (
 )
 from fsstore.values.json_value import Json
 
-__all__ = ["SCANNER", "TiffFile", "TiffScanner", "TiffSegments"]
-
 # Where the tiles or strips of one array are, and the few that are no range of the file as it is.
 #
 # A plane that is one run of bytes is shown in pieces of a few MiB. A piece or strip that ends early is

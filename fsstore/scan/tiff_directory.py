@@ -13,17 +13,6 @@ from fsstore.runtime.tuning import COLUMNS_FROM
 from fsstore.scan.contract import Blocks, MissError
 from fsstore.scan.tuning import HEADER_BYTES
 
-__all__ = [
-    "TAGS",
-    "ByteOrder",
-    "DirectoryWalk",
-    "TiffDirectory",
-    "TiffEntry",
-    "TiffPage",
-    "TiffValues",
-    "page_of",
-]
-
 # The directories of a TIFF file: where the values of each tag lie, read in rounds.
 #
 # A file is a chain of directories, each of which may name others (sub-directories). The chain is followed

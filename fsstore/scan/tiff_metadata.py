@@ -12,8 +12,6 @@ from fsstore.scan.tiff_directory import TiffPage, TiffValues
 from fsstore.scan.tiff_series import TiffImage, TiffLevel, levels_below, stacked
 from fsstore.values.json_value import Json
 
-__all__ = ["geography", "nodata", "ome_images", "parse_xml", "scaling"]
-
 # Where on earth an image is, and what GDAL says of it: the tags of GeoTIFF and GDAL as attributes.
 #
 # Attributes have the names of the tags. Two are added: `crs`, the code of the reference system, and

@@ -14,19 +14,6 @@ from fsstore.errors import UnimplementedError
 from fsstore.scan.tiff_directory import TiffPage
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "JPEG_NUMBERS",
-    "TiffEncoding",
-    "TiffImage",
-    "TiffLevel",
-    "dtype_of_page",
-    "encoding_of",
-    "images_of",
-    "is_run",
-    "levels_below",
-    "stacked",
-]
-
 # How the tiles and strips of a TIFF page are encoded, in the words of zarr v2.
 #
 # Names are those that tifffile writes into reference sets, so that a saved scan is read by other libraries

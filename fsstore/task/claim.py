@@ -44,8 +44,6 @@ from fsstore.runtime import execution
 from fsstore.runtime.fork import OfProcess
 from fsstore.task.tuning import BEAT_S, LEASE_S, MERGED_NOTES
 
-__all__ = ["Claim", "Journal", "claimed", "job_name"]
-
 T = TypeVar("T")
 
 _mine: OfProcess[set[str]] = OfProcess(set)

@@ -27,26 +27,6 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import AT_ONCE, QUEUED, TASK_S, TRIES
 from fsstore.task.tuning import PACE_MEMORY, PROGRESS_S, TASK_PAUSE_S, TASK_THREADS, TASKS_AHEAD
 
-__all__ = [
-    "MISTAKES",
-    "Ask",
-    "Finished",
-    "Pace",
-    "Partly",
-    "Progress",
-    "Reporter",
-    "Task",
-    "TaskCancelledError",
-    "Told",
-    "answered",
-    "bytes_text",
-    "display",
-    "reporter_of",
-    "run_tasks",
-    "width_of",
-    "workers_of",
-]
-
 # How progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text.
 
 

@@ -12,25 +12,6 @@ from fsstore.errors import UnimplementedError
 from fsstore.scan.hdf5.layout import Filter, IndexPlace
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "FLOATS",
-    "NAMED",
-    "AxisSelection",
-    "Dataset",
-    "Element",
-    "External",
-    "Scale",
-    "VirtualPart",
-    "dtype_json",
-    "element_from",
-    "element_of",
-    "of_objects",
-    "paired",
-    "parts_of",
-    "places",
-    "scale_from",
-]
-
 # The data types of HDF5 as those of NumPy, and which of them are stored as NumPy would store them.
 #
 # h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file

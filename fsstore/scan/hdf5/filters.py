@@ -22,8 +22,6 @@ from fsstore.scan.hdf5.layout import Filter, heap_value
 from fsstore.scan.hdf5.structure import Reader
 from fsstore.values.json_value import Json
 
-__all__ = ["can_decode", "check_lengths", "codecs_of", "encoded", "encoded_plainly", "read_box", "undone"]
-
 # Filters as codecs of zarr v2, and chunks for which some of them were skipped.
 #
 # HDF5 skips an optional filter for a chunk that it would not make smaller, and stores chunks at the edge

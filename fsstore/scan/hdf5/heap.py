@@ -18,23 +18,6 @@ from fsstore.scan.hdf5.structure import (
     datatype_of,
 )
 
-__all__ = [
-    "ATTRIBUTES",
-    "LINKS",
-    "Attribute",
-    "Dense",
-    "FractalHeap",
-    "ahead_of_dense",
-    "ahead_of_heap",
-    "ahead_of_tree",
-    "attribute_of",
-    "child_pointers",
-    "dense_messages",
-    "dense_of",
-    "heap_at",
-    "tree_records",
-]
-
 # B-trees of version 2: records in nodes of one size.
 
 _HEAD = 6

@@ -15,20 +15,6 @@ from fsstore.scan.hdf5.heap import child_pointers
 from fsstore.scan.hdf5.layout import UNDEFINED, IndexPlace
 from fsstore.scan.hdf5.structure import checksum
 
-__all__ = [
-    "Chunked",
-    "Chunks",
-    "check_sum",
-    "elements",
-    "extensible",
-    "fixed",
-    "load_index",
-    "nodes",
-    "verified",
-    "version_1",
-    "version_2",
-]
-
 # The values around a chunk index: what reading it takes, and the chunks it lists, as columns.
 
 

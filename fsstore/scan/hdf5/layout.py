@@ -8,23 +8,6 @@ from typing import Literal, NamedTuple
 
 from fsstore.scan.hdf5.structure import DamagedError, FileBytes, Reader, UnknownError, messages_of
 
-__all__ = [
-    "COLLECTION",
-    "UNDEFINED",
-    "Filter",
-    "IndexPlace",
-    "Layout",
-    "ObjectLink",
-    "begin",
-    "ends",
-    "filters_of",
-    "heap_value",
-    "index_place",
-    "layout_of",
-    "link_of",
-    "links_of_table",
-]
-
 _USUAL_HEAP = 4096  # bytes of a heap of values as the library makes it, unless a value needs more
 
 # Filter pipelines, in the order of writing.

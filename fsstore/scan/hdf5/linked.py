@@ -32,8 +32,6 @@ from fsstore.scan.hdf5.walk import FileLink, Objects, OpenHdf5, Walk, described_
 from fsstore.scan.hierarchy import Columns, empty, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
-__all__ = ["ExternalStorage", "Mount", "OtherFiles", "beside", "mounts_of"]
-
 # The HDF5 files that one refers to, each opened once.
 #
 # A relative name starts from the file that says it, as HDF5 has it. An absolute one that is not there, or

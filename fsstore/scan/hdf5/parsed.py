@@ -36,23 +36,6 @@ from fsstore.scan.hdf5.structure import (
 from fsstore.scan.hierarchy import attribute_json
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "HIDDEN",
-    "ParsedGroup",
-    "attached_scales",
-    "attribute_names",
-    "attributes_of",
-    "is_exact",
-    "numpy_of",
-    "parsed_attributes",
-    "parsed_element",
-    "parsed_object",
-    "parsed_value",
-    "read_attribute",
-    "scalar_or_array",
-    "text_at",
-]
-
 # Attributes as JSON, read by h5py: what xarray's NetCDF engines show of them, where JSON can hold it.
 #
 # References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF

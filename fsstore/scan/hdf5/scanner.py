@@ -27,8 +27,6 @@ from fsstore.scan.hdf5.walk import OpenHdf5, Walk
 from fsstore.scan.hierarchy import Array, HierarchyBuilder, fill_json
 from fsstore.values.json_value import Json
 
-__all__ = ["SCANNER", "Hdf5File", "Hdf5Scanner", "dimension_names", "grown"]
-
 # The names of dimensions, as NetCDF 4 means them.
 #
 # A dimension is called like the dataset that is its scale. A coordinate of several dimensions, which cannot

@@ -24,8 +24,6 @@ from fsstore.scan.hdf5.walk import OpenHdf5, refused
 from fsstore.scan.hierarchy import Columns, run_chunks
 from fsstore.values.json_value import Json
 
-__all__ = ["Pattern", "StackStorage", "ended", "pattern_of", "table_of"]
-
 # The chunk table of a virtual dataset, made of those of its sources.
 #
 # A chunk of a source is a chunk of the stack if it holds the same elements: type, fill value, filters and

@@ -27,8 +27,6 @@ from fsstore.scan.hdf5.walk import OpenHdf5, refused
 from fsstore.scan.hierarchy import Columns, Made, Strided, empty, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
-__all__ = ["IndexedStorage", "RunStorage", "Storage", "storage_of"]
-
 Coords = Sequence[Sequence[int]]
 
 

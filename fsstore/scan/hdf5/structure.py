@@ -10,24 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from fsstore.errors import DataLossError
 from fsstore.scan.tuning import HEADER_BYTES
 
-__all__ = [
-    "DamagedError",
-    "Dataspace",
-    "Datatype",
-    "FileBytes",
-    "Message",
-    "NonsenseError",
-    "Reader",
-    "RecordPart",
-    "UnknownError",
-    "checksum",
-    "committed",
-    "dataspace_of",
-    "datatype_of",
-    "messages_of",
-    "unshared",
-]
-
 # How structures are read: by addresses relative to the base of the file, each checked against its size.
 #
 # A read of what is not in memory raises; `ahead` says what will be needed, so that all of it is fetched

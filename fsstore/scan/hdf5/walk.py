@@ -26,18 +26,6 @@ from fsstore.scan.hdf5.structure import Reader, UnknownError
 from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
-__all__ = [
-    "FileLink",
-    "Objects",
-    "OpenHdf5",
-    "Walk",
-    "describe",
-    "described_at",
-    "links_of",
-    "load_h5py",
-    "refused",
-]
-
 # An HDF5 file over cached blocks, parsed here, and opened by h5py where it has to be: a miss is an
 # exception.
 #
