@@ -25,7 +25,7 @@ import numpy as np
 from fsstore.combine.facts import FileBatch, Ints, batch_columns, batch_of, joined
 from fsstore.combine.mosaic_stored import Column, StoredColumns
 from fsstore.combine.scanning import FileStores, Wanted, is_unchanged, place_of, scan_files_here
-from fsstore.combine.tuning import MERGED_PARTS, TASK_FILES
+from fsstore.combine.source_file import MERGED_PARTS, TASK_FILES
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange

@@ -21,8 +21,14 @@ import numpy as np
 from fsstore.combine.calendar import is_time
 from fsstore.combine.facts import NONE, FileBatch, Form, VariableColumns, value_key
 from fsstore.combine.mosaic import FileFact
-from fsstore.combine.source_file import ArrayReferences, SourceFile, fingerprint_in, open_source, whole_of
-from fsstore.combine.tuning import FINGERPRINT_READERS
+from fsstore.combine.source_file import (
+    FINGERPRINT_READERS,
+    ArrayReferences,
+    SourceFile,
+    fingerprint_in,
+    open_source,
+    whole_of,
+)
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, fill_marks, plain_mark

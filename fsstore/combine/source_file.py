@@ -14,7 +14,6 @@ import numpy as np
 
 from fsstore.combine.facts import Ints
 from fsstore.combine.mosaic import FileFact
-from fsstore.combine.tuning import FINGERPRINT_ELEMENTS
 from fsstore.errors import DataLossError, JsonError, NotFoundError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read
@@ -29,13 +28,20 @@ from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Tabl
 from fsstore.reference.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_unchanged
-from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES, PIECE_BYTES, REQUEST_BYTES
+from fsstore.runtime.tuning import AT_ONCE, CACHE_BYTES, HEAD_BYTES, PIECE_BYTES, REQUEST_BYTES
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileChangedError, FileScanner, ScanSource
 from fsstore.scan.driver import ScanDriver
 from fsstore.values import registry
 from fsstore.values.detection import is_text_of_json
 from fsstore.values.json_value import loads
+
+FINGERPRINT_ELEMENTS = CACHE_BYTES // 4  # elements hashed at once: intermediate results stay in the cache
+TASK_FILES = 2000  # files of a task at most: its findings are sent back as one message
+FINGERPRINT_READERS = 4  # files whose fingerprints are made at once: threads against what each holds
+# packed parts of a scan merged by one task, or unpacked by the caller: tasks against memory
+MERGED_PARTS = 16
+
 
 # One file as combining sees it: documents, references of its arrays, and the bytes of chunks that are
 # wanted now.

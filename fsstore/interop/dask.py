@@ -29,9 +29,11 @@ from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
 from fsstore.interop.numpy_index import read_outer
-from fsstore.interop.tuning import DASK_BLOCKS
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.json_value import dumps
+
+
+DASK_BLOCKS = 16  # blocks of a large array at least: for a few workers with a few turns each
 
 
 class _FromZero:

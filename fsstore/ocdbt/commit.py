@@ -25,7 +25,7 @@ from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Stamp, Write
 from fsstore.kvstore.contract.request import key_text
 from fsstore.ocdbt.change import NetChanges, Request, rebuild
-from fsstore.ocdbt.encoding import DataFile, Location, value_generation
+from fsstore.ocdbt.encoding import MANIFESTS_KEPT, DataFile, Location, value_generation
 from fsstore.ocdbt.manifest import (
     EMPTY,
     MANIFEST_KEY,
@@ -44,7 +44,6 @@ from fsstore.ocdbt.manifest import (
 )
 from fsstore.ocdbt.node import Builder, Root
 from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_version
-from fsstore.ocdbt.tuning import MANIFESTS_KEPT
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.tuning import REQUEST_BYTES
 

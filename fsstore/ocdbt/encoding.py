@@ -39,9 +39,12 @@ import zstandard
 
 from fsstore.errors import DataLossError, ResourceExhaustedError
 from fsstore.kvstore.contract.driver import NO_VALUE
-from fsstore.ocdbt.tuning import COLUMN_LETTERS
 from fsstore.runtime.fork import OfThread
 from fsstore.runtime.tuning import COLUMNS_FROM, REQUEST_BYTES
+
+MANIFESTS_KEPT = 128  # of a numbered database; older ones are deleted, and a slow reader may miss them
+COLUMN_LETTERS = 64  # letters of keys that are compared letter by letter, as columns; longer ones one by one
+
 
 # Variable-length integers (unsigned LEB128), one by one and by column, and a cursor that reads them.
 

@@ -19,7 +19,12 @@ import numpy as np
 from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import FoundFamilies, Ints, Mask, Text, check_key, families
 from fsstore.reference.table.table import INLINE, WHOLE, Piece, Rows, base64_sizes, decode_text, is_url
-from fsstore.reference.tuning import URL_LOOK_AHEAD
+
+PARSED_LEAST_BYTES = 1024  # bytes of members that are worth a call of the parser
+URL_LOOK_AHEAD = 4  # times the text that may be looked at to find URLs that are equal in a row
+# members parsed one by one before columns are tried again; it doubles up to 64 times as many
+FEW_MEMBERS = 64
+
 
 # JSON text with its escapes put out of the way, so that every quote in it is the boundary of a string.
 

@@ -26,6 +26,9 @@ from fsstore.runtime import execution
 from fsstore.runtime.pool import begin_thread
 from fsstore.serve.listener import Answer, HttpRequest, Listener, said
 from fsstore.viewer.subject import (
+    MAPPED_CHUNKS,
+    POINTS,
+    READS_AT_ONCE,
     Level,
     PictureLimits,
     Sampling,
@@ -38,7 +41,6 @@ from fsstore.viewer.subject import (
     sampled,
     text_of,
 )
-from fsstore.viewer.tuning import MAPPED_CHUNKS, POINTS, READS_AT_ONCE
 
 # An array in words: JSON without numbers that JSON lacks, and without secrets.
 

@@ -26,7 +26,12 @@ from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.index import d
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import KEPT
-from fsstore.viewer.tuning import POINTS
+
+# values of a series or a coordinate that are sent, and twice the pixels of a picture's side: more than a screen shows
+POINTS = 4096
+MAPPED_CHUNKS = 1024  # chunks of one map; each may cost a request
+READS_AT_ONCE = 4  # questions that read; the others wait, so that memory stays bounded
+
 
 # Values of an array as numbers that a page can draw: types that scripts have, with what is missing as NaN.
 #
