@@ -32,7 +32,6 @@ from fsstore.interop.numpy_index import read_outer
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.json_value import dumps
 
-
 DASK_BLOCKS = 16  # blocks of a large array at least: for a few workers with a few turns each
 
 
