@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fsstore.arrays.spec_value import (
     OpenOptions,
     SpecValue,
@@ -367,6 +369,31 @@ def written_down(spec: S) -> S:
         base = plain.base_spec.replace(shows_transform=spec.base_spec.shows_transform)
         plain = plain.replace(base_spec=base)
     return spec.replace(**{name: getattr(plain, name) for name in SpecValue.__slots__})
+
+
+def like(data: Any) -> dict[str, Any]:
+    """Return the shape and the type of values as options of a new array."""
+    values = data if hasattr(data, "shape") and hasattr(data, "dtype") else np.asarray(data)
+    return {"shape": values.shape, "dtype": values.dtype}
+
+
+def requested(spec: Any, options: Mapping[str, Any], data: Any) -> SpecValue:
+    """Return the spec of `open` with its options; `data` are the values of a new array.
+
+    A new array by a mode in zarr's words is one of zarr version 3 where no format is named.
+    """
+    unknown = sorted(set(options) - OPEN_OPTIONS)
+    if unknown:
+        hint = meant(unknown[0], OPEN_OPTIONS | {"read", "write", "transaction", "batch", "data"})
+        raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}{hint}")
+    wanted = dict(options)
+    if data is not None:
+        is_told = any(options.get(name) for name in ("mode", "create", "open"))
+        wanted = {**like(data), **({} if is_told else {"mode": "w-"}), **options}
+    found = array_spec(spec)
+    if wanted.get("mode") in ("w", "w-") and found.kind.id == "auto" and not found.members:
+        found = array_spec({"driver": "zarr3", "kvstore": found._kvstore})
+    return apply_options(found, wanted)
 
 
 def with_mode(spec: S, mode: OpenMode) -> S:

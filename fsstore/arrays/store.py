@@ -15,7 +15,7 @@ import numpy as np
 
 from fsstore.arrays.protocols import ArrayProtocols, Stored, read_into, source_array, within_bounds
 from fsstore.arrays.spec import Spec, array_waits, begun, bound_spec, check_able, open_spec
-from fsstore.arrays.spec_parse import OPEN_OPTIONS, apply_options, array_spec, with_mode, written_down
+from fsstore.arrays.spec_parse import apply_options, requested, with_mode, written_down
 from fsstore.arrays.spec_value import OpenOptions, SpecLike, SpecValue, ViewSpecOptions
 from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.context.context import Context, context_of
@@ -30,7 +30,7 @@ from fsstore.kvstore.spec_parse import whereabouts
 from fsstore.kvstore.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.future import Future, WriteFutures, meant
+from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
@@ -555,6 +555,7 @@ def open(  # noqa: A001  # TensorStore's name
     context: Context | None = None,
     transaction: Transaction | None = None,
     batch: Batch | None = None,
+    data: Any = None,
     **options: Unpack[OpenOptions],
 ) -> Future[TensorStore]:
     """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
@@ -562,35 +563,36 @@ def open(  # noqa: A001  # TensorStore's name
     A path of a local file or directory will do too.  Keyword arguments add to the spec: `create`, `open`,
     `delete_existing`, `dtype`, `shape`, `chunk_layout`, `fill_value`, ... as in TensorStore, and `storage_options`,
     those of the root in fsspec's words, and `engine`, what serves it.  zarr's words are understood besides: `mode`
-    (`r`, `r+`, `a`, `w`, `w-`), `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  `read=True`
-    or `write=True` alone restricts what the store may be used for.
+    (`r`, `r+`, `a`, `w`, `w-`), `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  With `w` and
+    `w-` a new array is of zarr version 3 unless the spec says otherwise.  `data` makes an array with these values, of
+    their shape and type.  `read=True` or `write=True` alone restricts what the store may be used for.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()
     >>> store.read().result()
     array([1, 2, 3], dtype=int32)
     """
-    unknown = sorted(set(options) - OPEN_OPTIONS)
-    if unknown:
-        hint = meant(unknown[0], OPEN_OPTIONS | {"read", "write", "transaction", "batch"})
-        raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}{hint}")
+    asked = requested(spec, options, data)
     if options.get("mode") == "r" and read is None and write is None:
         read = True
     check_transaction(transaction)
     if transaction is None:
         transaction = _transaction_of(options.get("kvstore"))
-    bound = apply_options(array_spec(spec), options).bound(context_of(context))
+    bound = asked.bound(context_of(context))
     read, write = as_flag("read", read), as_flag("write", write)
     readable, writable = read or not write, write or not read
 
     async def begin() -> TensorStore:
         opened = await open_spec(bound, transaction=transaction, writable=writable)
         check_able(opened.driver, read=read, write=write)
-        return TensorStore._of(opened, readable=readable, writable=writable)
+        made = TensorStore._of(opened, readable=readable, writable=writable)
+        if data is not None:
+            await made.write(data)
+        return made
 
     if batch is not None:
         return checked(batch).later(lambda: begun(begin, bound))
-    return begun(begin, bound)
+    return begun(begin, bound) if data is None else execution.start(begin())
 
 
 def _transaction_of(place: Any) -> Any:

@@ -13,6 +13,7 @@ from functools import partial
 from operator import index
 from typing import Any, TypeVar
 
+from fsstore.arrays.spec_parse import like
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
@@ -174,6 +175,10 @@ class Group:
         except NotFoundError as error:
             raise KeyError(error.message) from None
 
+    def __setitem__(self, path: str, data: Any) -> None:
+        """Create an array with values, and wait for it; raise `AlreadyExistsError` if something is at the path."""
+        self.create_array(path, data=data).result()
+
     def __contains__(self, path: object) -> bool:
         """Return whether there is an array or a group at a path."""
         if not isinstance(path, str):
@@ -214,16 +219,34 @@ class Group:
     # --- changes
 
     def create_array(
-        self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any
+        self,
+        path: str,
+        *,
+        shape: Sequence[int] | None = None,
+        dtype: Any = None,
+        data: Any = None,
+        **options: Any,
     ) -> Future[TensorStore]:
         """Begin to create an array; the result is the array, open for reading and writing.
 
+        With `data` it has these values, and their shape and type where these are left out.
         `chunks`, `shards` (zarr version 3), `codec` ("zstd", the default, "gzip", "blosc", None, or JSON of the
         format), `fill_value`, `dimension_names`, `attributes`.  Groups on the way are created; raises
         `AlreadyExistsError` if there is something at the path, unless `overwrite=True`, which deletes it first.
         """
+        own = {} if data is None else like(data)
+        shape, dtype = own.get("shape") if shape is None else shape, dtype or own.get("dtype")
+        if shape is None or dtype is None:
+            raise TypeError("A new array needs a shape and a dtype, or `data` that has both")
         at, wanted, overwrite = self._new(path, shape, dtype, options)
-        return _begin(lambda: create_array(self._place, at, wanted, overwrite=overwrite))
+
+        async def run() -> TensorStore:
+            made = await create_array(self._place, at, wanted, overwrite=overwrite)
+            if data is not None:
+                await made.write(data)
+            return made
+
+        return _begin(run)
 
     def require_array(
         self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any

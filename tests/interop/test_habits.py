@@ -184,3 +184,47 @@ def test_other_libraries_take_a_store(stored):
     dataset = xr.Dataset({"t": ("x", [1, 2, 3])})
     dataset.to_zarr(ts.get_mapper(kvstore), zarr_format=3, consolidated=False)
     assert xr.open_zarr(ts.get_mapper(kvstore), consolidated=False).t.values.tolist() == [1, 2, 3]
+
+
+def test_a_new_array_needs_no_format(tmp_path, monkeypatch):
+    """Zarr's modes for new arrays make one of version 3; `w-` refuses one that is there, `w` replaces it."""
+    monkeypatch.chdir(tmp_path)
+    ts.open("a.zarr", mode="w", shape=[4], dtype="f4", chunks=[2]).result()[:] = 1
+    assert zarr.open_array("a.zarr", mode="r").metadata.zarr_format == 3
+    with pytest.raises(FileExistsError):
+        ts.open("a.zarr", mode="w-", shape=[4], dtype="f4").result()
+    assert ts.open("a.zarr", mode="w", shape=[2], dtype="i2").result().shape == (2,)
+    assert (
+        ts.open("b.zarr|zarr2:", mode="w", shape=[2], dtype="i2").result().spec().to_json()["driver"]
+        == "zarr"
+    )
+
+
+@pytest.mark.parametrize("place", ["a.zarr", "a.zip|zip:", "a.zarr|zarr2:", "memory://a/"])
+def test_an_array_is_made_of_its_values(tmp_path, monkeypatch, place):
+    """`data` gives the shape, the type and the values; options add to it, and what is there is not written over."""
+    monkeypatch.chdir(tmp_path)
+    made = ts.open(place, data=DATA, chunks=[3, 5]).result()
+    assert (made.shape, made.dtype.name, made.chunks) == ((10, 20), "float32", (3, 5))
+    assert np.array_equal(made, DATA)
+    if "memory" not in place:
+        with pytest.raises(FileExistsError):
+            ts.open(place, data=[1, 2]).result()
+        assert np.array_equal(ts.open(place, mode="w", data=[1, 2]).result(), [1, 2])
+        assert np.array_equal(ts.open("copy.zarr", data=ts.open(place).result()).result(), [1, 2])
+
+
+def test_a_group_takes_values(tmp_path):
+    """`group[name] = values` makes an array of them, and so does `create_array(name, data=values)` with its options."""
+    group = ts.open_group(tmp_path / "g", mode="w").result()
+    group["t"] = DATA
+    group.create_array("in/v", data=[1, 2, 3], dtype="i2", chunks=[2]).result()
+    assert np.array_equal(group["t"], DATA)
+    assert group["in/v"].dtype == ts.int16
+    assert np.array_equal(group["in/v"], [1, 2, 3])
+    with pytest.raises(FileExistsError):
+        group["t"] = DATA
+    with pytest.raises(TypeError, match="needs a shape and a dtype, or `data`"):
+        group.create_array("x", shape=[2])
+    with pytest.raises(ts.errors.StoreError, match="opened for reading"):
+        ts.open_group(tmp_path / "g", mode="r").result()["u"] = DATA
