@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2589),
+    "arrays": (7, 2618),
     "chunk": (22, 8062),
     "codec": (24, 7563),
     "combine": (16, 6163),
@@ -47,7 +47,7 @@ WHOLE = (337, 109429)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "datasets hand over what they write array by array",
+    "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "dataset": "groups consolidate their metadata last, for datasets that are written",
     "driver": "a read of a scanned file is of one generation, and of the array that was opened",
