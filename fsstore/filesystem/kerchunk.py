@@ -1,4 +1,4 @@
-"""Reference sets by kerchunk's translators, which read files through fsstore's stores.
+"""Reference sets by kerchunk's translators, which read files through fsstore's stores; and the `hdf4` adapter.
 
 kerchunk opens a file by a protocol of fsspec.  Here that is a store of fsstore, so that requests, options and errors
 are those of every other way.  The result is checked as any other set.
@@ -10,6 +10,7 @@ import gc
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,16 +19,19 @@ import fsspec
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.filesystem.kv import KvFileSystem
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.contract.driver import KvPrefix
+from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening, KvPrefix
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.redaction import redact
+from fsstore.reference.driver import reference_driver
 from fsstore.reference.json_document import from_mapping
 from fsstore.reference.mapping import References
-from fsstore.reference.table.set_state import State
+from fsstore.reference.policy import beside, name_of
+from fsstore.reference.table.set_state import Overlay, State
 from fsstore.runtime import execution
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import Fields, Json, quote
+from fsstore.values.url import encode_path
 
-__all__ = ["by_kerchunk"]
+__all__ = ["HDF4", "by_kerchunk"]
 
 _PROTOCOL = "kvstore"  # that of the class: a store of this process, by the name it has here
 
@@ -137,3 +141,36 @@ def _collector_off() -> Iterator[None]:
     finally:
         if was_on:
             gc.enable()
+
+
+@dataclass(frozen=True, slots=True)
+class KerchunkKind(AdapterKind):
+    """A format that kerchunk alone reads, as the keys of the set it makes: `base|hdf4:path`."""
+
+    id: str
+    resources: tuple[str, ...] = ()
+
+    @property
+    def schemes(self) -> tuple[str, ...]:
+        """The name of the format."""
+        return (self.id,)
+
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take nothing."""
+        return {}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Return the URL component."""
+        return f"{self.id}:{encode_path(path)}"
+
+    async def open(self, opening: KvOpening) -> KvDriver:
+        """Return the store of the set, which reads the file where it lies; it cannot be written."""
+        place = opening.below
+        refs = await by_kerchunk(place, encode_path(name_of(place)), 0)
+        overlay = Overlay(refs.state, None, writable=False)
+        described = f"{place.describe()} by kerchunk"
+        return reference_driver(overlay, {}, base=await beside(place), described=described)
+
+
+HDF4 = KerchunkKind("hdf4")
+"""The kind of `{"driver": "hdf4"}` and `hdf4:`."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeAlias
 
 from fsspec.asyn import sync
+from fsspec.callbacks import DEFAULT_CALLBACK
 from fsspec.spec import AbstractBufferedFile
 
 from fsstore.errors import NotFoundError, OutOfRangeError, StoreError, UnimplementedError
@@ -428,14 +429,19 @@ class KvFileSystem(KvReading):
         elif not recursive:
             raise FileNotFoundError(path)
 
-    async def _put_file(self, lpath: str, rpath: str, mode: str = "overwrite", **kwargs: Any) -> None:
+    async def _put_file(
+        self, lpath: str, rpath: str, mode: str = "overwrite", callback: Any = DEFAULT_CALLBACK, **kwargs: Any
+    ) -> None:
         value = await execution.start(execution.offload(_contents, lpath))
         if value is not None:
             await self._pipe_file(rpath, value, mode=mode)
+            _tell(callback, value)
 
-    async def _get_file(self, rpath: str, lpath: Any, **_: Any) -> None:
+    async def _get_file(self, rpath: str, lpath: Any, callback: Any = DEFAULT_CALLBACK, **_: Any) -> None:
         value = None if await self._isdir(rpath) else await self._cat_file(rpath)
         await execution.start(execution.offload(_keep, lpath, value))
+        if value is not None:
+            _tell(callback, value)
 
     async def _cp_file(self, path1: str, path2: str, **_: Any) -> None:
         if not await self._isdir(path1):
@@ -476,6 +482,12 @@ class KvFileSystem(KvReading):
             return answer.generation
 
         return (await self._run(generation())).hex() or str(await self._info(path))
+
+
+def _tell(callback: Any, value: bytes) -> None:
+    """Tell who follows the progress of a file that it is done."""
+    callback.set_size(len(value))
+    callback.absolute_update(len(value))
 
 
 def _contents(path: str) -> bytes | None:

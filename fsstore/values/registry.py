@@ -111,6 +111,7 @@ kvstores: Registry[Any] = Registry(
         "grib": "fsstore.scan.kind:GRIB",
         "netcdf3": "fsstore.scan.kind:NETCDF3",
         "tiff": "fsstore.scan.kind:TIFF",
+        "hdf4": "fsstore.filesystem.kerchunk:HDF4",
         "kvstack": "fsstore.kvstore.key_stack:KIND",
         "mosaic": "fsstore.combine.mosaic_driver:KIND",
         "neuroglancer_uint64_sharded": "fsstore.precomputed.shards:KIND",

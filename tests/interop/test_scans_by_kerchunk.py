@@ -14,7 +14,7 @@ from astropy.io import fits
 
 import fsstore as ts
 from fsstore import references
-from fsstore.errors import NotFoundError, StoreError
+from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 
 SAMPLE = Path(__file__).parents[1] / "data" / "kerchunk" / "synthetic_fires.hdf4"
 VALUES = np.arange(64, dtype="u2").reshape(8, 8)
@@ -116,3 +116,15 @@ def test_what_cannot_be_translated_is_named(tmp_path):
         references.scan(tmp_path / "none", by="kerchunk")
     with pytest.raises(StoreError, match='by "fsstore" or "kerchunk", not "me"'):
         references.scan(whole, by="me")
+
+
+def test_hdf4_opens_by_url():
+    """The adapter shows the keys that kerchunk finds, and arrays open in them; nothing is written."""
+    url = f"file://{SAMPLE}|hdf4:"
+    store = ts.KvStore.open(url).result()
+    assert b"fire mask/.zarray" in store.list().result() and store.url == url
+    array = ts.open(f"{url}fire%20mask/|zarr2:").result()
+    assert np.array_equal(array.read().result(), values(references.scan(SAMPLE, by="kerchunk"), "fire mask"))
+    with pytest.raises(UnimplementedError, match="does not support writing"):
+        store.write("a", b"1").result()
+    assert ts.KvStore.Spec(url).to_json()["driver"] == "hdf4"
