@@ -228,3 +228,42 @@ def ranges(folder: Path) -> Mapping[str, Contender]:
         "fsstore": lambda: ours.cat_ranges(["x"] * 1000, starts, ends)[-1],
         "fsspec file": lambda: theirs.cat_ranges([str(folder / "d" / "x")] * 1000, starts, ends)[-1],
     }
+
+
+@workload("2000 ranges of a file through fsspec, and of the native way", size=2000 * 4096)
+def plain_ranges(folder: Path) -> Mapping[str, Contender]:
+    """`engine="fsspec"` beside `cat_ranges` of the same filesystem, which joins nothing."""
+    return _plain(folder, [("big", n * 4096, (n + 1) * 4096) for n in range(2000)])
+
+
+@workload("200 files of 64 KB through fsspec, and by the native way", size=200 * 65536)
+def plain_files(folder: Path) -> Mapping[str, Contender]:
+    """Whole values: each is asked first which version it is, which fsspec does not know."""
+    return _plain(folder, [(f"f{n}", 0, 65536) for n in range(200)])
+
+
+def _plain(folder: Path, spans: list[tuple[str, int, int]]) -> Mapping[str, Contender]:
+    import fsspec
+
+    import fsstore
+    from fsstore.kvstore.contract.driver import Read
+    from fsstore.runtime import execution
+
+    (folder / "big").write_bytes(bytes(2000 * 4096))
+    for number in range(200):
+        (folder / f"f{number}").write_bytes(bytes(65536))
+    reads = [Read(*span) for span in spans]
+    plain = fsstore.KvStore.open(f"file://{folder}/", engine="fsspec").result().prefix
+    native = fsstore.KvStore.open(f"file://{folder}/").result().prefix
+    names, starts, ends = (
+        [f"{folder}/{span[0]}" for span in spans],
+        *zip(*[span[1:] for span in spans], strict=True),
+    )
+    files = fsspec.filesystem("file")
+    return {
+        "fsstore": lambda: sum(len(each.value) for each in execution.call(plain.read_many(reads))),
+        "native": lambda: sum(
+            len(each.value) for each in execution.call(native.read_many(reads), waits=False)
+        ),
+        "fsspec": lambda: sum(map(len, files.cat_ranges(names, list(starts), list(ends)))),
+    }
