@@ -28,6 +28,7 @@ from fsstore.driver.downsample import KIND as DOWNSAMPLE
 from fsstore.driver.json_element import KIND as JSON
 from fsstore.driver.json_element import JsonDriver
 from fsstore.driver.stack import KIND as STACK
+from fsstore.filesystem.kerchunk import HDF4
 from fsstore.format.contract import Format
 from fsstore.format.zarr2 import Zarr2
 from fsstore.format.zarr3 import Zarr3
@@ -74,6 +75,7 @@ kinds: tuple[KvKind, ...] = (
     GCS_GRPC,
     HDF5,
     FITS,
+    HDF4,
     GRIB,
     NETCDF3,
     TIFF_FILE,
