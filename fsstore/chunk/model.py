@@ -271,7 +271,7 @@ class SliceSegments(Sequence[Segment]):
 
     @property
     def inner(self) -> range:
-        """The places of segments, but for the first and last, that are known to come again a `period` later."""
+        """The places of all segments but the first and last, which repeat after each `period`."""
         last = len(self) - 1
         known = self._step > 0 and isinstance(self._axis, RegularAxis | ClippedAxis)
         return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
@@ -398,7 +398,7 @@ class WholeKeys:
         return [self.key(numbers) for numbers in zip(*columns, strict=True)]
 
     def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
-        """Refuse: there are no parts."""
+        """Raise, because a plain chunk has no parts."""
         raise NotImplementedError  # `is_joined` says so
 
     def key(self, chunk: Iterable[int]) -> str:

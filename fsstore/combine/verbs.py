@@ -533,7 +533,7 @@ async def _change(
 def _wishes(options: Mapping[str, Any]) -> Wishes:
     dims, difference, overlap = options.get("dims"), options.get("on_difference"), options.get("on_overlap")
     if not isinstance(dims, list) or not isinstance(difference, str) or not isinstance(overlap, str):
-        raise StoreError("The dataset does not say how it was combined, and cannot be added to")
+        raise StoreError("The dataset does not record how it was combined, so no files can be added")
     along = options.get("along")
     along = {str(path): str(dim) for path, dim in along.items()} if isinstance(along, Mapping) else {}
     return _checked(Wishes(tuple(map(str, dims)), difference, overlap, along))  # type: ignore[arg-type]  # checked

@@ -213,7 +213,7 @@ class Group:
         return tree_text(described(listed))
 
     def view(self, **options: Any) -> Any:
-        """Serve a page that shows the arrays below, and return where it is: `View`, which a notebook displays."""
+        """Serve a page that shows the arrays below.  Return its `View`, which notebooks display."""
         return door("view")(self, **options)
 
     # --- changes

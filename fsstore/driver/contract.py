@@ -95,7 +95,7 @@ class Opening:
     documents: Mapping[str, ReadResult] = field(default_factory=dict)
 
     def view_of(self, driver: ArrayDriver, view: IndexTransform | None = None) -> OpenArray:
-        """Return an opened driver, or a view of it, through the transform of the spec."""
+        """Return an opened driver, or its view through the transform of the spec."""
         shown = identity(driver.domain()) if view is None else view
         return OpenArray(driver, shown if self.transform is None else compose(self.transform, shown))
 

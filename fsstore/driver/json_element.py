@@ -349,7 +349,7 @@ def _forget(pool: CachePool, place: tuple[str, str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Python value as JSON; numbers that JSON has not become null."""
+    """Return a Python value as JSON; numbers that JSON cannot hold become null."""
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, dict):

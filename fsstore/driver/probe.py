@@ -73,7 +73,7 @@ async def no_array(place: KvPrefix, *, bare: bool) -> str:
 
 
 async def instead_of_metadata(place: KvPrefix) -> str:
-    """Return the contents of the directory of an array whose metadata are missing, to be added to the message."""
+    """Return, for the message, the contents of the directory of an array without metadata."""
     if place.driver.features.waits or not place.path.endswith("/"):
         return ""
     names = await _names(place.driver, place.path)

@@ -291,7 +291,7 @@ def _indexed_maps(
 def _through_array(
     output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue
 ) -> OutputMap:
-    """Return `output`, which reads an index array, over the indexed domain; nobody reads that of an empty one."""
+    """Return `output`, which reads an index array, over the indexed domain; an empty domain needs no array."""
     if result.explicitly_empty:
         return constant_map(0)
     return settled(_sliced_array(output, domain, went, result))

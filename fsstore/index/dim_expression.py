@@ -292,7 +292,7 @@ class DimExpression:
 
     @property
     def stride(self) -> _Pending:
-        """`stride[2]`: keep the coordinates that are multiples, and divide them."""
+        """`stride[2]`: keep the multiples of 2 among the coordinates, and divide them by 2."""
         return self._vector("stride")
 
     @property
@@ -337,7 +337,7 @@ class DimExpression:
         raise TypeError(f"{type(self).__name__!r} object is not iterable")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are written alike."""
+        """Return whether both are the same expression."""
         if not isinstance(other, DimExpression):
             return NotImplemented
         return self._specs == other._specs and self._steps == other._steps

@@ -32,7 +32,7 @@ def write_virtual(
 ) -> None:
     """Write a set into a group of the store of a writable session, which is not committed.
 
-    Arrays and groups that are there are replaced.  With `last_updated_at` a reader refuses files that changed later.
+    Existing arrays and groups are replaced.  With `last_updated_at` a reader refuses files that changed later.
     Raises `StoreError` for URLs that no container of the repository holds.
     """
     kvstore = KvStore.open(store).result()

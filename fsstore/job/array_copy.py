@@ -416,7 +416,7 @@ def _fixed(store: TensorStore) -> dict[str, Any]:
     """Return what decides the bytes of chunks and their keys."""
     metadata: dict[str, Any] = dict(store.spec().to_json().get("metadata", {}))
     if "metadata" not in store.spec().to_json():
-        raise UnimplementedError(f"The metadata of {store!r} are not known")
+        raise UnimplementedError(f"The metadata of {store!r} is unknown")
     for name in ("attributes", "dimension_names", "axes", "units", "resolution"):
         metadata.pop(name, None)
     return metadata

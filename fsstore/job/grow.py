@@ -458,7 +458,7 @@ class _Writing:
 
 
 async def _described(values: TensorStore) -> Any:
-    """Return what tells these values from others: where they are, as written last, or a digest of those in memory."""
+    """Return an identity of the values: their place and last write, or a digest of those in memory."""
     leaves = await leaves_of(values._driver)
     if leaves and all(leaf.kvstore is not None for leaf in leaves):
         return [values.spec().to_json(), await fingerprint(values)]

@@ -162,7 +162,7 @@ def _is_head(read: Read) -> bool:
 
 
 def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:
-    """Return what to ask of the base for a value, unless what is kept of it is current."""
+    """Return the read of the base for a value, which answers nothing while the kept copy is current."""
     conditions = {read.if_not_equal for read in group}
     known = kept.generation if kept is not None else conditions.pop() if len(conditions) == 1 else UNKNOWN
     return Read(key, if_not_equal=known, staleness_bound=max(read.staleness_bound for read in group))

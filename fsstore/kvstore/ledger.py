@@ -144,7 +144,7 @@ class PendingChanges:
             return self._keep(key, old._replace(functions=(*old.functions, function), generation=_fresh()))
 
     def delete(self, keys: KeyRange) -> None:
-        """Delete a range; conditions that were made for keys in it stay."""
+        """Delete a range; conditions on its keys stay."""
         with self.lock:
             self.deleted.append(
                 keys

@@ -53,7 +53,7 @@ class NodePool(Protocol):
 
 
 class NodeCache:
-    """The cache of one database: its own few megabytes first, the pool behind them."""
+    """The cache of one database: a few megabytes of its own before the shared pool."""
 
     def __init__(self, pool: NodePool | None, owner: Hashable) -> None:
         self._own = CachePool(HELD_BYTES)
@@ -313,7 +313,7 @@ async def _visit(source: DatabaseSource, steps: Sequence[Step]) -> list[Node]:
 
 
 async def find(source: DatabaseSource, version: Version, keys: Sequence[bytes]) -> list[Hits]:
-    """Return the entries with these keys, by leaf; absent keys appear nowhere."""
+    """Return the entries with these keys, by leaf, without absent keys."""
     if version.root is None:
         return []
     rest = list(keys)

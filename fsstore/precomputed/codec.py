@@ -188,7 +188,7 @@ class BoundSegmentation:
         return unpacked[:, : cut[0], : cut[1], : cut[2]]
 
     def _blank(self, blocks: Array, indices: Array) -> None:
-        """Set the indices of voxels outside of the chunk to zero: they may be anything."""
+        """Set the indices of voxels outside of the chunk to zero, since they are arbitrary."""
         corners = np.unravel_index(blocks, self.grid)
         for axis, (corner, count) in enumerate(zip(corners, self.grid, strict=True)):
             left = self.shape[1 + axis] - (count - 1) * self.block[axis]

@@ -272,7 +272,7 @@ def implied(members: Mapping[str, Any], schema: Schema) -> Schema:
 
 
 def resolution_of(members: Mapping[str, Any], schema: Schema) -> list[float | None]:
-    """Return the resolution asked for along x, y and z, None where it is not."""
+    """Return the requested resolution along x, y and z, None where there is none."""
     units = constrain(members, schema).dimension_units or (None,) * 4
     for axis, unit in enumerate(units):
         if unit is None:

@@ -66,7 +66,7 @@ def _judge_either(judge: Judge, host: str, address: str) -> None:
 
 
 def _judging(judge: Judge) -> Callable[..., Any]:
-    """Return what makes a session whose names lead to addresses that were judged, and to no others."""
+    """Return a factory of sessions that connect to judged addresses only."""
 
     async def get_client(**options: Any) -> Any:
         from aiohttp import ClientSession, TCPConnector, ThreadedResolver
@@ -177,7 +177,7 @@ def _hold_webhdfs(filesystem: Any, check: Check) -> None:
         try:
             follow(urljoin(response.url, response.headers["location"]))
         except StoreError:
-            response.close()  # it is not received any more, and holds a socket
+            response.close()  # its rest is not received, and it holds a socket
             raise
 
     while (below := getattr(filesystem, "fs", None)) is not None:

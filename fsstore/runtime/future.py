@@ -580,7 +580,7 @@ class Promise(Generic[T_contra]):
         return promise, promise._future
 
     def __del__(self, fail: Any = fail, error: Any = OutcomeUnknownError) -> None:
-        """Fail the future: nobody is left who could resolve it; at the end the names of this module are gone."""
+        """Fail the future, because no holder is left to resolve it; at exit the names of this module are gone."""
         fail(self._future, error("The promise of this future was dropped without a result"))
 
     def set_result(self, result: T_contra) -> None:

@@ -258,7 +258,7 @@ class GribLibrary:
         self._grids: dict[bytes, GribGrid] = {}
 
     def lock(self) -> AbstractContextManager[Any]:
-        """Return what has to be held around calls."""
+        """Return the lock that guards calls of ecCodes."""
         return nullcontext() if "ECCODES_THREADS" in self._codes.codes_get_features() else _LOCK
 
     def describe(self, field: GribField) -> tuple[dict[str, Json], FieldKeys]:

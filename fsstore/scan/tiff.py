@@ -60,7 +60,7 @@ class TiffSegments:
 
     @property
     def counts(self) -> list[int]:
-        """How many numbers are needed of each entry."""
+        """The count of numbers needed from each entry."""
         return [self.level.page.segments] * len(self.entries)
 
     @staticmethod

@@ -146,7 +146,7 @@ class Faulty(_Wrapped):
             raise error
 
     async def read_many(self, reads: Sequence[Read]) -> Sequence[ReadResult]:
-        """Return the answers of the driver inside, changed; or fail."""
+        """Return changed answers of the inner driver, or fail."""
         for read in reads:
             self._check("read", read.key)
         results = await super().read_many(reads)

@@ -86,7 +86,7 @@ class JointReads:
 
     @property
     def _touched_bytes(self) -> int:
-        """How many bytes are decoded if each read decodes for itself."""
+        """The bytes that are decoded if no reads share a chunk."""
         plans: Sequence[BoxPlans | Planned] = [*self._boxes, *self._planned.values()]
         return sum([each.touched_bytes for each in plans])
 

@@ -165,11 +165,11 @@ class _StoreQueue:
             self._help(lambda: self._waiting_bytes <= HELD_BYTES)
 
     def hurry(self) -> None:
-        """Have what waits made now."""
+        """Have the waiting writes made now."""
         self._awaited.set()
 
     def awaited(self) -> None:
-        """Have what waits made for a thread that waits; the one that makes a batch would wait for itself."""
+        """Have the waiting writes made for a waiting thread; the thread that makes a batch would wait for itself."""
         if self._maker == threading.get_ident():
             raise FailedPreconditionError(_NESTED)
         self.hurry()
@@ -248,7 +248,7 @@ def _make(driver: KvDriver, batch: Sequence[BegunWrite]) -> Sequence[Outcome[Non
 
 
 def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:
-    """Yield parts of a batch, each of chunks that are in memory together."""
+    """Yield parts of a batch, each with as many chunks as memory holds together."""
     window: list[Changed] = []
     size = 0
     for pair in changed:
@@ -398,7 +398,7 @@ def _write_here(request: WriteRequest, cut: FewPlan) -> Future[Any]:
 
 
 def _kept(request: WriteRequest) -> WriteRequest:
-    """Return the request with a copy of its values: a transaction needs them again when it commits."""
+    """Return the request with a copy of its values, for the commit of a transaction."""
     return request._replace(values=request.values.copy())
 
 

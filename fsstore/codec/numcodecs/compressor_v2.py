@@ -386,7 +386,7 @@ class BoundBlock:
         return b"".join((self._header, payload))
 
     def decode(self, data: Any) -> Array:
-        """Return the elements of a block, zero where the block is smaller than others."""
+        """Return the elements of a block, padded with zeros to the size of the others."""
         shape, begin = self._read_header(memoryview(data))
         array = self._payload_of(shape).decode(memoryview(data)[begin:])
         if shape == self.shape:

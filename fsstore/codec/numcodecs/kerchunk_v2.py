@@ -62,7 +62,7 @@ def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _elements(template: int, data: bytes) -> int | None:
-    """Return how many elements the image of a section has; None where it is none, or has none."""
+    """Return the count of elements in the image of a section, or None without an image."""
     if template in _JPEG_2000 and data:
         at = data.find(_START)
         if at < 0 or len(data) < at + _SIZES_AT + 16:

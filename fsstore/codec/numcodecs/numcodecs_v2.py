@@ -258,7 +258,7 @@ class BoundNumcodec:
     def __init__(self, codec: Numcodec, decoded: FlatSpec) -> None:
         self.id = codec.id
         if codec.id in ARRAY_CODECS and decoded.dtype is None and decoded.size is None:
-            raise StoreError(f"Codec {quote(self.id)} requires elements, and not what is compressed already")
+            raise StoreError(f"Codec {quote(self.id)} requires elements, and not compressed bytes")
         self._codec = codec.load()
         self._encoded = codec.encoded(decoded)
         dtype = codec.decoded_dtype(decoded) if codec.id in ARRAY_CODECS else decoded.dtype

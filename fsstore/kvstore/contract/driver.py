@@ -263,7 +263,7 @@ class StandsOver:
 
 
 def begin_creating(driver: KvDriver) -> None:
-    """Announce writes to a store that may not exist yet, before reading it."""
+    """Announce writes, before the first read, to a store that may not exist yet."""
     missing = able(driver, MayBeMissing)
     if missing is not None:
         missing.begin_creating()

@@ -486,7 +486,7 @@ class SingleWriterDriver(PassesOn):
         return list(stamps.values())
 
     async def _refused(self, writes: Sequence[Write]) -> set[int]:
-        """Return the places of writes whose conditions do not hold; what was read for it is let go."""
+        """Return the places of writes whose conditions fail, without the values read to find out."""
         asked = [place for place, write in enumerate(writes) if write.if_equal != UNKNOWN]
         if not asked:
             return set()

@@ -348,7 +348,7 @@ def read_bytes(result: ReadResult) -> int:
 
 
 class SoonReads:
-    """How soon a server answered last, and reads that are driven in its turns, without an event loop."""
+    """The time of the last answer of a server, and reads driven in its turns without an event loop."""
 
     def __init__(self, retry: Retry, turns: Turns) -> None:
         self._retry, self._turns = retry, turns

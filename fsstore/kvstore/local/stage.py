@@ -37,7 +37,7 @@ _File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and what it was
 
 
 class _Held:
-    """Descriptors of files that are or will be replaced, and how many bytes they are not giving back."""
+    """Open descriptors of replaced files, and how many bytes of disk they still hold."""
 
     def __init__(self) -> None:
         self.lock = fork.lock()

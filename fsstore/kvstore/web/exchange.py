@@ -131,7 +131,7 @@ def _is_number(text: str) -> bool:
 
 
 class ChunkedBody:
-    """The body of an answer in chunks, put together as its bytes arrive."""
+    """The body of a chunked answer, joined as its bytes arrive."""
 
     def __init__(self) -> None:
         self.body = bytearray()
@@ -262,7 +262,7 @@ class Exchange:
         self._unread = select.poll()
         self._scratch = bytearray(SMALL_BYTES)
         self._view = memoryview(self._scratch)
-        self._asks = -1  # the one that is begun here is none
+        self._asks = -1  # the exchange that begins here does not count
         self._begin(ANYTHING)
         self.when_unasked: Callable[[], None] = _ignore
         self.open = True

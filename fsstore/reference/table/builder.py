@@ -167,7 +167,7 @@ class TableBuilder:
         return Table(self.urls, self.inline, names, _joined([rows for _, rows in loose]), blocks)
 
     def _gather(self) -> None:
-        """Make parts of the loose keys whose family has others, in their batch or elsewhere."""
+        """Make parts of the loose keys whose family has more keys, in their batch or elsewhere."""
         shared = _shared([part.hashes for part in self._loose], hashes_of(self._parts))
         if not shared.any():
             return

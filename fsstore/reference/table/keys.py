@@ -237,7 +237,7 @@ class Text:
         return value, end - digits, (value >= _LEAST.take(digits)) & (digits <= _DIGITS_OF_64_BITS)
 
     def _eight(self, end: Ints) -> tuple[Ints, Ints]:
-        """Return the values of the last digits before `end`, at most eight, and how many they are."""
+        """Return the values of the last digits before `end`, at most eight, and their number."""
         word = self._before[np.maximum(end, 0)] ^ _ZEROS
         other = (((word & _LOW) + _ABOVE_NINE) | word) & _HIGH  # a bit in each byte that is no digit
         for shift in (_8, _16, _32):

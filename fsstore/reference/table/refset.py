@@ -312,7 +312,7 @@ class GenIndex:
         return None
 
     def is_alone(self, number: int) -> bool:
-        """Return whether the keys of a generator surely are those of no other."""
+        """Return whether the keys of a generator certainly differ from all others."""
         prefix = self._gens[number].prefix
         after = bisect.bisect_right(self._prefixes, prefix)
         longer = after < len(self._prefixes) and self._prefixes[after].startswith(prefix)

@@ -106,7 +106,7 @@ class Template:
         return out
 
     def folded(self) -> Template:
-        """Return the same template with every expression replaced that needs no variable."""
+        """Return the template with its constant expressions replaced by their values."""
         parts: list[str | Hole] = []
         for part in self.parts:
             folded = _fold(part)

@@ -41,7 +41,7 @@ def child_pointers(node: int, record: int, depth: int, address: int) -> list[tup
 
 
 def _width(limit: int) -> int:
-    """Return how many bytes hold a number up to a limit."""
+    """Return the count of bytes that hold any number up to a limit."""
     return (max(limit, 1).bit_length() - 1) // 8 + 1
 
 

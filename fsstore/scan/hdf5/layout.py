@@ -76,7 +76,7 @@ class IndexPlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout.  `address` is None where nothing was written; `size` is that of one run of bytes."""
+    """A layout. `address` is None before the first write; `size` is the length of a contiguous run."""
 
     kind: Literal["compact", "contiguous", "chunked"]
     address: int | None = None
