@@ -37,7 +37,7 @@ DownsampleMethod: TypeAlias = Literal["stride", "median", "mode", "mean", "min",
 
 
 class OverlayOptions(CompositeOptions, total=False):
-    """The options that `stack` and `concat` hand on to `overlay`."""
+    """The options that `stack` and `concat` pass to `overlay`."""
 
     read: bool | None
     write: bool | None

@@ -395,7 +395,7 @@ class _FewPlacement(BoxPlacement):
 
 
 def _blocks(part: Array, count: int, shape: tuple[int, ...]) -> Array | None:
-    """Return a part of an array cut into so many chunks of a shape; None if it has others in it."""
+    """Return a part of an array cut into `count` chunks of a shape; None if it has more elements."""
     return blocks_of(part, shape) if part.size == count * math.prod(shape) else None
 
 

@@ -493,7 +493,7 @@ class ShardGrid(NamedTuple):
         return base
 
     def source_of_parts(self, base: Source, *, complete: bool) -> EntriesInParts:
-        """Return where the entries of one shard come from that is read part by part, all of it if it is `complete`."""
+        """Return the source of a shard that is read part by part, and as a whole if it is `complete`."""
         for layout in self.layouts[:-1]:
             base = EntriesInParts(base, layout, complete=complete)
         return EntriesInParts(base, self.layout, complete=complete)

@@ -331,7 +331,7 @@ class BoundChain:
         """Return several chunks along a new first dimension, in scratch memory; None if they must be taken one by one.
 
         The parts are buffers, or the rows of an array, which are not copied unless they are encoded.
-        More than `run_length` chunks at once gain nothing.  Damage gives None too: one by one it is seen where it is.
+        More than `run_length` chunks at once gain nothing.  Damage gives None too, so that it is located one by one.
         """
         try:
             if self._decode_run is not None:

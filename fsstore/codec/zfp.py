@@ -247,7 +247,7 @@ class BoundZfp:
         return FailedPreconditionError(f"Truncated zfp-compressed data; at byte {length}")
 
     def _beyond(self, length: int) -> tuple[int, bytes]:
-        """Return by how much a stream is continued: a block of any contents, and all blocks of zeros."""
+        """Return the padding of a stream: a block of any contents, and all blocks of zeros."""
         if length % _WORD_BYTES or (self._length is not None and length < self._length):
             raise self._truncated(length)
         blocks = math.prod(-(-size // 4) for size in self._shape)

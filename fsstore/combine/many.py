@@ -371,7 +371,7 @@ def _plain_scan(scan: _ScanFiles, urls: Sequence[str], wanted: Wanted) -> _Answe
 
 
 class _Scan:
-    """A scan under way: what was found so far, and why files failed, by their positions."""
+    """A scan under way: its findings so far, and the reasons of failed files by position."""
 
     def __init__(
         self, urls: Sequence[str], wanted: Wanted, means: ScanMeans, reporter: Reporter, notes: Notes | None

@@ -200,7 +200,7 @@ def tree_html(title: str, shown: Described) -> str:
 
 def _pieces(paths: Sequence[str], shown: Described) -> Iterator[str]:
     """Yield the lines of members, each after the group it lies in; groups may be nested to any depth."""
-    begun: list[str] = []  # the groups that are not closed yet, each with a slash behind it
+    begun: list[str] = []  # the open groups, each with a trailing slash
     for path in paths:
         while begun and not path.startswith(begun[-1]):
             begun.pop()

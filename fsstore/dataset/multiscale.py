@@ -276,7 +276,7 @@ class ImageLevel:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """How many elements there are along each dimension."""
+        """The count of elements along each dimension."""
         return self.store.shape
 
     def __getitem__(self, terms: Any) -> TensorStore:

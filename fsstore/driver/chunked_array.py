@@ -119,7 +119,7 @@ class ChunkedOptions:
 
     @property
     def threads(self) -> int | None:
-        """How many workers decode, or None for one a core."""
+        """The count of workers that decode, or None for one per core."""
         concurrency = self._value("data_copy_concurrency")
         return None if concurrency is None else concurrency.threads
 

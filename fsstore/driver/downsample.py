@@ -331,7 +331,7 @@ class DownsampleKind(PlainKind):
         return {"downsample_factors": factors, "downsample_method": method}
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema with the rank that the factors tell."""
+        """Return the schema with the rank of the factors."""
         merged = schema.copy()
         merged.update(rank=len(members["downsample_factors"]))
         return merged

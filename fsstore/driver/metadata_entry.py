@@ -47,7 +47,7 @@ def place_of(kvstore: OpenKv) -> str:
 
 
 class _KnownArray:
-    """A stored document as last read: the array that one of the views made of it, its generation, and since when.
+    """A stored document as last read: the array of one of its views, its generation, and the time of the read.
 
     `is_written` says that it was stored by this process.
     """

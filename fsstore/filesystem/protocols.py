@@ -138,7 +138,7 @@ class PipelineFileSystem(KvFileSystem):
         return pinned_url(text)
 
     def _is_at_hand(self, *, blocking: bool = False) -> bool:
-        """Return False: which store is meant is not known before the path."""
+        """Return False, because the store is unknown before the path."""
         return False
 
     async def _glob(self, path: str, maxdepth: int | None = None, **kwargs: Any) -> Any:

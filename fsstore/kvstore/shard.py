@@ -129,7 +129,7 @@ class Rewriting:
         return execution.map_blocking(self._make, list(jobs))
 
     def _make(self, job: _Job) -> tuple[Write | None, list[bool]]:
-        """Return the write of a file, None if it stays as it is, and which of its conditions hold."""
+        """Return the write of a file, or None if it stays unchanged, and which of its conditions hold."""
         file, old, writes = job
         if old is None:
             value = self.merged(file, None, {write.key: write.value for write in writes})

@@ -58,7 +58,7 @@ _PAGE = 4096
 
 
 class NodeLayout(NamedTuple):
-    """Where the three sorts of data go, and the size at which a file is closed (0: never)."""
+    """The places of the three sorts of data, and the size at which a file is closed (0: never)."""
 
     value: bytes = b"d/"
     btree_node: bytes = b"d/"

@@ -129,7 +129,7 @@ class Indexes:
     async def _entries(
         self, wanted: Sequence[tuple[Place, Index | None]]
     ) -> tuple[dict[Place, ReadResult], set[Place]]:
-        """Return the entries of places, and the blocks that were known before; what comes after looks at their file."""
+        """Return the entries of places, and the blocks that were known before, as others look at their file."""
         entries: dict[Place, ReadResult] = {}
         kept: set[Place] = set()
         left: dict[Place, Read] = {}

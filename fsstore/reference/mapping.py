@@ -134,7 +134,7 @@ class References(Mapping[str, bytes | Located]):
         return _made(builder, place, reduce(common_origins, [one.origins for one in (self, *others)]))
 
     def rename(self, old: str, new: str) -> References:
-        """Return the set with keys that start with `old` starting with `new` instead."""
+        """Return the set with the prefix `new` in place of `old`."""
 
         def renamed(name: str) -> str:
             if not name.startswith(old):

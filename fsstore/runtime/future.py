@@ -450,7 +450,7 @@ def _resolve(future: Future[Any], state: int, value: Any) -> bool:
         any(ringing)  # in the same step: no Ctrl-C comes between, and nobody waits for ever
     try:
         _tell(future, callbacks, hooks)
-    except BaseException:  # Ctrl-C: what is left hears of it all the same
+    except BaseException:  # Ctrl-C: the remaining callbacks run all the same
         _tell(future, callbacks, hooks)
         raise
     return True

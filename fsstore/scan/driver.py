@@ -274,7 +274,7 @@ def family_of(grid: Grid) -> tuple[Family, tuple[int, ...]] | None:
 def _by_lead(
     arrays: Mapping[tuple[int, ...], str], leads: Numbers
 ) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
-    """Yield the arrays whose paths end with the numbers that coordinates begin with, and where these are."""
+    """Yield the arrays whose paths end with the first numbers of coordinates, and the positions of these."""
     if not leads.shape[1]:
         yield arrays[()], np.arange(len(leads))
         return
@@ -586,7 +586,7 @@ def _are_of_file(answers: Sequence[ReadResult], source: ScanSource) -> bool:
 
 
 def _tell(shortcomings: Mapping[str, str], described: str) -> None:
-    """Log what users of a file do not see."""
+    """Log the parts of a file that users do not see."""
     for path, why in islice(sorted(shortcomings.items()), _MOST_NAMED):
         _log.info("%s of %s: %s", quote(path), described, why)
     if len(shortcomings) > _MOST_NAMED:

@@ -185,7 +185,7 @@ class _StoreQueue:
         self._work()
 
     def settle(self, path: str | None = None) -> None:
-        """Finish what was begun at a path, or anywhere, up to now."""
+        """Finish the writes begun so far, at a path or anywhere."""
         with _lock:
             begun = [number for number, other in self._paths.items() if path in (None, other)]
         if begun:
@@ -202,7 +202,7 @@ class _StoreQueue:
         self._finished.wait_until(over)
 
     def _work(self, *, is_job: bool = True) -> None:
-        """Carry out what waits, unless another thread is at it, which will go on with the rest."""
+        """Make the waiting writes, unless another thread makes them already and will go on with the rest."""
         while batch := self._take(is_job=is_job):
             with _busy():
                 found = _make(self._driver, batch)

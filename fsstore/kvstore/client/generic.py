@@ -95,7 +95,7 @@ def _files(filesystem: Any, _directory: str) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class FilesystemPromise:
-    """The facts that are known of a protocol."""
+    """The known facts of a protocol."""
 
     traits: tuple[str, ...] = ()
     """The members of `info` that change with every write and make a generation; none without them."""

@@ -133,7 +133,7 @@ class S3Engine(TakesValues, TellsModified):
             await asyncio.sleep(pause)
 
     async def _settle(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
+        """Return the stamp of a conditional write that is not sent again, or raise that its outcome is unknown."""
         try:
             found = await persist(self.retry, lambda: _found(filesystem, write.key))
         except UnavailableError as error:

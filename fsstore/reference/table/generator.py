@@ -378,7 +378,7 @@ class _Column(_Many):
         self.values = values
 
     def _with(self, other: Any, apply: Callable[[Any, Any], Any], *, swapped: bool = False) -> _Column:
-        """Return the result for each value; NumPy's integers wrap, so floating point tells whether they did."""
+        """Return the result for each value; a calculation in floating point shows whether NumPy's integers wrapped."""
         if isinstance(other, _Texts):
             raise TemplateError("A column of texts cannot be calculated with")
         right = other.values if isinstance(other, _Column) else np.int64(other)

@@ -135,7 +135,7 @@ class RunStorage:
         return RunStorage(self._file, self._dataset, chunks)
 
     async def table(self, grid: Grid) -> ChunkTable:
-        """Return the formula of the pieces; nothing where nothing was written."""
+        """Return the formula of the pieces, or nothing if none was written."""
         need = self._itemsize * math.prod(self.shape)
         if self._offset is None or not need:
             return empty()
