@@ -6,7 +6,9 @@ import asyncio
 import gzip
 import json
 import pickle
+import threading
 import warnings
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import fsspec
 import numpy as np
@@ -284,3 +286,47 @@ def test_it_is_pickled_by_its_arguments(path):
     data = pickle.dumps(filesystem)
     assert len(data) < 1000
     assert pickle.loads(data).cat("g/t/0.0") == DATA[:2].tobytes()
+
+
+class _Server(ThreadingHTTPServer):
+    """A web server of ten bytes that says status 200 to whatever it answers; `cuts` says whether it knows ranges."""
+
+    def __init__(self, *, cuts, data=b"0123456789"):
+        class Handler(BaseHTTPRequestHandler):
+            """Answers."""
+
+            def do_GET(self):
+                """Send the file, or the part that was asked for."""
+                wanted = self.headers.get("Range")
+                first, last = (
+                    map(int, wanted.removeprefix("bytes=").split("-")) if wanted and cuts else (0, 9)
+                )
+                body = data[first : last + 1]
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *args):
+                """Say nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
+
+
+def test_a_part_that_a_server_calls_whole_is_told_from_a_file_that_is_too_short():
+    """A server may answer a range with status 200; one that knows no ranges and has a short file gives no bytes of it."""
+    for cuts, data, good in (
+        (True, b"0123456789", True),
+        (False, b"01234", False),
+        (False, b"0123456789", True),
+    ):
+        with _Server(cuts=cuts, data=data) as server:
+            url = f"http://127.0.0.1:{server.server_port}/f"
+            filesystem = made({"a": [url, 2, 5]}, remote_protocol="http")
+            if good:
+                assert filesystem.cat_file("a") == b"23456"
+            else:
+                with pytest.raises(ReferenceNotReachable):
+                    filesystem.cat_file("a")
+            server.shutdown()
