@@ -23,7 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "context": (3, 908),
     "dataset": (7, 2400),
     "driver": (16, 5455),
-    "filesystem": (8, 2041),
+    "filesystem": (9, 2854),
     "format": (9, 3156),
     "icechunk": (5, 1909),
     "index": (12, 3920),
@@ -39,14 +39,15 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "serve": (3, 867),
     "task": (4, 919),
     "testing": (6, 1256),
-    "the top": (7, 1535),
-    "values": (9, 1955),
+    "the top": (7, 1543),
+    "values": (9, 1956),
     "viewer": (3, 1169),
 }
 WHOLE = (337, 109429)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
+    "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "dataset": "groups consolidate their metadata last, for datasets that are written",
@@ -57,8 +58,8 @@ RAISED: dict[str, str] = {
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
     "task": "of several failures the one of the first task is raised",
-    "the top": "write_dataset is a name at the top, and the observation of stores is a module there, no package",
-    "values": "the codec specs of drivers stand in a registry, so that a product can be taken out",
+    "the top": "write_dataset is a name at the top, and the observation of stores is a module there, no package; scan takes kerchunk as another who reads the file",
+    "values": "the codec specs of drivers stand in a registry, so that a product can be taken out; the registry has the adapter for HDF4 files",
 }
 
 
