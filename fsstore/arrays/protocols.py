@@ -134,7 +134,7 @@ class ArrayProtocols(Indexable):
 
     def __dlpack__(self, **options: Any) -> Any:
         """Read the whole domain: `torch.from_dlpack(store)`."""
-        return _values(self).__dlpack__(**options)
+        return self.read().result().__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device: the memory of the processor."""
@@ -187,10 +187,6 @@ def _bytes(store: Any) -> int:
 def _shape(store: Any) -> tuple[int, ...]:
     shape: tuple[int, ...] = store.shape
     return shape
-
-
-def _values(store: Any) -> Any:
-    return store.read().result()
 
 
 def count_parts(store: Any, sizes: tuple[int, ...] | None) -> int | None:

@@ -20,11 +20,10 @@ from fsstore.errors import StoreError
 from fsstore.format.attributes import MARK, fill_marks, in_zarr3, mark_of
 from fsstore.format.stored_json import fill_to_v2, fill_to_v3
 from fsstore.format.zarr2 import dtype_json
-from fsstore.format.zarr3_document import DataType, octet_type, older_type, stored_type
+from fsstore.format.zarr3_document import octet_type, older_type, stored_type
 from fsstore.index.transform import IndexTransform, identity
 from fsstore.kvstore.contract.driver import Buffer, Entry
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, prefix_end
-from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Json
 
 # How chunks are encoded, said in the words of the other version of zarr, where both have the words.
@@ -199,7 +198,7 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
         raise StoreError("the array does not begin at the origin")
     shape = tuple(domain.shape)
     chunk = _chunk_shape(driver, shape)
-    stored = _stored_type(driver.dtype)
+    stored = octet_type(driver.dtype.name) or older_type(stored_type(driver.dtype))
     native = stored.native
     fill = driver.schema().fill_value
     codec: Any = None
@@ -226,11 +225,6 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
     encoding = None if model is None else _encoding(driver, native, zarr_format)
     shown = Presented(zarr_format, {}, shape, chunk, native, fill, codec, mark, model, encoding)
     return replace(shown, documents=build(shown, stored, labels, attributes))
-
-
-def _stored_type(kind: dtype) -> DataType:
-    """Return how elements are shown: structures under the name that readers of every age know."""
-    return octet_type(kind.name) or older_type(stored_type(kind))
 
 
 def _model(driver: ArrayDriver, chunk: tuple[int, ...]) -> ChunkModel | None:

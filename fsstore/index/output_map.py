@@ -102,7 +102,8 @@ def index_array(value: Any) -> IndexArray:
     if array.dtype.kind not in "biu" or not np.can_cast(array.dtype, np.int64):
         raise TypeError(f"an index array must hold 64-bit integers, not {array.dtype}")
     repeated = tuple(
-        slice(0, 1) if stride == 0 and size > 1 else slice(None) for stride, size in _layout(array)
+        slice(0, 1) if stride == 0 and size > 1 else slice(None)
+        for stride, size in zip(array.strides, array.shape, strict=True)
     )
     out = np.array(array[repeated], dtype=np.int64, order="C")
     out.flags.writeable = False
@@ -116,10 +117,6 @@ def without_repeats(array: IndexArray) -> IndexArray:
         return array
     out: IndexArray = array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
     return out
-
-
-def _layout(array: NDArray[Any]) -> Iterator[tuple[int, int]]:
-    return zip(array.strides, array.shape, strict=True)
 
 
 _OVERLOADS = (

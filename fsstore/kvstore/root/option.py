@@ -289,7 +289,7 @@ def s3_access(members: Mapping[str, Json], resources: Mapping[str, Any]) -> S3Ac
     options: Mapping[str, Any] = reveal(members.get("storage_options", {}))
     check_options("s3", options, _BOTH)
     client = options.get("client_kwargs") or {}
-    profile = _Profile(_profile_name(options, resources))
+    profile = _Profile(options.get("profile") or _given(resources).get("profile"))
     endpoint = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
     region = client.get("region_name") or members.get("aws_region") or os.environ.get("AWS_REGION")
     return S3Access(
@@ -315,10 +315,6 @@ def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
     if given.get("type", "default") not in _KINDS:
         raise StoreError(f"Failed to parse AWS credentials spec: expected one of: {', '.join(_KINDS)}")
     return given
-
-
-def _profile_name(options: Mapping[str, Any], resources: Mapping[str, Any]) -> str | None:
-    return options.get("profile") or _given(resources).get("profile")
 
 
 def _source(
