@@ -43,7 +43,7 @@ from fsstore.kvstore.spec_value import (
     with_storage_options,
 )
 from fsstore.runtime.future import close_names, meant
-from fsstore.schema.open_mode import MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
+from fsstore.schema.open_mode import FILLS, MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
 from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, json_like
@@ -468,11 +468,13 @@ def _given_kvstore(kvstore: Any) -> KvSpecValue:
 
 def _with_recheck(spec: S, given: Mapping[str, Any]) -> S:
     names = {name: recheck_argument(name, given[name]) for name in _RECHECK if name in given}
+    if given.get(FILLS) is not None:
+        names[FILLS] = as_flag(FILLS, given[FILLS])
     if not names:
         return spec
     if spec.base_spec is not None:
         return spec.replace(base_spec=_with_recheck(spec.base_spec, given))
-    known = MEMBERS if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
+    known = (*MEMBERS, FILLS) if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
     if "recheck_cached_data" not in known:
         return spec
     both = names.pop("recheck_cached", None)

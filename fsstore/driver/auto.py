@@ -31,11 +31,11 @@ from fsstore.kvstore.spec_parse import OpenKv, as_directory, keeps_to_base, open
 from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.runtime.together import Outcome, outcomes
+from fsstore.schema.open_mode import FILLS, OpenMode, recheck
 from fsstore.schema.open_mode import MEMBERS as RECHECK
-from fsstore.schema.open_mode import OpenMode, recheck
 from fsstore.values import registry
 from fsstore.values.detection import Detection
-from fsstore.values.json_value import Fields, loads, quote, show
+from fsstore.values.json_value import Fields, boolean, loads, quote, show
 
 _CHUNK = re.compile(r"((?:.*/)?)c/\d+(?:/\d+)*\Z")
 _NOTHING: Mapping[str, ReadResult] = {}
@@ -300,6 +300,8 @@ class AutoKind(PlainKind):
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take recheck options and context resources."""
         out: dict[str, Any] = {name: fields.take(name, recheck) for name in RECHECK if name in fields}
+        if FILLS in fields:
+            out[FILLS] = fields.take(FILLS, boolean)
         for name, value in fields.rest().items():
             if name not in KINDS:
                 fields.problem(f"Invalid context resource identifier: {quote(name)}")
@@ -331,7 +333,7 @@ KIND = AutoKind()
 
 async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
     context = opening.context
-    own = {name: value for name, value in opening.members.items() if name not in RECHECK}
+    own = {name: value for name, value in opening.members.items() if name not in (*RECHECK, FILLS)}
     if own:
         context = Context(own, context)
     assert opening.kvstore is not None
@@ -345,7 +347,7 @@ async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
     members = {
         name: value
         for name, value in opening.members.items()
-        if name in RECHECK and kind.defaults.get(name, value) != value
+        if name in (*RECHECK, FILLS) and kind.defaults.get(name, value) != value
     }
     inner = replace(
         opening,

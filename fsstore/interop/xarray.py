@@ -18,7 +18,7 @@ import base64
 import struct
 import warnings
 from collections.abc import Coroutine, Iterable, Iterator, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from typing import Any, ClassVar
 
@@ -53,6 +53,7 @@ from fsstore.reference.mapping import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import KEPT_BYTES, PIECE_BYTES
+from fsstore.schema.open_mode import FILLS
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.registry import door
@@ -161,6 +162,8 @@ class OpenGroup:
     described: str
     kind: str
     """The kind of store it is in."""
+    fills: bool = True
+    """Whether chunks that are missing read as fill values; else they are errors."""
     _place: OpenKv | None = None
     _decoded: dict[tuple[int, str], ChunkedArray] = field(default_factory=dict)
 
@@ -234,6 +237,8 @@ class OpenGroup:
         context = place.spec.bound_context or Context()
         path, known = place.path + node.prefix, _documents(node)
         members = {WHOLE: True, "recheck_cached_data": "open"}  # to xarray a dataset does not change
+        if not self.fills:
+            members[FILLS] = False
         opening = opening_beneath(kind, place, path, context, members=members, documents=known)
         opened = execution.call(kind.open(opening), waits=place.driver.features.waits)
         return TensorStore._of(opened, readable=True, writable=False)
@@ -271,7 +276,7 @@ async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> O
     if "" in nodes and nodes[""].kind == "array":
         raise StoreError(f"{described} is an array and no group of arrays; `fsstore.open` opens it")
     bound = place.spec.replace(_path=place.path)
-    return OpenGroup(bound, nodes, found.damaged, found.left_out, described, place.driver.id, place)
+    return OpenGroup(bound, nodes, found.damaged, found.left_out, described, place.driver.id, _place=place)
 
 
 _DIMENSIONS = "_ARRAY_DIMENSIONS"
@@ -406,7 +411,7 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
 
     `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; with
     `consolidated=False` consolidated metadata are not believed; `use_zarr_fill_value_as_mask` decides about fill
-    values, as for xarray's zarr engine.
+    values, as for xarray's zarr engine; with `fill_missing_data_reads=False` a chunk that is missing is an error.
     """
 
     description: ClassVar[str] = "Open groups of chunked arrays by URL, on any filesystem, with fsstore"
@@ -414,6 +419,7 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         *("filename_or_obj", *_DECODING),
         *("group", "context", "consolidated", "storage_options", "use_zarr_fill_value_as_mask"),
+        FILLS,
     )
 
     def guess_can_open(self, filename_or_obj: Any) -> bool:
@@ -455,8 +461,9 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
 def _opened(source: Any, options: dict[str, Any]) -> tuple[OpenGroup, dict[str, Any]]:
     consolidated = options.pop("consolidated", None) is not False
     given = options.pop("storage_options", None)
-    context = options.pop("context", None)
-    return open_group(source, context, consolidated=consolidated, storage_options=given), options
+    context, fills = options.pop("context", None), options.pop(FILLS, None) is not False
+    found = open_group(source, context, consolidated=consolidated, storage_options=given)
+    return replace(found, fills=fills), options
 
 
 def _groups(opened: OpenGroup, top: str) -> Iterator[str]:

@@ -16,6 +16,8 @@ from fsstore.values.json_value import Fields, boolean, expected, number
 RecheckCacheOption: TypeAlias = bool | Literal["open"] | float
 """When cached data are asked for again: always, never, once an opening, or what is older than a time."""
 MEMBERS = ("recheck_cached_metadata", "recheck_cached_data")
+FILLS = "fill_missing_data_reads"
+"""Whether a chunk that is missing reads as fill values."""
 """The members of specs that say it."""
 
 _END = 2.0**63  # seconds on either side of 1970, beyond which every time is past or to come
@@ -84,6 +86,7 @@ class ModeOptions(TypedDict, total=False):
     recheck_cached: RecheckCacheOption | None
     recheck_cached_metadata: RecheckCacheOption | None
     recheck_cached_data: RecheckCacheOption | None
+    fill_missing_data_reads: bool | None
 
 
 @dataclass(frozen=True, slots=True, repr=False, kw_only=True)

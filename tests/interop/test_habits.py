@@ -228,3 +228,22 @@ def test_a_group_takes_values(tmp_path):
         group.create_array("x", shape=[2])
     with pytest.raises(ts.errors.StoreError, match="opened for reading"):
         ts.open_group(tmp_path / "g", mode="r").result()["u"] = DATA
+
+
+def test_missing_chunks_are_errors_at_every_door(tmp_path):
+    """`fill_missing_data_reads=False` is understood by `open`, of a place and a spec, and by the xarray engine."""
+    xr.Dataset({"v": ("x", np.arange(8.0))}).chunk(x=4).to_zarr(tmp_path / "s", zarr_format=2)
+    (tmp_path / "s" / "v" / "1").unlink()
+    place = tmp_path / "s" / "v"
+    assert np.isnan(ts.open(place).result()[4:].read().result()).all()
+    for given in (place, {"driver": "zarr", "kvstore": f"file://{place}/"}):
+        strict = ts.open(given, fill_missing_data_reads=False).result()
+        with pytest.raises(ts.errors.StoreError, match="missing"):
+            strict[4:].read().result()
+    described = {"driver": "auto", "kvstore": f"file://{place}/", "fill_missing_data_reads": False}
+    with pytest.raises(ts.errors.StoreError, match="missing"):
+        ts.open(described).result().read().result()
+    assert np.isnan(xr.open_dataset(tmp_path / "s", engine="fsstore").v[4:]).all()
+    strict = xr.open_dataset(tmp_path / "s", engine="fsstore", fill_missing_data_reads=False)
+    with pytest.raises(ts.errors.StoreError, match="missing"):
+        strict.v.load()
