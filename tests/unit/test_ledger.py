@@ -22,7 +22,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 908),
     "dataset": (7, 2400),
-    "driver": (16, 5455),
+    "driver": (16, 5457),
     "filesystem": (9, 2854),
     "format": (9, 3156),
     "icechunk": (5, 1909),
@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "reference": (23, 8493),
     "runtime": (10, 2717),
     "scan": (31, 10267),
-    "schema": (8, 2688),
+    "schema": (8, 2691),
     "serve": (3, 867),
     "task": (4, 919),
     "testing": (6, 1256),
@@ -47,6 +47,7 @@ WHOLE = (337, 109429)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
+    "schema": "that a missing chunk is an error is an argument of every door",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
