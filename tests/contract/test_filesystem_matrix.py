@@ -360,6 +360,14 @@ def store_read(store, key):
     return bytes(execution.call(store.read(key)).value)
 
 
+@pytest.mark.parametrize("store", READABLE, ids=lambda store: store.__name__)
+def test_a_directory_has_no_value(store, tmp_path, request):
+    """Where keys lie below a name, the name itself is missing, whatever the filesystem raises."""
+    opened_store = store(tmp_path, request, {"d/x": b"1"})
+    for part in ((0, None), (0, 1)):
+        assert execution.call(opened_store.read("d", *part)).state == "missing"
+
+
 @pytest.mark.parametrize("store", [zip_archive, tar_archive], ids=lambda store: store.__name__)
 def test_archives_are_not_written(store, tmp_path, request):
     """fsspec opens archives to read them; writing is refused before anything is tried."""

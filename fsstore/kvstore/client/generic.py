@@ -68,6 +68,17 @@ def _info(filesystem: Any, path: str) -> dict[str, Any]:
     return {"size": file.size, "created": (id(file), file.created), "modified": file.modified}
 
 
+def _member(filesystem: Any, path: str, *span: int) -> bytes:
+    """Return a member of an archive: a directory has no value; fsspec 2024.6 raises `KeyError` for a missing one."""
+    try:
+        value: bytes = filesystem.cat_file(path, *span)
+    except (KeyError, ValueError):
+        if filesystem.isfile(path):
+            raise
+        raise FileNotFoundError(path) from None
+    return value
+
+
 def _insert(filesystem: Any, path: str, value: bytes) -> bool:
     """Store a value unless the path exists; the dictionary decides who is first."""
     from fsspec.implementations.memory import MemoryFile
@@ -120,7 +131,7 @@ class FilesystemPromise:
 
 _CLOUD = FilesystemPromise(("generation", "etag"))
 _AZURE = FilesystemPromise(("etag",))
-_READ = FilesystemPromise(writes=False)
+_READ = FilesystemPromise(writes=False, verbs={"cat_file": _member})
 _LOGIN = FilesystemPromise(renames=True, verbs=login_files.SFTP)
 
 PROMISES: Mapping[str, FilesystemPromise] = {
