@@ -103,12 +103,14 @@ from fsstore.values.registry import (
     chunk_key_encodings,
     codecs,
     data_types,
+    decode_path,
     detections,
     drivers,
+    encode_path,
     kvstores,
+    reject_query,
     scanners,
 )
-from fsstore.values.url import decode_path, encode_path, reject_query
 
 __all__ = [
     "MADE",

@@ -59,7 +59,7 @@ from fsstore.values.json_value import (
     quote,
     string,
 )
-from fsstore.values.url import Component, split_pipeline
+from fsstore.values.registry import Component, split_pipeline
 
 _MAX_ADAPTERS = 64  # each is a level of nesting
 

@@ -28,7 +28,7 @@ from fsstore.schema.schema import Schema, SchemaOptions
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote, sorted_members
-from fsstore.values.url import join_pipeline
+from fsstore.values.registry import join_pipeline
 
 if TYPE_CHECKING:
     from fsstore.context.context import Context

@@ -46,7 +46,7 @@ from fsstore.runtime import execution, fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, boolean, quote
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 # The key-value store that shows a virtual dataset as a zarr hierarchy.
 

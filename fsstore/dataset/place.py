@@ -36,7 +36,7 @@ from fsstore.kvstore.spec_value import KvSpecValue, with_storage_options
 from fsstore.reference.mapping import References
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.json_value import same
-from fsstore.values.url import decode_path, split_pipeline
+from fsstore.values.registry import decode_path, split_pipeline
 
 # The key-value store that a place of a dataset means, whatever people name it by.
 

@@ -14,5 +14,4 @@
 * `stack`: arrays laid over each other in one index space
 * `downsample`: an array at a lower resolution
 * `virtual_chunked`: an array whose chunks functions of the caller read and write
-* `tuning`: the numbers that tune it, each with its trade
 """

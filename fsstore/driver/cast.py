@@ -22,7 +22,7 @@ from fsstore.runtime.future import Future
 from fsstore.schema.constraint import element_parser
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype, dtype_of
-from fsstore.values.url import decode_path
+from fsstore.values.registry import decode_path
 
 Conversion = Callable[[Array], Array]
 Casting = Literal["same_value", "same_kind", "unsafe"]

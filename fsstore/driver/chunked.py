@@ -36,7 +36,7 @@ from fsstore.kvstore.spec_parse import as_directory
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, one_of
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 
 @dataclass(frozen=True, slots=True)

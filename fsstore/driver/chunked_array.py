@@ -36,7 +36,6 @@ from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
 from fsstore.driver.resize import Resize
-from fsstore.driver.tuning import LISTED_FOR_ONE
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
@@ -56,6 +55,8 @@ from fsstore.schema.open_mode import OpenMode, differs, fresh_after, recheck
 from fsstore.schema.schema import Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values.json_value import Fields, Json, boolean
+
+_LISTED_FOR_ONE = 16  # entries of a listing that cost as much as asking for one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +147,7 @@ async def stored_share(
     outline = plan_cells(maps, shape, model.axes)
     count = outline.cell_count
     if count > PAGE and model.shard is None and outline.separable and store.driver.features.listable:
-        listed = await _listed(model, store, outline, limit=LISTED_FOR_ONE * count)
+        listed = await _listed(model, store, outline, limit=_LISTED_FOR_ONE * count)
         if listed is not None:
             return listed == 0, listed == count
     identities: Any

@@ -19,7 +19,6 @@ import numpy as np
 from fsstore.chunk.open_chunks import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role, Statistics
 from fsstore.driver.stack import coordinates, within
-from fsstore.driver.tuning import DOWNSAMPLED_ELEMENTS
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform, OutputIndexMap, inf
 from fsstore.index.compose import compose
@@ -29,10 +28,14 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import CACHE_BYTES
 from fsstore.schema.constraint import merge_domains
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Fields, array_of, integer, one_of
+
+# Two pieces at once: one is reduced, a sixteenth at a time in the core's cache, while the next is read.
+DOWNSAMPLED_ELEMENTS = 16 * CACHE_BYTES
 
 
 def reduced_domain(domain: IndexDomain, factors: Sequence[int], method: str) -> IndexDomain:

@@ -43,7 +43,7 @@ from fsstore.schema.open_mode import fresh_after, recheck
 from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, dumps, loads, quote, show, string
-from fsstore.values.url import decode_path, encode_path
+from fsstore.values.registry import decode_path, encode_path
 
 _BAD_TILDE = re.compile(r"~(?![01])")
 _INDEX = re.compile(r"0|[1-9][0-9]{0,17}")

@@ -29,7 +29,7 @@ from fsstore.reference.policy import beside, name_of
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.runtime import execution
 from fsstore.values.json_value import Fields, Json, quote
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 __all__ = ["HDF4", "by_kerchunk"]
 

@@ -24,7 +24,7 @@ from fsstore.kvstore.spec_parse import OpenKv, open_kv, path_spec, place_spec
 from fsstore.kvstore.spec_value import KvSpecValue, kv_kind, with_storage_options
 from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import HOP_S
-from fsstore.values.url import decode_path, encode_path
+from fsstore.values.registry import decode_path, encode_path
 
 
 class Live:

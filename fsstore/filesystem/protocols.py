@@ -20,7 +20,7 @@ from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, kv_spec, open_adapter, open_kv
 from fsstore.kvstore.spec_value import kv_kind
 from fsstore.runtime import execution
-from fsstore.values.url import decode_path, split_pipeline
+from fsstore.values.registry import decode_path, split_pipeline
 
 
 def _as_directory(opened: OpenKv) -> OpenKv:
@@ -291,7 +291,7 @@ open_mapper = get_mapper
 
 def _view_of(url: Any) -> tuple[Any, int | None]:
     """Return the store of a pipeline, and as which version of zarr it is shown if the pipeline ends with one."""
-    from fsstore.values.url import split_pipeline
+    from fsstore.values.registry import split_pipeline
 
     if not isinstance(url, str) or "|" not in url:
         return url, None

@@ -60,7 +60,7 @@ from fsstore.reference.table.set_state import inline_generation
 from fsstore.reference.targets import Fetcher, Targets, check_prefixes, open_in, policy_of
 from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, boolean, quote, string
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 # The chunks of an array that exist, by its manifests: keys and sizes, and where their references are.
 

@@ -55,7 +55,7 @@ from fsstore.redaction import without_secrets
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.task.claim import Claim, job_name
-from fsstore.values.url import split_pipeline
+from fsstore.values.registry import split_pipeline
 
 IfExists = Literal["raise", "skip", "replace", "update"]
 

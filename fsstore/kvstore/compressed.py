@@ -33,7 +33,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.tuning import CACHE_BYTES, KEPT_BYTES
 from fsstore.values.detection import Method, beginning, expand, usual_limit
 from fsstore.values.json_value import Fields, Json, integer, optional
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 Wanted: TypeAlias = Mapping[str, list[Read]]
 

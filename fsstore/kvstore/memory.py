@@ -31,6 +31,8 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
+    refuse_way,
+    take_way,
 )
 from fsstore.kvstore.contract.request import (
     EntryColumns,
@@ -40,10 +42,9 @@ from fsstore.kvstore.contract.request import (
     resolve_range,
     value_sizes,
 )
-from fsstore.kvstore.contract.way import refuse_way, take_way
 from fsstore.runtime.tuning import GAP_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 # A store in the memory of another process, which refuses everything.
 

@@ -30,7 +30,7 @@ from fsstore.runtime.observer import Meter, counts
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, json_like
 from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
-from fsstore.values.url import Component, encode_path, split_pipeline
+from fsstore.values.registry import Component, encode_path, split_pipeline
 
 if TYPE_CHECKING:
     from fsstore.kvstore.ledger import Ledger

@@ -24,9 +24,8 @@ from fsstore.context.context import (
 )
 from fsstore.context.resource_kinds import kind_of_member
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.contract.driver import KvDriver, KvKind
+from fsstore.kvstore.contract.driver import ENGINES, KvDriver, KvKind
 from fsstore.kvstore.contract.request import key_text
-from fsstore.kvstore.contract.way import ENGINES
 from fsstore.kvstore.engine.secret import entire, is_concealed, reveal
 from fsstore.kvstore.local.file import absolute
 from fsstore.kvstore.memory import ElsewhereDriver
@@ -34,7 +33,7 @@ from fsstore.runtime.fork import process_name
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote
-from fsstore.values.url import join_pipeline
+from fsstore.values.registry import join_pipeline
 
 
 def join_path(path: str, component: str) -> str:

@@ -44,7 +44,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.tuning import PAGE, SMALL_BYTES
 from fsstore.values.json_value import Fields, Json, one_of, quote
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 # One member of a ZIP archive: its local header, and its data decompressed.
 #

@@ -71,7 +71,7 @@ from fsstore.ocdbt.source import (
 )
 from fsstore.runtime.attempt import CommitQueue
 from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, quote, string
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 # From entries of leaves to answers: of reads, and of listings.
 

@@ -46,7 +46,7 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, integer
-from fsstore.values.url import reject_query
+from fsstore.values.registry import reject_query
 
 _FORMAT: Any = Precomputed()
 

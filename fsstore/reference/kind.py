@@ -40,7 +40,7 @@ from fsstore.runtime import execution
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.detection import method_of, pieces, usual_limit
 from fsstore.values.json_value import Fields, Json, array_of, expected, obj, optional, string
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 
 class Way(NamedTuple):

@@ -28,7 +28,7 @@ from fsstore.runtime.cache_pool import CachePool
 from fsstore.scan.contract import FileScanner
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, expected, quote
-from fsstore.values.url import encode_path
+from fsstore.values.registry import encode_path
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ Everything here is a plain function or a frozen value.  Nothing waits, and nothi
 * `dtype_names`: TensorStore's data types as attributes: int32, float64, json
 * `dtypes`: data types of arrays: TensorStore's, and the NumPy types that zarr stores in the wild
 * `json_value`: JSON values: reading with located errors, strict parsing, canonical writing
-* `registry`: names of drivers, formats and codecs, and the places of their code
+* `registry`: names of drivers, formats and codecs, the places of their code, and the URLs that name them
 * `units`: physical units of dimensions: a multiplier and a base unit, such as 4 nm
-* `url`: URL pipelines: their grammar, a parser and its inverse
 """

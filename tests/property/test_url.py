@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import fsstore as ts
 from fsstore.errors import UrlError
-from fsstore.values.url import decode_path, encode_path, join_pipeline, split_pipeline
+from fsstore.values.registry import decode_path, encode_path, join_pipeline, split_pipeline
 
 paths = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
 names = st.lists(

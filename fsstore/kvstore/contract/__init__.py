@@ -5,6 +5,5 @@ Start with `driver`.
 * `driver`: the promises of a driver, and the kind that a store registers
 * `request`: the values that cross the contract: keys and their ranges, requests, answers, listings
 * `ability`: what some drivers can do beyond the contract
-* `way`: the library that serves the root of a store, and who else writes there
 * `batch`: ranges of one key merged into few requests, and answers as columns
 """

@@ -59,10 +59,11 @@ from fsstore.kvstore.contract.request import (
     Write,
     now,
 )
-from fsstore.values.json_value import Fields, Json
-from fsstore.values.url import decode_path, reject_query
+from fsstore.values.json_value import Fields, Json, boolean, one_of
+from fsstore.values.registry import decode_path, reject_query
 
 __all__ = [
+    "ENGINES",
     "NO_VALUE",
     "UNKNOWN",
     "AdapterKind",
@@ -90,8 +91,48 @@ __all__ = [
     "known_size",
     "limit_of",
     "now",
+    "refuse_way",
+    "take_engine",
+    "take_way",
     "values_up_to",
 ]
+
+
+# The way to the root of a store: which library serves it (`engine`; left out, the first of its own that can), and who
+# else writes there.  The engine `fsspec` is the filesystem of the protocol, whichever store it is.
+
+
+_BUCKET = ("obstore", "fsspec")
+ENGINES: Mapping[str, tuple[str, ...]] = {
+    "file": ("fsstore", "fsspec"),
+    "memory": ("fsstore", "fsspec"),
+    "http": ("fsstore", "obstore", "fsspec"),
+    "s3": _BUCKET,
+    "gcs": _BUCKET,
+    "gcs_grpc": _BUCKET,
+    "abfs": _BUCKET,
+    "fsspec": ("fsspec",),
+}
+"""The engines of each kind of root, by its JSON name."""
+
+
+def take_engine(fields: Fields, kind: str) -> dict[str, Json]:
+    """Take `engine`."""
+    engine = fields.take("engine", one_of(*ENGINES[kind]))
+    return {"engine": engine} if engine else {}
+
+
+def take_way(fields: Fields, kind: str) -> dict[str, Json]:
+    """Take `engine`, and `single_writer`: the promise that no other process writes where this store does."""
+    alone = fields.take("single_writer", boolean, default=False)
+    return take_engine(fields, kind) | ({"single_writer": True} if alone else {})
+
+
+def refuse_way(members: Mapping[str, Json], *names: str) -> None:
+    """Raise if a URL would leave out one of these members."""
+    for name in names:
+        if members.get(name):
+            raise UnimplementedError(f"URL syntax not supported with explicit {name}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +400,7 @@ class KvKind(Protocol):
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return path and members of a URL component; `rest` follows `scheme://` (root) or `scheme:` (adapter).
 
-        `rest` is still percent-encoded; `fsstore.values.url.decode_path` decodes it.
+        `rest` is still percent-encoded; `fsstore.values.registry.decode_path` decodes it.
         """
         ...
 

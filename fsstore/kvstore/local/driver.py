@@ -43,9 +43,10 @@ from fsstore.kvstore.contract.driver import (
     Stamp,
     Write,
     now,
+    refuse_way,
+    take_way,
 )
 from fsstore.kvstore.contract.request import KeyRange, LateCount, counting, value_sizes
-from fsstore.kvstore.contract.way import refuse_way, take_way
 from fsstore.kvstore.local import write as local_scan
 from fsstore.kvstore.local.file import (
     check_prefix,
@@ -63,7 +64,7 @@ from fsstore.kvstore.local.stage import Protocol, make_durable, sync_filesystem
 from fsstore.kvstore.local.write import answered, write_batch, write_late
 from fsstore.runtime.tuning import FLIGHT_BYTES, PIECE_BYTES
 from fsstore.values.json_value import Fields, Json, Parser, integer, one_of, string
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 # Copies inside the kernel.
 

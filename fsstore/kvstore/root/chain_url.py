@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from fsstore.values.url import decode_path, encode_path
+from fsstore.values.registry import decode_path, encode_path
 
 _LINK = r"[A-Za-z0-9][A-Za-z0-9+.-]*"
 _CHAIN = re.compile(rf"{_LINK}(://.*?)?(::{_LINK}(://.*?)?)*::{_LINK}://.*", re.DOTALL)

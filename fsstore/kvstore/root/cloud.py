@@ -16,8 +16,7 @@ from typing import Any, ClassVar
 from fsstore.errors import JsonError, UnimplementedError, UrlError
 from fsstore.kvstore.client.credential import RenewedEngine, with_checked_conditions
 from fsstore.kvstore.contract.batch import limits_from
-from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind
-from fsstore.kvstore.contract.way import take_way
+from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, RootKind, take_way
 from fsstore.kvstore.engine.contract import Engine, Retry, retry_from, shared
 from fsstore.kvstore.engine.driver import EngineDriver, guarded
 from fsstore.kvstore.engine.secret import guard, reveal
@@ -36,7 +35,7 @@ from fsstore.kvstore.root.option import (
 from fsstore.kvstore.root.web import HttpDriver, HttpKind, fsspec_engine, own_engine, root_of
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, boolean, dumps, quote, string
-from fsstore.values.url import decode_path, encode_path, reject_query
+from fsstore.values.registry import decode_path, encode_path, reject_query
 
 
 class S3Driver(EngineDriver):

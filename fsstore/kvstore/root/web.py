@@ -16,8 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from fsstore.errors import JsonError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.contract.batch import limits_from
-from fsstore.kvstore.contract.driver import Features, KindDefaults, KvOpening
-from fsstore.kvstore.contract.way import take_engine
+from fsstore.kvstore.contract.driver import Features, KindDefaults, KvOpening, take_engine
 from fsstore.kvstore.engine.contract import Engine, Retry, retry_from, shared
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.secret import guard, reveal
@@ -33,7 +32,7 @@ from fsstore.kvstore.root.option import (
 from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.kvstore.web.exchange import header_line, headers_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
-from fsstore.values.url import decode_path, encode_path
+from fsstore.values.registry import decode_path, encode_path
 
 _REQUEST = frozenset(
     (
