@@ -378,9 +378,7 @@ def decode_manifest(data: bytes, expected: bytes) -> ChunkManifest:
     for table in root.need(1, 4).tables():
         node = table.raw(0, NODE_BYTES)
         if node is None or node in arrays:
-            raise damaged(
-                "The references of an array have no identifier, or the identifier of another array", table.at
-            )
+            raise damaged("The references of an array have no identifier, or that of another array", table.at)
         arrays[node] = ArrayManifest(table.need(1, 4), dictionary)
     return ChunkManifest(arrays, len(payload))
 

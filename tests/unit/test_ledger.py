@@ -14,36 +14,36 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2618),
+    "arrays": (7, 2616),
     "chunk": (22, 8062),
     "codec": (24, 7563),
     "combine": (16, 6163),
     "command": (5, 1750),
     "compat": (2, 41),
     "context": (3, 908),
-    "dataset": (7, 2400),
+    "dataset": (7, 2353),
     "driver": (16, 5457),
-    "filesystem": (9, 2854),
+    "filesystem": (9, 2848),
     "format": (9, 3156),
     "icechunk": (5, 1909),
-    "index": (12, 3920),
+    "index": (12, 3917),
     "interop": (16, 3710),
-    "job": (14, 4874),
-    "kvstore": (50, 16116),
+    "job": (14, 4786),
+    "kvstore": (50, 16123),
     "ocdbt": (9, 3951),
     "precomputed": (7, 2436),
     "reference": (23, 8493),
     "runtime": (10, 2717),
-    "scan": (31, 10267),
+    "scan": (31, 10054),
     "schema": (8, 2691),
     "serve": (3, 867),
-    "task": (4, 919),
+    "task": (4, 897),
     "testing": (6, 1256),
     "the top": (7, 1543),
     "values": (9, 1956),
     "viewer": (3, 1169),
 }
-WHOLE = (337, 109429)
+WHOLE = (337, 109392)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
