@@ -34,8 +34,7 @@ from fsstore.icechunk.encoding import (
     table_at,
 )
 
-# Snapshots: the groups and arrays of a hierarchy, their documents, and which manifests hold the chunks of
-# each array.
+# Snapshots: groups and arrays of a hierarchy, their documents, and the manifests that hold the chunks of an array.
 
 NODE_BYTES = 8
 _ARRAY, _GROUP = 1, 2

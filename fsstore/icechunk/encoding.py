@@ -242,8 +242,7 @@ def _bound(frame: bytes, at: int, *, has_checksum: bool) -> int:
     return total
 
 
-# Names of objects: Crockford's base 32 of their bytes, upper case, without padding, zero bits appended at
-# the end.
+# Names of objects: their bytes in Crockford's base 32, upper case, unpadded, with zero bits at the end.
 
 OBJECT_BYTES = 12
 """The size of the identifiers of snapshots, manifests and chunks."""

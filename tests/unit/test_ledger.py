@@ -22,14 +22,14 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 908),
     "dataset": (7, 2353),
-    "driver": (16, 5457),
+    "driver": (15, 5455),
     "filesystem": (9, 2848),
     "format": (9, 3156),
-    "icechunk": (5, 1909),
+    "icechunk": (5, 1907),
     "index": (12, 3917),
-    "interop": (16, 3710),
+    "interop": (16, 3675),
     "job": (14, 4786),
-    "kvstore": (50, 16123),
+    "kvstore": (49, 16118),
     "ocdbt": (9, 3951),
     "precomputed": (7, 2436),
     "reference": (23, 8493),
@@ -39,11 +39,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "serve": (3, 867),
     "task": (4, 897),
     "testing": (6, 1256),
-    "the top": (7, 1543),
-    "values": (9, 1956),
+    "the top": (7, 1545),
+    "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (337, 109392)
+WHOLE = (334, 109345)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
