@@ -55,7 +55,7 @@ RAISED: dict[str, str] = {
     "driver": "a read of a scanned file is of one generation, and of the array that was opened",
     "interop": "datasets of xarray are written by us, in any blocks and from any executor",
     "job": "a call that skips an array clears what a kill of its copy has left beside it",
-    "kvstore": "stores that show a file say when they show another generation of it",
+    "kvstore": "stores that show a file say when they show another generation of it; members of archives through fsspec of 2024 are told missing",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
     "task": "of several failures the one of the first task is raised",
