@@ -244,11 +244,15 @@ class ArrayCopy:
             await mark(self.place, notes)
 
     async def _check_source(self) -> None:
-        if await fingerprint(self.source) != self.made_of:
+        if not await self.is_of_source():
             raise AbortedError(
                 f"{where(self.source)} was written while it was copied to {self.place.describe()}, where"
                 " nothing is to be seen of it; call it again when nobody writes to the source"
             )
+
+    async def is_of_source(self) -> bool:
+        """Whether the source is what it was when the copy of it began."""
+        return await fingerprint(self.source) == self.made_of
 
     async def _untouched(self, order: Order, store: OpenKv, *, counted: bool) -> tuple[Order, list[Pass]]:
         opened = self.source._driver.kvstore

@@ -16,6 +16,7 @@ from fsstore.dataset.place import consolidate, consolidated, is_consolidated, lo
 from fsstore.driver.auto import Hierarchy
 from fsstore.driver.cast import Casting, checked_casting
 from fsstore.errors import (
+    AbortedError,
     AlreadyExistsError,
     DataLossError,
     FailedPreconditionError,
@@ -261,8 +262,13 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
     )
 
 
-async def _copy_array(job: ArrayCopy, run: _Run, notes: KvStore | None = None) -> CopyReport:
-    """Copy an array under the claim of its target; `notes` say of the arrays of a group which are done."""
+async def _copy_array(
+    job: ArrayCopy, run: _Run, notes: KvStore | None = None, copied: list[ArrayCopy] | None = None
+) -> CopyReport:
+    """Copy an array under the claim of its target; `notes` say of the arrays of a group which are done.
+
+    It joins those that are `copied`, with what it was made of.
+    """
     if run.options.atomic:
         check_is_taking(job.store)
     if await _stands(job, run.options):
@@ -270,6 +276,8 @@ async def _copy_array(job: ArrayCopy, run: _Run, notes: KvStore | None = None) -
     async with job.scratch.claimed(f"a copy of {without_secrets(where(job.source))}") as claim:
         await check_shown(job.source, job.store, claim)
         job = replace(job, made_of=await fingerprint(job.source))
+        if copied is not None:
+            copied.append(job)
         if notes is not None and await _is_done(job, notes):
             return CopyReport((job.path,), 0, 0, 0, 0.0)
         prepared = await _prepared(job, run.options)
@@ -458,16 +466,17 @@ async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> 
     wanted = [job async for job in _arrays_of(group, listed, store, scheme, run)]
     if wanted and ("zarr_format" in run.options.wishes or scheme):
         words = wanted[-1].words
-    notes = await _notes_of(store, wanted, run)
+    notes, copied = await _notes_of(store, wanted, run), list[ArrayCopy]()
     for job in wanted:
         if not run.options.atomic:
-            reports.append(await _copy_array(job, run, notes))
+            reports.append(await _copy_array(job, run, notes, copied))
             continue
         prepared = await _prepared(job, run.options)
         if prepared is None:
             reports.append(CopyReport((), 0, 0, 0, 0.0, skipped=(job.path,)))
         else:
             jobs.append(prepared)
+    await _check_unchanged(copied)
     own: dict[str, Any] = await execution.offload(group.attrs.asdict)
     documents: dict[str, bytes] = {}
     for path in [*sorted(_groups(listed.nodes), key=lambda each: -each.count("/")), ""]:
@@ -485,6 +494,17 @@ async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> 
     if collects and root_document(words) is not None:
         await consolidate(store.prefix, words)
     return combined(reports)
+
+
+async def _check_unchanged(copied: Sequence[ArrayCopy]) -> None:
+    """Raise if an array of a group was written after it was copied, while others were."""
+    for job in copied:
+        if not await job.is_of_source():
+            raise AbortedError(
+                f"{where(job.source)} was written while other arrays of its group were copied, and"
+                f" {job.place.describe()} is older than they are; call it again with"
+                ' if_exists="replace" when nobody writes to the source'
+            )
 
 
 async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: _Run) -> KvStore:

@@ -24,7 +24,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict, dataclass, replace
 from os import PathLike
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -60,6 +60,8 @@ from fsstore.task.runner import Task, reporter_of, width_of
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import same, show
 
+_Described: TypeAlias = "list[Any]"
+"""Where values are, or their shape, and what changes when they do."""
 _UNTOLD, _KEPT = f"{APPEND}-", f"{APPEND}ed-"
 """Keys beside the array: of appends whose callers have not been told of their end, and of those that had an id."""
 
@@ -102,14 +104,13 @@ def append(
             raise FailedPreconditionError(
                 f"{place.prefix.describe()} cannot be appended to itself; read its values, and append these"
             )
-        name = (
-            {"id": append_id} if append_id is not None else {"values": await _described(values), "at": axis}
-        )
+        described = await _described(values)
+        name = {"id": append_id} if append_id is not None else {"values": described, "at": axis}
         scratch = Scratch.of(place)
         async with scratch.claimed(f"an append to {place.prefix.describe()}") as claim:
             growth = _Growth(await _as_stored(driver, found), values, axis, memory)
             growth.check()
-            ledger = _Ledger(scratch, driver, claim, job_name(name), has_id=append_id is not None)
+            ledger = _Ledger(scratch, driver, claim, job_name(name), described, has_id=append_id is not None)
             report = await _append(growth, ledger, executor, progress)
         await scratch.clear(ledger.key)  # the caller is told now
         return report
@@ -198,6 +199,7 @@ class _Ledger:
     claim: Claim
     name: str
     """The name of this append, in every call of it."""
+    described: _Described
     has_id: bool
 
     @property
@@ -217,7 +219,12 @@ class _Ledger:
     async def settle(self, growth: _Growth) -> tuple[_Note, bool]:
         """Return the note of this append, and whether an earlier call has begun it; see to what others have left."""
         entry, began = self.driver.entry, False
-        known = {"name": self.name, "shape": growth.array.shape, "generation": entry.generation.hex()}
+        known = {
+            "name": self.name,
+            "of": self.described,
+            "shape": growth.array.shape,
+            "generation": entry.generation.hex(),
+        }
         own = _Note(list(growth.array.shape), list(growth.shape), job_name(known))
         for key in await self.store.list(KeyRange.prefix(_UNTOLD)):
             answer = await self.store.read(key)
@@ -384,6 +391,11 @@ async def _append(growth: _Growth, ledger: _Ledger, executor: Executor | None, p
         growth, ledger.driver.kvstore.as_directory(), Journal(ledger.store, note.journal), began
     )
     report = await writing.run(executor, progress)
+    if not await _is_as_described(growth.values, ledger.described):
+        raise FailedPreconditionError(
+            f"What is appended to {ledger.driver.entry.describe()} was written meanwhile, and the array is as it was;"
+            " append it again when nobody writes to it"
+        )
     await ledger.commit(note, growth.shape)
     if report.tasks + report.resumed > 1:
         await ledger.scratch.clear(f"{note.journal}/")
@@ -457,11 +469,20 @@ class _Writing:
         return pieces
 
 
-async def _described(values: TensorStore) -> Any:
-    """Return an identity of the values: their place and last write, or a digest of those in memory."""
-    leaves = await leaves_of(values._driver)
-    if leaves and all(leaf.kvstore is not None for leaf in leaves):
+async def _described(values: TensorStore) -> _Described:
+    """Return what tells these values from others: where they are, as written last, or a digest of those in memory."""
+    if await _are_stored(values):
         return [values.spec().to_json(), await fingerprint(values)]
     data = np.ascontiguousarray(await values.read())
     content = data.tobytes() if not data.dtype.hasobject else repr(data.tolist()).encode()
     return [list(data.shape), hashlib.sha256(content).hexdigest()]
+
+
+async def _is_as_described(values: TensorStore, described: _Described) -> bool:
+    """Whether values are as they were, where others may write them."""
+    return not await _are_stored(values) or await fingerprint(values) == described[1]
+
+
+async def _are_stored(values: TensorStore) -> bool:
+    leaves = await leaves_of(values._driver)
+    return bool(leaves) and all(leaf.kvstore is not None for leaf in leaves)

@@ -384,6 +384,9 @@ class World:
                 self.base = self.now = found
                 return
             self.base = found
+        elif self.program.call == "copy":  # the check after it found what the source is by now
+            old = self.wanted()
+            self.base = self.base | {name: each for name, each in found.items() if each == old.get(name)}
         self.now = found
         self.version += 1
 

@@ -199,6 +199,9 @@ def servers():
         each.server_close()
 
 
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)  # fsspec's blockcache closes no file
 @pytest.mark.parametrize("key", ["x", "y"])
 @pytest.mark.parametrize(
     "place",

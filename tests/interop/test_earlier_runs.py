@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.errors import AbortedError, FailedPreconditionError
 from fsstore.job.array_copy import ArrayCopy
 
 VALUES = np.random.default_rng(0).integers(1, 1 << 30, (40, 50), dtype="i4")
@@ -147,3 +148,72 @@ def test_a_group_goes_on_after_the_arrays_that_are_done(tmp_path, monkeypatch):
     with pytest.raises(ts.errors.AlreadyExistsError):
         ts.copy(source, tmp_path / "out").result()
     assert not (tmp_path / "out/a0").exists()  # nothing was begun
+
+
+def writing(place, name):
+    """Return a report of progress that writes the source at the first task, once."""
+    wrote = []
+
+    def report(_state):
+        if not wrote:
+            wrote.append(True)
+            ts.open(str(place / name)).result().write(VALUES[::-1]).result()
+
+    return report
+
+
+def test_a_group_of_which_an_array_is_written_meanwhile_is_no_success(tmp_path):
+    """Arrays that are done when their source is written would be older than those that follow."""
+    group = ts.open_group(tmp_path / "in", mode="w").result()
+    for name in "ab":
+        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(
+            VALUES
+        ).result()
+    begun = []
+
+    def report(state):
+        begun.append(state)
+        if (tmp_path / "out/a/zarr.json").exists():
+            writes(state)
+
+    writes = writing(tmp_path, "in/a")
+    options = {"schema": {"chunks": [10, 10]}, "max_memory": "20kB"}
+    with pytest.raises(AbortedError, match=r'in/a.* was written while .*if_exists="replace"'):
+        ts.copy(str(tmp_path / "in"), tmp_path / "out", progress=report, **options).result()
+    ts.copy(str(tmp_path / "in"), tmp_path / "out", if_exists="replace", **options).result()
+    assert np.array_equal(ts.open(str(tmp_path / "out/a")).result().read().result(), VALUES[::-1])
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_an_append_whose_source_is_written_meanwhile_is_no_success(tmp_path, named):
+    """Its rows would be of two states; the array is as it was, and the next call appends what is there then."""
+    group = ts.open_group(tmp_path / "in", mode="w").result()
+    for name in "ab":
+        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(
+            VALUES
+        ).result()
+    target, source = str(tmp_path / "in/b"), str(tmp_path / "in/a")
+    options = {"max_memory": "20kB"} | ({"append_id": "today"} if named else {})
+    with pytest.raises(FailedPreconditionError, match="was written meanwhile, and the array is as it was"):
+        ts.append(target, source, progress=writing(tmp_path, "in/a"), **options).result()
+    assert ts.open(target).result().shape == VALUES.shape
+    ts.append(target, source, **options).result()
+    found = ts.open(target).result().read().result()
+    assert np.array_equal(found, np.concatenate([VALUES, VALUES[::-1]]))
+
+
+def test_an_append_by_name_takes_nothing_of_other_values(tmp_path):
+    """A call with the name of an append that was stopped, and with other values, begins anew."""
+    group = ts.open_group(tmp_path / "in", mode="w").result()
+    group.create_array("b", shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(VALUES).result()
+    target, options = str(tmp_path / "in/b"), {"append_id": "today", "max_memory": "20kB"}
+
+    def stopped(state):
+        if state.tasks > 2:
+            raise _KilledError
+
+    with pytest.raises(_KilledError):
+        ts.append(target, VALUES, progress=stopped, **options).result()
+    ts.append(target, VALUES[::-1], **options).result()
+    found = ts.open(target).result().read().result()
+    assert np.array_equal(found, np.concatenate([VALUES, VALUES[::-1]]))

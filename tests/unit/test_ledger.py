@@ -28,7 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1907),
     "index": (12, 3917),
     "interop": (16, 3675),
-    "job": (14, 4786),
+    "job": (14, 4831),
     "kvstore": (49, 16118),
     "ocdbt": (9, 3951),
     "precomputed": (7, 2436),
@@ -43,21 +43,21 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (334, 109345)
+WHOLE = (334, 109390)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "schema": "that a missing chunk is an error is an argument of every door",
-    "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "dataset": "groups consolidate their metadata last, for datasets that are written",
     "driver": "a read of a scanned file is of one generation, and of the array that was opened",
+    "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, in any blocks and from any executor",
-    "job": "a call that skips an array clears what a kill of its copy has left beside it",
+    "job": "an append or a copy of a group whose source is written meanwhile is no success",
     "kvstore": "stores that show a file say when they show another generation of it; members of archives through fsspec of 2024 are told missing",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
+    "schema": "that a missing chunk is an error is an argument of every door",
     "task": "of several failures the one of the first task is raised",
     "the top": "write_dataset is a name at the top, and the observation of stores is a module there, no package; scan takes kerchunk as another who reads the file",
     "values": "the codec specs of drivers stand in a registry, so that a product can be taken out; the registry has the adapter for HDF4 files",
