@@ -212,7 +212,7 @@ class ArrayCopy:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
         reporter = _reporter(progress, self.path, passes)
         report = await self._work(executor, reporter, journal, order, passes)
-        await self._check_source()
+        await _check_source(self)
         if untouched and isinstance(order.target, KvStore) and (report.resumed or self.existing is not None):
             await remove_strangers(order.target.prefix, order.source.prefix)
         reporter.ended()
@@ -242,13 +242,6 @@ class ArrayCopy:
             await remove_chunks(self.place)
             await self.scratch.clear()
             await mark(self.place, notes)
-
-    async def _check_source(self) -> None:
-        if not await self.is_of_source():
-            raise AbortedError(
-                f"{where(self.source)} was written while it was copied to {self.place.describe()}, where"
-                " nothing is to be seen of it; call it again when nobody writes to the source"
-            )
 
     async def is_of_source(self) -> bool:
         """Whether the source is what it was when the copy of it began."""
@@ -424,3 +417,11 @@ def _fixed(store: TensorStore) -> dict[str, Any]:
     for name in ("attributes", "dimension_names", "axes", "units", "resolution"):
         metadata.pop(name, None)
     return metadata
+
+
+async def _check_source(job: ArrayCopy) -> None:
+    if not await job.is_of_source():
+        raise AbortedError(
+            f"{where(job.source)} was written while it was copied to {job.place.describe()}, where"
+            " nothing is to be seen of it; call it again when nobody writes to the source"
+        )
