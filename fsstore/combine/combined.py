@@ -14,7 +14,7 @@ from fsstore.combine.facts import CombineReport, FileBatch, batch_columns, batch
 from fsstore.combine.mosaic import HIDDEN, FileFact, Mosaic
 from fsstore.combine.mosaic_document import load_mosaic, stored_of
 from fsstore.combine.mosaic_driver import MosaicDriver, changed, mosaic_driver
-from fsstore.combine.mosaic_stored import StoredColumns, is_mosaic, to_bytes
+from fsstore.combine.mosaic_stored import SMALLEST_DOCUMENT, StoredColumns, is_mosaic, to_bytes
 from fsstore.combine.scanning import place_of
 from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
@@ -31,7 +31,7 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located, is_url
 from fsstore.reference.targets import Targets, check_prefixes, open_with_spec, policy_of
 from fsstore.runtime import execution
-from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES
+from fsstore.runtime.tuning import AT_ONCE
 from fsstore.values.json_value import quote
 
 # Checking sets and datasets against their files: are these there, long enough, unchanged, and can they be
@@ -320,7 +320,7 @@ async def dataset_at(base: KvPrefix) -> Combined | None:
         mosaic, place = base.driver.mosaic, base.driver.references.fetcher.targets.base
     else:
         try:
-            head = await base.read("", 0, HEAD_BYTES)
+            head = await base.read("", 0, SMALLEST_DOCUMENT)
         except StoreError:  # smaller than any document, or a directory
             return None
         if head.state != "value" or not is_mosaic(bytes(head.value)):

@@ -19,6 +19,7 @@ from fsstore.values.json_value import loads
 
 MARK = "fsstore_mosaic"
 _VERSION = 1
+SMALLEST_DOCUMENT = 256  # bytes that every document has, and that tell it from others
 _BEGINNING = f'{{"{MARK}":'.encode()
 _PARQUET = b"PAR1"
 _MOST_BYTES = 2**33

@@ -17,7 +17,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2616),
     "chunk": (22, 8062),
     "codec": (24, 7563),
-    "combine": (16, 6163),
+    "combine": (16, 6164),
     "command": (5, 1750),
     "compat": (2, 41),
     "context": (3, 908),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (334, 109391)
+WHOLE = (334, 109392)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
