@@ -216,19 +216,24 @@ def exchanged(one: str, two: str) -> bool:
 async def end_replacing(store: OpenKv) -> bool:
     """Copy a whole new array over what is left of the old, if a note says that this was begun; return whether it was.
 
-    Doing it again does no harm: the new one goes last.
+    The end of the copy is noted before the new one goes, so that a run after a kill does not copy the rest of it.
     """
     scratch, place = Scratch.of(store), store.as_directory().prefix
     answer = await scratch.store.read(WHOLE)
     if answer.state != "value":
         return False
-    new = _at(store, json.loads(bytes(answer.value))["directory"])
-    await scratch.delete_around(place)
-    await _copied_inside(new, store.as_directory())
-    documents = [key for key in await KvStore.of(new).list() if is_document(key.decode()) and b"/" not in key]
-    for key in sorted(documents, key=lambda key: key in (b"zarr.json", b".zarray")):
-        name = key.decode()
-        await place.write(name, bytes((await new.prefix.read(name)).value))
+    note = json.loads(bytes(answer.value))
+    new = _at(store, note["directory"])
+    if not note.get("copied"):
+        await scratch.delete_around(place)
+        await _copied_inside(new, store.as_directory())
+        documents = [
+            key for key in await KvStore.of(new).list() if is_document(key.decode()) and b"/" not in key
+        ]
+        for key in sorted(documents, key=lambda key: key in (b"zarr.json", b".zarray")):
+            name = key.decode()
+            await place.write(name, bytes((await new.prefix.read(name)).value))
+        await scratch.store.write(WHOLE, json.dumps({**note, "copied": True}))
     await remove_tree(new.prefix)
     await scratch.store.delete_range(KeyRange.prefix(APPEND))
     await scratch.clear()

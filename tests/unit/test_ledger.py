@@ -28,7 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1907),
     "index": (12, 3917),
     "interop": (16, 3675),
-    "job": (14, 4832),
+    "job": (14, 4837),
     "kvstore": (49, 16118),
     "ocdbt": (9, 3951),
     "precomputed": (7, 2436),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (334, 109392)
+WHOLE = (334, 109397)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
