@@ -86,8 +86,8 @@ class ReferenceFileSystem(theirs.ReferenceFileSystem):  # type: ignore[misc]  # 
 
     def cat(self, path: Any, recursive: bool = False, on_error: str = "raise", **_: Any) -> Any:
         """Return a file, or several by their paths, read together."""
-        if recursive:
-            raise NotImplementedError("cat of what is below directories")
+        if recursive:  # refused by fsspec's class, too
+            raise NotImplementedError("cat takes no directories; give it `find(path)`")
         alone = isinstance(path, str) and "*" not in path
         paths = [self._strip_protocol(each) for each in ([path] if alone else self.expand_path(path))]
         whole: list[int | None] = [None] * len(paths)
