@@ -53,7 +53,6 @@ _CACHE = {"hits": ("hit_count", "values found in a cache"), "misses": ("miss_cou
 
 
 def _metrics() -> dict[str, tuple[int, str]]:
-    """Return all metrics by name: a value, and what it is."""
     found: dict[str, tuple[int, str]] = {}
     for store, counts in sorted(totals().items()):
         is_cache = store == "cache_pool"
@@ -113,7 +112,7 @@ def experimental_push_metrics_to_prometheus(
         url += f"/{_label('instance', instance)}"
     lines = experimental_collect_prometheus_format_metrics(metric_prefix)
     body = "".join(f"{line}\n" for line in lines).encode()
-    return execution.start(_pushed(url, body))
+    return execution.start(execution.offload(_push, url, body))
 
 
 def _label(name: str, value: str) -> str:
@@ -121,10 +120,6 @@ def _label(name: str, value: str) -> str:
     if value.replace("_", "").replace("-", "").replace(".", "").isalnum() and value.isascii():
         return f"{name}/{value}"
     return f"{name}@base64/{urlsafe_b64encode(value.encode()).decode().rstrip('=')}"
-
-
-async def _pushed(url: str, body: bytes) -> int:
-    return await execution.offload(_push, url, body)
 
 
 def _push(url: str, body: bytes) -> int:
@@ -378,7 +373,6 @@ class Trace:
         Path(path).write_text(page if is_page else self.svg(), encoding="utf-8")
 
     def _repr_html_(self) -> str:
-        """Return the table and the picture, for notebooks."""
         return f"<pre>{escape(self.summary())}</pre>{self.svg()}"
 
 

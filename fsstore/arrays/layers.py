@@ -234,7 +234,8 @@ def array(
     from fsstore.driver.array import InMemoryDriver
 
     values = array if dtype is not None else np.asarray(array)
-    kind = dtype_of(_object_kind(values) if dtype is None else dtype)
+    usual = "json" if values.dtype.kind == "O" else values.dtype
+    kind = dtype_of(usual if dtype is None else dtype)
     if dtype is not None or values.dtype.kind == "O":
         values = source_array(values, kind)
     is_own = not isinstance(array, np.ndarray) or not np.may_share_memory(values, array)
@@ -249,10 +250,6 @@ def array(
     return TensorStore._of(
         OpenArray(driver, identity(driver.domain())), writable=write is not False and driver.writable
     )
-
-
-def _object_kind(values: np.ndarray[Any, Any]) -> DTypeLike:
-    return "json" if values.dtype.kind == "O" else values.dtype
 
 
 def cast(base: _S, dtype: DTypeLike) -> _S:

@@ -167,7 +167,6 @@ _ELSEWHERE = {
 
 
 def _sizes(shape: Any) -> tuple[int, ...] | None:
-    """Return the sides of a chunk, or None if one is unknown."""
     return tuple(shape) if shape is not None and all(shape) else None
 
 
@@ -383,7 +382,6 @@ def source_array(source: Any, target: dtype, rank: int = 32) -> Any:
 
 
 def _objects(source: Any, rank: int) -> np.ndarray[Any, np.dtype[Any]]:
-    """Return Python objects as an array of them."""
     if hasattr(source, "__array__") and not isinstance(source, np.generic):
         array = np.asarray(source)
         if rank or not array.ndim:

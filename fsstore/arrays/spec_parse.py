@@ -425,7 +425,6 @@ def _format(spec: SpecValue) -> str:
 
 
 def _with_engine(spec: S, engine: str) -> S:
-    """Return the spec with the engine of the roots of its stores."""
     return spec.replace(
         _kvstore=None if spec._kvstore is None else with_engine(spec._kvstore, engine),
         base_spec=None if spec.base_spec is None else _with_engine(spec.base_spec, engine),
@@ -434,7 +433,6 @@ def _with_engine(spec: S, engine: str) -> S:
 
 
 def _with_storage_options(spec: S, options: Any) -> S:
-    """Return the spec with options for the roots of its stores."""
     if not given_options(options):
         return spec
     if spec._kvstore is None and spec.base_spec is None and not spec.layers:

@@ -540,7 +540,6 @@ def _unpickle(spec: SpecValue, readable: bool, writable: bool) -> TensorStore:
 
 
 def _batched(batch: Batch, start: Callable[[], Future[T]]) -> Future[T]:
-    """Return the future of an operation that begins with a batch."""
     return checked(batch).later(start)
 
 

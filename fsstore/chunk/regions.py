@@ -300,6 +300,5 @@ def _with_side(boxes: Regions, dimension: int, side: int) -> Regions:
 
 
 def _divisors(count: int) -> list[int]:
-    """Return the divisors of a number, the smallest first."""
     small = [each for each in range(1, math.isqrt(count) + 1) if count % each == 0]
     return small + [count // each for each in reversed(small) if each * each != count]

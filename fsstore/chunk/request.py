@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import sub
-from typing import Any, NamedTuple, TypeAlias, TypeGuard, overload
+from typing import Any, NamedTuple, TypeAlias, overload
 
 import numpy as np
 
@@ -214,7 +214,9 @@ class ListedSegments(Sequence[Any]):
         firsts = self.bounds[:-1] if self.order is None else self.order[self.bounds[:-1]]
         self.chunks = [axis.locate(each[firsts]) for axis, each in zip(axes, positions, strict=True)]
         self.starts = [axis.starts(each) for axis, each in zip(axes, self.chunks, strict=True)]
-        self.uniform = _uniform(axes, self.chunks)
+        known = [axis.sizes_of(each) for axis, each in zip(axes, self.chunks, strict=True)]
+        # ranges of segments in which chunks have one shape
+        self.uniform = _alike([each for each in known if each is not None], len(self.chunks[0]))
         self._counts = self.bounds[1:] - self.bounds[:-1]
         self._inside: Sequence[IntArray] | None = None
         self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
@@ -383,19 +385,6 @@ def _sorted_by(cuts: Sequence[_Stretch]) -> Iterator[_SortedBy]:
         yield _SortedBy(shards, first // axis.together, last // axis.together)
         inside.append(_SortedBy(entries, 0, axis.together - 1))
     yield from inside
-
-
-def _sizes_of(axis: Axis, chunks: IntArray) -> IntArray | None:
-    return axis.sizes_of(chunks)
-
-
-def _is_there(sizes: IntArray | None) -> TypeGuard[IntArray]:
-    return sizes is not None
-
-
-def _uniform(axes: Sequence[Axis], chunks: Sequence[IntArray]) -> list[range]:
-    """Return the ranges of segments in which chunks have one shape."""
-    return _alike(list(filter(_is_there, map(_sizes_of, axes, chunks))), len(chunks[0]))
 
 
 def _alike(columns: Sequence[IntArray], count: int) -> list[range]:

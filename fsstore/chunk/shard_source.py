@@ -396,7 +396,6 @@ class ShardSource:
         return [found.get(shard, _NONE) for shard in asked]
 
     def _rows(self, head: _Head, shard: Any, numbers: Sequence[int] | Ints) -> Entries:
-        """Return offset and length of entries, all of them valid."""
         if head.answer.state != "value":
             return np.broadcast_to(_NONE, (len(numbers), 2))
         return self._checked(

@@ -308,7 +308,6 @@ class BoundN5Default:
         return out
 
     def _block(self, data: memoryview) -> tuple[int, ...]:
-        """Return the shape that the header says."""
         rank = len(self.decoded.shape)
         if len(data) < len(self._header):
             raise FailedPreconditionError(

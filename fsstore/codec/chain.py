@@ -350,7 +350,6 @@ class BoundChain:
         return array.transpose([0, *[1 + self.order.index(axis) for axis in range(len(self.order))]])
 
     def _joined(self, parts: Sequence[Any] | Array) -> Array | None:
-        """Return the bytes that parts decode to."""
         if isinstance(parts, np.ndarray):
             if self._is_plain:
                 return parts if parts.shape[1] == self._size else None

@@ -126,7 +126,6 @@ def _bmp(data: bytes) -> ImageSize:
 
 
 def _jpeg(data: bytes) -> ImageSize:
-    """Return the size in the first frame header."""
     at = 2
     while True:
         lead, marker, length, bits, height, width, samples = struct.unpack_from(">BBHBHHB", data, at)

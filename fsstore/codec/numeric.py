@@ -366,7 +366,6 @@ class BoundCast:
         return self._whole(integral(numbers, self._codec.rounding), target, bounds)
 
     def _into_floats(self, numbers: Array, target: np.dtype[Any]) -> Array:
-        """Return float64 numbers, already rounded, as a float type."""
         largest = float_max(target)
         outside = np.isfinite(numbers) & (np.abs(numbers) > largest)
         if outside.any():

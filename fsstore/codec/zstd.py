@@ -185,7 +185,6 @@ def _decode_frames(data: bytes, size: int | None, limit: int) -> bytes:
 
 
 def _damaged(error: BaseException, data: bytes, at: int) -> FailedPreconditionError:
-    """Return the error of a frame that begins at `at`."""
     is_frame = data.startswith(_MAGIC, at)
     cut_off = "content size" in str(error) or "full frame" in str(error)
     if len(data) - at < 4 or (is_frame and cut_off):

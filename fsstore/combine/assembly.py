@@ -376,7 +376,6 @@ class _Assembly:
         return ArrayReport(path, form.shape, "first file", files, 1, compared.differences)
 
     def _put_held(self, path: str, compared: Compared, files: int) -> ArrayReport:
-        """Put a variable by value."""
         attributes, each = attributes_and_values(self.batch, path, compared)
         first = self.batch.forms[compared.forms[0]]
         shape, common = self._shape(first), np.result_type(*each.values())

@@ -182,7 +182,6 @@ _LEAP_BEFORE = _BEFORE + (np.arange(12) > 1)
 
 
 def _days(calendar: str, year: Ints, month: Ints, day: Ints) -> Ints:
-    """Return the number of days since 0001-01-01 of a calendar."""
     before = year - 1
     if calendar == "360_day":
         return before * 360 + (month - 1) * 30 + day - 1
@@ -206,7 +205,6 @@ def _is_leap(calendar: str, year: Ints) -> Any:
 
 
 def _dates(calendar: str, days: Ints) -> tuple[Ints, Ints, Ints]:
-    """Return year, month and day of day numbers."""
     if calendar == "standard":
         new, old = _dates("proleptic_gregorian", days), _dates("julian", days + 2)
         late = days >= _REFORM

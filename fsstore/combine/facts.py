@@ -470,7 +470,6 @@ def _batch(header: Mapping[str, Any], stored: StoredColumns) -> FileBatch:
 
 
 def _values(listed: Any, stored: StoredColumns) -> list[Any]:
-    """Return the values that place files."""
     kinds = [(np.dtype(str(dtype)), tuple(map(int, shape))) for dtype, shape in listed]
     data, kind = stored.values("scan/values", of_scan=True), stored.ints("scan/kind", of_scan=True)
     _check_within("kind", kind, len(kinds), 0)

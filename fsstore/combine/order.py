@@ -242,7 +242,6 @@ def _check_there(batch: FileBatch, name: str, each: Sequence[Any]) -> None:
 
 
 def _of_one_unit(path: str, each: list[Any], forms: list[Form]) -> list[Any]:
-    """Return coordinates in the unit of the first file."""
     wanted = str(forms[0].attrs.get("units", ""))
     out = []
     for value, form in zip(each, forms, strict=True):

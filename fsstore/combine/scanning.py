@@ -84,23 +84,15 @@ def scan_files_here(urls: Sequence[str], wanted: Wanted) -> FileBatch:
 
     async def run() -> FileBatch:
         places = FileStores()
-        await _open_first(urls, places, builder)
+        if urls:
+            await _scan(fspath(urls[0]), places, builder)
         for start in range(1, len(urls), REQUESTS // 2):
             some = urls[start : start + REQUESTS // 2]
             await execution.gather(_scan(fspath(url), places, builder) for url in some)
         return builder.finish(urls)
 
-    return execution.call(run(), waits=_may_wait(urls))
-
-
-def _may_wait(urls: Sequence[str]) -> bool:
-    """Return whether scanning may suspend: not for plain local paths."""
-    return any(("://" in url and not url.startswith("file://")) or "|" in url for url in urls)
-
-
-async def _open_first(urls: Sequence[str], places: FileStores, builder: BatchBuilder) -> None:
-    if urls:
-        await _scan(urls[0], places, builder)
+    may_wait = any(("://" in url and not url.startswith("file://")) or "|" in url for url in urls)
+    return execution.call(run(), waits=may_wait)
 
 
 async def is_unchanged(fact: FileFact, places: FileStores) -> bool:

@@ -207,7 +207,6 @@ def _shown(arguments: Namespace, value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a report as JSON has it."""
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return value._asdict()
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
@@ -263,7 +262,6 @@ def refs_rewrite(arguments: Namespace) -> int:
 
 
 def _save(found: Any, arguments: Namespace) -> None:
-    """Write a set or a dataset."""
     from fsstore.references import References
 
     if not isinstance(found, References):
@@ -275,7 +273,6 @@ def _save(found: Any, arguments: Namespace) -> None:
 
 
 def _opened(arguments: Namespace) -> Any:
-    """Return a dataset of many files, or a set."""
     from fsstore import references
     from fsstore.errors import StoreError
 

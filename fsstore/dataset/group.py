@@ -390,7 +390,6 @@ class Group:
 
 
 def _named(left_out: list[str]) -> str:
-    """Return the words for objects that are left out: the names of a few."""
     more = f" and {len(left_out) - 5} more" if len(left_out) > 5 else ""
     return f" without {', '.join(map(quote, left_out[:5]))}{more}, as `tree` says why" if left_out else ""
 

@@ -374,7 +374,6 @@ class Multiscale:
         return f"<Multiscale{title} of {self.vocabulary}, axes {axes}>{lines}"
 
     def _repr_html_(self) -> str:
-        """Return a table of the levels, for notebooks."""
         return levels_html(self)
 
 

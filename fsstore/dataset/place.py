@@ -433,7 +433,6 @@ class Place:
 
 
 def _part(whole: Hierarchy, path: str) -> Hierarchy:
-    """Return the part of a hierarchy at and below a path."""
     if not path:
         return whole
     cut = len(path) + 1

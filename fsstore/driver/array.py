@@ -89,7 +89,6 @@ KIND = ArrayKind()
 
 
 def _nested(value: Any, kind: dtype) -> Array:
-    """Return nested lists as an array."""
     numbers = _numbers(value, kind.numpy_dtype) if isinstance(value, list) else None
     if numbers is not None:
         return numbers

@@ -262,7 +262,6 @@ async def _read(array: KvPrefix, keys: Sequence[str]) -> dict[str, bytes]:
 
 
 def _entries(name: str, documents: Mapping[str, bytes]) -> dict[str, Any]:
-    """Return the documents of an array by the names under which they are collected."""
     return {
         name if key == "zarr.json" else f"{name}/{key}": parsed(data, f"{name}/{key}")
         for key, data in documents.items()

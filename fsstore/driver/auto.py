@@ -236,7 +236,6 @@ def _object(value: Any) -> Mapping[str, Any]:
 
 
 async def _document_keys(place: KvPrefix) -> list[str]:
-    """Return the keys of all metadata documents below a place."""
     if not place.driver.features.sorted_scan:
         keys = {entry.key async for batch in place.documents() for entry in batch if _is_document(entry.key)}
         return sorted(keys)

@@ -184,7 +184,6 @@ async def _listed(model: ChunkModel, store: KvPrefix, outline: CellPlan, *, limi
 
 
 def _chunks(component: PlanComponent) -> Container[Any]:
-    """Return the numbers of the chunks along one dimension."""
     segments = component.segments
     first: Any = segments[0].chunk
     last: Any = segments[-1].chunk
@@ -325,7 +324,6 @@ class ChunkedDriver(ArrayDriver):
     # --- input and output
 
     def _chunks(self, array: ChunkedArray) -> OpenChunks:
-        """Return the chunks as reads and writes see them, made anew when the array has changed."""
         kept = self._kept
         if kept is None or kept[0] is not array:
             options, store = self.options, self.entry.store

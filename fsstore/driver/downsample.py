@@ -249,7 +249,6 @@ def _mean(values: Array, sizes: Sequence[int]) -> Array:
 
 
 def _integer_mean(values: Array, sizes: Sequence[int]) -> Array:
-    """Return the exact mean, half rounded to even."""
     count, kind = math.prod(sizes), values.dtype
     bits = (1 if kind.kind == "b" else 8 * kind.itemsize) + count.bit_length()
     if bits > 64:

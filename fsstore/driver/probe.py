@@ -141,7 +141,6 @@ def _closest(name: str, names: list[str]) -> str | None:
 
 
 async def _is_listed(place: KvPrefix) -> bool:
-    """Return whether the directory above a place lists its name."""
     parent, slash, name = place.path.rstrip("/").rpartition("/")
     return bool(name) and name in await _names(place.driver, parent + slash)
 
@@ -345,12 +344,10 @@ async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 
 
 async def _beginning(place: KvPrefix, size: int) -> bytes:
-    """Return the first `size` bytes of a file, or all of a shorter one."""
     return bytes((await place.read_up_to(size)).value)
 
 
 async def _directory(kvstore: OpenKv, known: _Known, since: float, prefer: str | None) -> FoundFormat:
-    """Return the format of a directory."""
     place = kvstore.prefix
     answers = await _ask(place, known.reads, since)
     matched = match_files(known.formats, _present(answers))

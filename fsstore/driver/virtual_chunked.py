@@ -150,7 +150,6 @@ class VirtualChunkedDriver(ArrayDriver):
         return asyncio.Lock()
 
     def _cell(self, numbers: Sequence[int]) -> IndexDomain:
-        """Return the domain of a chunk, clipped to the array."""
         low, high = [], []
         for dimension, number in enumerate(numbers):
             begin = self._origin[dimension] + number * self._chunk[dimension]
@@ -159,7 +158,6 @@ class VirtualChunkedDriver(ArrayDriver):
         return IndexDomain(inclusive_min=low, exclusive_max=high, labels=self._domain.labels)
 
     def _new_chunk(self, cell: IndexDomain) -> Array:
-        """Return memory for a chunk, in the order of the layout."""
         shape = tuple(cell.shape[axis] for axis in self._order)
         chunk: Array = np.empty(shape, self.dtype.numpy_dtype).transpose(np.argsort(self._order))
         return chunk
@@ -283,7 +281,6 @@ def opened_functions(
 
 
 def _completed(schema: Schema) -> Schema:
-    """Return the schema with the chunk grid chosen."""
     if schema.dtype is None:
         raise StoreError("dtype must be specified")
     if schema.rank is None:

@@ -98,7 +98,6 @@ def implied_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
 
 
 def _codec(constraints: Mapping[str, Any]) -> dict[str, Json]:
-    """Return the JSON of the codec, as far as the constraints give it."""
     compression = {name: constraints[name] for name in ("compression",) if name in constraints}
     return {"driver": "n5", **compression}
 

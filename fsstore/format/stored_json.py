@@ -103,7 +103,6 @@ def _is_integer(document: Mapping[str, Any]) -> bool:
 
 
 def _give_elements(document: Mapping[str, Any], holder: dict[str, Any], name: str) -> None:
-    """Make chunks of size 0 those of one element, in dimensions that have none."""
     shape, chunks = document.get("shape"), holder.get(name)
     if isinstance(shape, list) and isinstance(chunks, list) and len(shape) == len(chunks):
         pairs = zip(shape, chunks, strict=True)

@@ -347,7 +347,6 @@ def _wished_chain(constraints: Mapping[str, Any], schema: Schema) -> ChainSpec |
 def _layout(
     constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int
 ) -> LayoutValue:
-    """Return the layout constraints of the schema with what grid and codecs of the metadata fix."""
     write = read = chunk_shape_of(constraints)
     if chain is None or "codecs" not in constraints or chain.shard_levels:
         read = None if chain is None else wished_read_shape(chain, rank)

@@ -276,14 +276,6 @@ def _no_transformers(value: Any) -> None:
         raise JsonError("No storage transformers supported")
 
 
-def _stored_codecs(value: Any) -> Json:
-    return CodecChain.from_json(value).to_json()
-
-
-def _wished_codecs(value: Any) -> Json:
-    return ChainSpec.from_json(value).to_json()
-
-
 def _attributes(value: Any) -> dict[str, Json]:
     attributes = obj(value)
     if "dimension_units" in attributes:
@@ -340,9 +332,9 @@ def parse_document(value: Any, *, stored: bool) -> dict[str, Any]:
         _check_kind(value)
     take: Callable[[str, Parser[Any]], Any] = fields.require if stored else fields.take
     out = {name: take(name, parser) for name, parser in _REQUIRED.items()}
-    codecs = _stored_codecs if stored else _wished_codecs
+    chain = CodecChain if stored else ChainSpec
     has_type, fill_given = "data_type" in value, "fill_value" in fields
-    out["codecs"] = take("codecs", codecs)
+    out["codecs"] = take("codecs", lambda item: chain.from_json(item).to_json())
     out["fill_value"] = take("fill_value", lambda item: _fill(item, out["data_type"], has_type=has_type))
     out["attributes"] = fields.take("attributes", _attributes if stored else _wished_attributes) or None
     out["dimension_names"] = fields.take("dimension_names", array_of(optional(string)))

@@ -431,7 +431,6 @@ def _label(label: object) -> str:
 
 
 def _bounds(given: dict[str, Any], implicit: tuple[Any, Any]) -> Bounds:
-    """Return the interval of the arguments; a flag that is None follows from which of them are given."""
     low = int64_or_none(given.get("inclusive_min"))
     size, stop, last = (int64_or_none(given.get(name)) for name in ("size", "exclusive_max", "inclusive_max"))
     implicit_low = low is None and "size" not in given

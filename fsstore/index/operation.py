@@ -281,7 +281,6 @@ def translate_to(transform: T, dims: Sequence[int] | None, vector: Vector) -> T:
 
 
 def _no_origin(domain: DomainValue, dim: int, origin: int) -> StoreError:
-    """Return the error of a dimension that cannot begin at `origin`."""
     low = domain._low[dim]
     if low == -INF:
         return StoreError(f"Interval {iv.interval_text(low, domain._high[dim])} is not bounded below")
@@ -290,7 +289,6 @@ def _no_origin(domain: DomainValue, dim: int, origin: int) -> StoreError:
 
 
 def _translated(transform: T, shifts: Sequence[int]) -> T:
-    """Return `transform` with the coordinates increased by `shifts`, one a dimension."""
     domain = transform._domain
     low, high = list(domain._low), list(domain._high)
     for dim, shift in enumerate(shifts):

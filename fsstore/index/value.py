@@ -158,7 +158,6 @@ class DomainValue:
 
     @classmethod
     def _of_bounds(cls, bounds: Sequence[Bounds], labels: Sequence[str]) -> Self:
-        """Return the domain of `bounds`; the rank and the labels are checked."""
         check_rank(len(bounds))
         check_labels(labels)
         if not bounds:

@@ -135,7 +135,6 @@ def _as_json(value: Any) -> Any:
 
 
 def _put_values(builder: TableBuilder, name: str, variable: Variable) -> None:
-    """Put a variable by value, in one chunk."""
     values = np.asarray(variable.data)
     if values.dtype.kind == "O":
         values = values.astype(str)

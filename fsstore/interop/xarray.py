@@ -133,11 +133,7 @@ class GroupArray:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the group and the path."""
-        return _array_of, (self._group, self._node)
-
-
-def _array_of(group: OpenGroup, node: Node) -> GroupArray:
-    return GroupArray(group, node)
+        return GroupArray, (self._group, self._node)
 
 
 def _documents(node: Node) -> dict[str, ReadResult]:
@@ -312,7 +308,6 @@ class LazyArray(BackendArray):  # type: ignore[misc]  # xarray is not followed b
         return await indexing.async_explicit_indexing_adapter(key, self.shape, outer, self._select_waiting)
 
     def _select(self, key: tuple[Any, ...]) -> Any:
-        """Return an outer selection."""
         ahead = self.inner.ahead
         return read_outer(key, self.shape, self.inner.read if ahead is None else ahead.result().__getitem__)
 

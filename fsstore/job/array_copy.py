@@ -97,7 +97,7 @@ class ArrayCopy:
         return {
             "driver": self.words.driver,
             "kvstore": kvstore,
-            "dtype": _written_type(self),
+            "dtype": self.wanted.dtype if self.existing is None else self.existing.dtype.name,
             "metadata": metadata,
         }
 
@@ -330,10 +330,6 @@ class ArrayCopy:
             state.retries,
             by_storage=by_storage,
         )
-
-
-def _written_type(job: ArrayCopy) -> str:
-    return job.wanted.dtype if job.existing is None else job.existing.dtype.name
 
 
 def _is_taken(job: ArrayCopy) -> bool:

@@ -224,7 +224,6 @@ async def _check(source: TensorStore | Group, store: OpenKv, run: _Run) -> None:
 
 
 async def _source(source: Any, options: _Options) -> TensorStore | Group:
-    """Return what is to be copied: an array, a view, or a group."""
     opened = await opened_source(source, options.context)
     if isinstance(opened, Group):
         if options.region is not None:
@@ -438,7 +437,6 @@ async def _commit(
 
 
 async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes]) -> ArrayDocuments:
-    """Return the documents of groups and arrays by their keys in the store."""
     whole = ArrayDocuments(dict(groups), {})
     for job in jobs:
         made, place = await job.documents(), job.place.path
@@ -519,7 +517,6 @@ async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: _Run) -> Kv
 async def _arrays_of(
     group: Group, listed: Hierarchy, store: OpenKv, scheme: str, run: _Run
 ) -> AsyncIterator[ArrayCopy]:
-    """Yield the copies of the arrays of a group."""
     for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
         source, words = await group.open(path), group._place.words
         if "zarr_format" in run.options.wishes or scheme:
@@ -540,7 +537,6 @@ async def _gets_consolidated(source: Group, target: OpenKv) -> bool:
 
 
 def _groups(nodes: Mapping[str, Any]) -> set[str]:
-    """Return the paths of all groups, those without a document included."""
     above = set()
     for path, node in nodes.items():
         parts = path.split("/")

@@ -303,7 +303,6 @@ class _Ledger:
 
 
 async def _opened(target: Any, context: Context) -> tuple[ChunkedDriver, TensorStore]:
-    """Return the array that values are appended to, and its driver."""
     if isinstance(target, TensorStore) and target.writable:
         found = target
     else:
@@ -391,7 +390,7 @@ async def _append(growth: _Growth, ledger: _Ledger, executor: Executor | None, p
         growth, ledger.driver.kvstore.as_directory(), Journal(ledger.store, note.journal), began
     )
     report = await writing.run(executor, progress)
-    if not await _is_as_described(growth.values, ledger.described):
+    if await _are_stored(growth.values) and await fingerprint(growth.values) != ledger.described[1]:
         raise FailedPreconditionError(
             f"What is appended to {ledger.driver.entry.describe()} was written meanwhile, and the array is as it was;"
             " append it again when nobody writes to it"
@@ -476,11 +475,6 @@ async def _described(values: TensorStore) -> _Described:
     data = np.ascontiguousarray(await values.read())
     content = data.tobytes() if not data.dtype.hasobject else repr(data.tolist()).encode()
     return [list(data.shape), hashlib.sha256(content).hexdigest()]
-
-
-async def _is_as_described(values: TensorStore, described: _Described) -> bool:
-    """Whether values are as they were, where others may write them."""
-    return not await _are_stored(values) or await fingerprint(values) == described[1]
 
 
 async def _are_stored(values: TensorStore) -> bool:

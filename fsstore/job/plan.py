@@ -183,7 +183,6 @@ class Verdict:
         return plain("\n".join([*lines, *map(str, self.findings)]))
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         rows = "".join(
             f"<tr><td>{escape(each.kind)}</td><td>{escape(str(each))}</td></tr>" for each in self.findings
         )
@@ -255,7 +254,6 @@ class CopyPlan:
         ]
 
     def _repr_html_(self) -> str:
-        """Return a table for notebooks."""
         rows = "".join(
             f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
             for name, text in self._rows()

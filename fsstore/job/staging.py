@@ -78,7 +78,7 @@ async def _entries_digest(place: KvPrefix, keys: list[str], sizes: list[int | No
     generations: list[bytes] = [b""] * len(keys)
     if not place.driver.features.waits:
         answers = await execution.offload(
-            lambda: execution.drive(_all_read(place, [Read(key, 0, 0) for key in keys]))
+            lambda: execution.drive(place.read_many([Read(key, 0, 0) for key in keys]))
         )
         generations = [answer.generation for answer in answers]
     total = 0
@@ -86,10 +86,6 @@ async def _entries_digest(place: KvPrefix, keys: list[str], sizes: list[int | No
         text = f"{key}\0{size}\0".encode("utf-8", "surrogateescape") + generation
         total += int.from_bytes(hashlib.blake2b(text, digest_size=12).digest())
     return total
-
-
-async def _all_read(place: KvPrefix, reads: list[Read]) -> Any:
-    return await place.read_many(reads)
 
 
 async def _listed(

@@ -472,14 +472,9 @@ async def _delete_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> int
     return len(keys)
 
 
-async def _check_box(order: Order, box: Region) -> Any:
-
-    return await checked_box(order, box)
-
-
 WORK: dict[str, Callable[..., Awaitable[Any]]] = {
     "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
-    "check": _check_box,
+    "check": checked_box,
 }  # fmt: skip
 """The function of each kind of task, which takes the order and a piece of the payload."""
 _BY_BOX, _BY_NUMBER = ("box", "check"), ("spilled", "gathered")

@@ -10,7 +10,7 @@ bytes, which tell a format, are decompressed from the first bytes of the base.  
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
@@ -102,15 +102,12 @@ class CompressedDriver(ReadOnly, StandsOver):
         found = await self.base.read_many([_request(key, group, kept[key]) for key, group in wanted.items()])
         answers = dict(zip(wanted, found, strict=True))
         packed = [(key, answer) for key, answer in answers.items() if answer.state == "value"]
-        answers |= await execution.offload(self._expand_all, packed)
+        answers |= await execution.offload(execution.map_blocking, self._expand, packed)
         for key, answer in answers.items():
             known = kept[key]
             if known is not None and answer.state == "unspecified":
                 answers[key] = known._replace(time=answer.time)
         return answers
-
-    def _expand_all(self, packed: Iterable[tuple[str, ReadResult]]) -> dict[str, ReadResult]:
-        return dict(execution.map_blocking(self._expand, list(packed)))
 
     def _expand(self, packed: tuple[str, ReadResult]) -> tuple[str, ReadResult]:
         key, answer = packed

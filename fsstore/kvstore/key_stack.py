@@ -197,7 +197,6 @@ def _common_elsewhere(keys: KeyRange) -> int:
 
 
 def _parse_layer(value: Any) -> dict[str, Json]:
-    """Return a layer with its range in one form."""
     from fsstore.kvstore.spec_parse import kv_spec
 
     def base(given: Any) -> Json:

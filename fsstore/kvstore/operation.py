@@ -371,7 +371,6 @@ FRESH = math.inf
 
 
 def _byte_bounds(given: slice) -> tuple[int, int | None]:
-    """Return `start` and `stop` of a `Read`."""
     if given.step is not None:
         raise TypeError("byte_range must be a slice without a step")
     start, stop = given.start, given.stop
@@ -461,5 +460,4 @@ def write_here(driver: KvDriver, request: Write) -> None:
 
 
 async def _write_one(driver: KvDriver, request: Write) -> TimestampedStorageGeneration:
-    """Return the new generation of a key."""
     return TimestampedStorageGeneration.of((await driver.write_many([request]))[0])

@@ -111,7 +111,7 @@ class Rewriting:
         answers = await self.base.read_many([Read(file) for file in read]) if read else []
         found = dict(zip(read, answers, strict=True))
         jobs = [(file, found.get(file), writes) for file, writes in left.items()]
-        made = await execution.offload(self._make_all, jobs, kind="compute")
+        made = await execution.offload(execution.map_blocking, self._make, jobs, kind="compute")
         changed = [write for write, _ in made if write is not None]
         stamps = iter(await self.base.write_many(changed) if changed else [])
         done: dict[str, list[Stamp]] = {}
@@ -124,9 +124,6 @@ class Rewriting:
             done[file] = [stamp if held else Stamp(UNKNOWN, stamp.time) for held in holds]
             assert len(done[file]) == len(writes)
         return done
-
-    def _make_all(self, jobs: Sequence[_Job]) -> list[tuple[Write | None, list[bool]]]:
-        return execution.map_blocking(self._make, list(jobs))
 
     def _make(self, job: _Job) -> tuple[Write | None, list[bool]]:
         """Return the write of a file, or None if it stays unchanged, and which of its conditions hold."""

@@ -150,7 +150,6 @@ def _directory(store: KvStore) -> KvPrefix:
 
 
 def _database(store: KvStore) -> OcdbtDriver:
-    """Return the driver of a database given as the `ocdbt` store or as its directory."""
     driver = store._open.driver
     if isinstance(driver, OcdbtDriver):
         return driver
@@ -159,7 +158,6 @@ def _database(store: KvStore) -> OcdbtDriver:
 
 
 async def _version(database: OcdbtDriver, version: int | str | None) -> Version:
-    """Return a version of a database."""
     manifest = (await database.source.snapshot()).manifest
     if version is None:
         found, _ = await database.version()
@@ -176,7 +174,6 @@ async def _version(database: OcdbtDriver, version: int | str | None) -> Version:
 
 
 def _member(version: int | str) -> Any:
-    """Return a version in the form of the `version` member."""
     fields = Fields({"version": version})
     members = take_members(fields)
     fields.finish()

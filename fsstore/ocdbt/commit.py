@@ -293,7 +293,6 @@ class Committer:
             )
 
     async def _publish(self, snapshot: Snapshot, manifest: Manifest) -> bool:
-        """Replace the manifest of `snapshot`; return whether nobody was faster."""
         kind = manifest.config.manifest_kind
         self._refuse_unguarded(kind)
         if kind == "numbered":

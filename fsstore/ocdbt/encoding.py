@@ -348,7 +348,6 @@ def unseal(magic: bytes, data: bytes, what: str) -> bytes:
 
 
 def _unfold(body: bytes, what: str) -> bytes:
-    """Return what the one zstd frame `body` holds."""
     try:
         size = zstandard.frame_content_size(body)
         if size > BODY_LIMIT:

@@ -395,8 +395,9 @@ def encode_version_node(node: VersionNode, level: int | None) -> bytes:
     return seal(VERSION_NODE, head + encode_refs(node.children, index, heights=False), level)
 
 
-def decode_version_node(data: bytes, context: bytes, what: str) -> VersionNode:
+def decode_version_node(data: bytes, context: bytes) -> VersionNode:
     """Return the node stored as `data`, read in the context of a base path."""
+    what = "version tree node"
     cursor = Cursor(unseal(VERSION_NODE, data, what), what)
     arity_log2, height = cursor.take_u8(), cursor.take_u8()
     if not 1 <= arity_log2 <= 16 or height > 63 // arity_log2 - 1:

@@ -247,8 +247,9 @@ MAX_ENTRIES = 2**20
 """How many entries a node may have."""
 
 
-def decode_node(data: bytes, context: bytes, what: str) -> Node:
-    """Return the node stored as `data`, read in the context of a base path; `what` names it in messages."""
+def decode_node(data: bytes, context: bytes) -> Node:
+    """Return the node stored as `data`, read in the context of a base path."""
+    what = "B+tree node"
     cursor = Cursor(unseal(BTREE_NODE, data, what), what)
     height = cursor.take_u8()
     files = decode_files(cursor, context)

@@ -169,7 +169,7 @@ class DatabaseSource:
 
     async def nodes(self, places: Sequence[Location]) -> list[Node]:
         """Return the B+tree nodes at `places`, in order, with one call of the base store."""
-        return await self._load("btree", places, _decode_btree, _btree_size)
+        return await self._load("btree", places, decode_node, _btree_size)
 
     def keep_node(self, place: Location, node: Node) -> None:
         """Remember a node that is about to be stored, so that the next commit need not read it."""
@@ -178,7 +178,7 @@ class DatabaseSource:
     async def version_nodes(self, refs: Sequence[VersionNodeRef], arity_log2: int) -> list[VersionNode]:
         """Return the version tree nodes that `refs` lead to."""
         places = [ref.location for ref in refs]
-        nodes = await self._load("version", places, _decode_version, _version_size)
+        nodes = await self._load("version", places, decode_version_node, _version_size)
         for ref, node in zip(refs, nodes, strict=True):
             if (node.height, node.arity_log2, node.newest) != (ref.height, arity_log2, ref.generation):
                 raise DataLossError(
@@ -222,16 +222,8 @@ class DatabaseSource:
         return f"Byte range [{place.offset}, {place.offset + place.length}) of {name}"
 
 
-def _decode_btree(data: bytes, context: bytes) -> Node:
-    return decode_node(data, context, "B+tree node")
-
-
 def _btree_size(node: Node) -> int:
     return _NODE_OVERHEAD + node.size_bytes
-
-
-def _decode_version(data: bytes, context: bytes) -> VersionNode:
-    return decode_version_node(data, context, "version tree node")
 
 
 def _version_size(node: VersionNode) -> int:
@@ -463,7 +455,6 @@ async def find_version(source: DatabaseSource, manifest: Manifest, choice: Choic
 
 
 def _pick(versions: Sequence[Version], choice: Choice) -> Version | None:
-    """Return the version if it is one of these."""
     measure: Callable[[Version], int] = _time if choice.by == "time" else _generation
     row = bisect_right(versions, choice.value, key=measure) - 1
     if row < 0 or (choice.by == "generation" and versions[row].generation != choice.value):

@@ -109,7 +109,6 @@ def _windows(part: Slice) -> Iterator[tuple[int, int]]:
 
 
 def _concatenated(leaves: list[Leaf]) -> Leaf:
-    """Return all entries of sorted leaves as one."""
     files: dict[DataFile, int] = {}
     ids: list[np.ndarray] = []
     offsets: list[np.ndarray] = []
@@ -183,7 +182,7 @@ async def dump(base: KvPrefix, node: str | None = None) -> Any:
     if kind == "value":
         return data
     try:
-        return version_node_json(decode_version_node(data, place.file.base_path, "version tree node"))
+        return version_node_json(decode_version_node(data, place.file.base_path))
     except StoreError as error:
         raise error.within(f"Error decoding {source.describe(place)}") from None
 
@@ -283,7 +282,7 @@ def undump_version_tree_node(dumped_config: Any, dumped_node: Any) -> bytes:
     if not (node.versions or node.children):
         raise StoreError("A version tree node must have entries")
     encoded = encode_version_node(node, level)
-    decode_version_node(encoded, b"", "version tree node")
+    decode_version_node(encoded, b"")
     return encoded
 
 
@@ -441,7 +440,6 @@ def _statistics(node: Node, node_bytes: int) -> TreeStatistics:
 
 
 def _below(expected: _Expected, node: Interior, seen: set[tuple[Location, int]]) -> list[_Expected]:
-    """Return the children not yet visited."""
     prefix = expected.step.prefix
     out: list[_Expected] = []
     for row in range(len(node.keys)):

@@ -94,7 +94,6 @@ def _library(image_format: str) -> Any:
 
 
 def _size(kind: Literal["png", "jpeg"], data: bytes) -> ImageSize:
-    """Return the size of an image by its header."""
     signature, why = _SIGNATURES[kind]
     if not data.startswith(signature):
         raise FailedPreconditionError(f"Failed to decode {kind.upper()}: {why}")
@@ -334,7 +333,6 @@ def _split(body: Array, shape: list[int]) -> Array:
 
 
 def _unpacked(packed: Array, width: int) -> Array:
-    """Return the indices in rows of words."""
     if width == 32:
         return packed
     if width == 16:

@@ -296,7 +296,6 @@ class Uint64ShardedDriver(Rewriting):
     def _answer(
         self, read: Read, before: int | None, shard: int, found: tuple[Index, int]
     ) -> Read | ReadResult:
-        """Return the read that is needed for an answer, or the answer."""
         index, row = found
         if row < 0:
             return missing(index)

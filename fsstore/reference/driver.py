@@ -347,7 +347,6 @@ def within(place: str) -> Iterator[None]:
 
 
 def _range(read: Read, size: int, describe: Callable[[str], str]) -> tuple[int, int]:
-    """Return the range that a read wants of a value of `size` bytes."""
     with within(f"Error reading {describe(read.key)}"):
         return resolve_range(read.start, read.stop, size)
 

@@ -310,7 +310,6 @@ def _take(plain: Plain, text: Text) -> tuple[Run, int] | None:
 
 
 def _keys(text: Text, places: Places) -> tuple[FoundFamilies, list[str]]:
-    """Return the families of keys, and the keys that are in no group."""
     found = families(text, places.key, places.key_end)
     if found.read < len(places.key):
         raise _RefusedError(found.read)
@@ -328,7 +327,6 @@ def _keys(text: Text, places: Places) -> tuple[FoundFamilies, list[str]]:
 
 
 def _strings(text: Text, start: Ints, stop: Ints) -> list[bytes]:
-    """Return parts of the text."""
     data = text.data
     return [data[low:high] for low, high in zip(start.tolist(), stop.tolist(), strict=True)]
 
@@ -355,7 +353,6 @@ def _put_ranges(text: Text, found: Members, rows: Rows) -> list[bytes]:
 
 
 def _put_inline(plain: Plain, text: Text, found: Members, rows: Rows) -> list[Piece]:
-    """Put inline values into the rows; return them."""
     places = found.places
     encoded = text.has(places.value[found.inline] + 1, _BASE64)
     pieces, count = [], 0

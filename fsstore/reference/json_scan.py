@@ -300,7 +300,6 @@ def _head(data: Buffer, at: int) -> tuple[bytes, int]:
 
 
 def _value(data: Buffer, at: int) -> tuple[bytes, int]:
-    """Return the text of a value."""
     first = data[at : at + 1]
     if first in (b"{", b"["):
         stop = _nested_end(data, at)

@@ -315,7 +315,6 @@ def _made(builder: TableBuilder, place: KvPrefix | None, origins: Origins) -> Re
 
 
 def _checked(form: str) -> Saving:
-    """Return the form a caller names."""
     for known in get_args(Saving):
         if form == known:
             return known  # type: ignore[no-any-return]  # one of the literals

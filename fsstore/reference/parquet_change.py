@@ -265,7 +265,6 @@ def _is_metadata(held: ParquetSet, key: str) -> bool:
 
 
 async def _is_current(state: State) -> bool:
-    """Return whether `.zmetadata` is the one that is known."""
     base = _set_of(state).base
     found = await base.read_many([Read(".zmetadata", if_not_equal=state.generation)])
     return found[0].generation == state.generation

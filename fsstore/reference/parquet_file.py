@@ -139,7 +139,6 @@ def _with_pyarrow(pyarrow: Any, data: Any) -> _Columns:
 
 
 def _single(column: Any) -> Any:
-    """Return a column as one array."""
     array = column.combine_chunks()
     return array.chunk(0) if hasattr(array, "chunk") else array
 

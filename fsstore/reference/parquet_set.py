@@ -206,7 +206,6 @@ def _present(file: Partition, numbers: Any) -> Any:
 
 
 def _place(rows: Rows, inline: list[bytes], file: Partition, positions: Any, numbers: Any) -> None:
-    """Put the rows that a file has into the answer."""
     known = _present(file, numbers)
     positions, numbers = positions[known], numbers[known]
     found = file.rows.take(numbers)

@@ -150,7 +150,8 @@ def normalize(url: str) -> str:
         return "file://" + _without_dots(_SLASHES.sub("/", slash + path))
     if scheme in _PORTS:
         host, path, query = _web_parts(rest, url)
-        return f"{scheme}://{host.removesuffix(_PORTS[scheme])}{_without_dots(_decoded_dots(path)) or '/'}{query}"
+        path = re.sub("%2e", ".", path, flags=re.IGNORECASE)
+        return f"{scheme}://{host.removesuffix(_PORTS[scheme])}{_without_dots(path) or '/'}{query}"
     host, slash, path = rest.partition("/")
     return f"{scheme}://{_authority(scheme, host, url)}{_without_dots(slash + path)}"
 
@@ -185,10 +186,6 @@ def _web_parts(rest: str, url: str) -> tuple[str, str, str]:
         raise _invalid(url)
     name, colon, port = host.rpartition(":") if not host.endswith("]") and ":" in host else (host, "", "")
     return _prepared(name, url).rstrip(".") + colon + port, slash + path, mark + query
-
-
-def _decoded_dots(path: str) -> str:
-    return re.sub("%2e", ".", path, flags=re.IGNORECASE)
 
 
 def _without_dots(path: str) -> str:

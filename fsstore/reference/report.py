@@ -289,7 +289,6 @@ async def _reaches(store: KvPrefix, key: str, end: int) -> bool:
 
 
 async def _with_keys(problems: list[Problem], state: State) -> list[Problem]:
-    """Return the problems with the first keys they concern."""
     keys: dict[str, list[str]] = {problem.url: [] for problem in problems}
     async for names, found in state.scan(KeyRange()):
         target = np.flatnonzero(found.rows.url >= 0)

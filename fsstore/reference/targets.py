@@ -246,7 +246,6 @@ def check_prefixes(targets: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _wrong_options(options: Mapping[str, Any], prefix: str, normal: str) -> list[str]:
-    """Return what is wrong with the options of a prefix."""
     problems = []
     if options and normal in ("http://", "https://"):
         problems.append(f"Options for {quote(prefix)} would go to every host; name one, as in https://host/")

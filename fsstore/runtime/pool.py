@@ -314,7 +314,6 @@ class InOrder(Generic[S, T]):
             self._bell.ring()
 
     def _wait_for_draws(self, number: int) -> None:
-        """Wait until an item may be begun."""
         self._bell.wait_until(lambda: number < self._drawn + self._ahead or self._stopped)
 
     def _wait_for(self, number: int) -> None:

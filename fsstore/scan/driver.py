@@ -167,7 +167,6 @@ class ScannedSet:
         return places
 
     def _put_documents(self, keys: Sequence[str], rows: Rows, values: list[bytes]) -> None:
-        """Put the documents among `keys` into `rows`."""
         for position, key in enumerate(keys):
             value = self.hierarchy.documents.get(key)
             if value is not None:
@@ -501,7 +500,6 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
         return [Scan(source, found, self._means.store(State(found), targets, self._described), time)]
 
     async def _indexed(self) -> Scan:
-        """Return the scan that was saved, if it is one of the file as it is."""
         time = now()
         try:
             if self._index is None:

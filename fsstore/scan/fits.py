@@ -208,7 +208,6 @@ class FitsTiles:
 
 
 def _cells(rows: Any, column: FitsColumn) -> Any:
-    """Return the values of a column."""
     cells = np.ascontiguousarray(rows[:, column.at : column.at + column.times * column.stored.itemsize])
     return cells.view(column.stored).astype("i8" if column.heap else "f8")
 

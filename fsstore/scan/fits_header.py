@@ -143,7 +143,6 @@ def _size(unit: FitsUnit) -> int:
 
 
 def _parsed(cards: list[bytes]) -> tuple[dict[str, Json], dict[str, str]]:
-    """Return the values of cards by keyword, the first of each, and comments."""
     values: dict[str, Json] = {}
     texts: dict[str, list[str]] = {}
     last = ""

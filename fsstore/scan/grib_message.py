@@ -137,7 +137,6 @@ class MessageWalk:
         return GribField(*span, 2, head, grid, spans, whole=True)
 
     def _first_edition(self, blocks: Blocks, head: bytes) -> tuple[list[GribField], int]:
-        """Return the field of a message of edition 1."""
         start = self._next
         length = int.from_bytes(head[4:7], "big")
         product = self._section_1(blocks, start + 8)

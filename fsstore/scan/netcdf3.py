@@ -159,7 +159,6 @@ class _Layout(NamedTuple):
 
 
 def _layouts(header: Header, size: int) -> list[_Layout]:
-    """Return where the variables are in a file of `size` bytes."""
     lengths = [length for _, length in header.dims]
     rows: dict[int, int] = {}  # bytes of a record, by number of the variable
     for number, variable in enumerate(header.variables):

@@ -126,7 +126,6 @@ class TiffSegments:
         return self.level.page.compression != 1
 
     def _runs(self, numbers: Sequence[Any]) -> ChunkTable:
-        """Return the table of pages that are runs."""
         page, level = self.level.page, self.level
         itemsize = page.bits[0] // 8
         whole = itemsize * math.prod(page.shape)

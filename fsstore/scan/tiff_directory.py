@@ -271,7 +271,6 @@ def _numbers(blocks: Blocks, order: ByteOrder, entry: TiffEntry) -> tuple[float,
 
 
 def _number(data: bytes, order: ByteOrder, at: int) -> int:
-    """Return an offset."""
     form = "Q" if order.big else "I"
     if at + struct.calcsize(form) > len(data):
         raise DataLossError("its header is cut off")

@@ -109,7 +109,6 @@ def geography(values: TiffValues) -> dict[str, Json]:
 
 
 def _geo_keys(values: TiffValues) -> dict[str, Json]:
-    """Return the keys by name: numbers, lists of them, or text."""
     listed = values.integers(_KEYS)
     doubles, text = values.numbers.get(_DOUBLES, ()), values.texts.get(_TEXTS, b"")
     out: dict[str, Json] = {}

@@ -325,7 +325,6 @@ def _is_divided(small: TiffPage, large: TiffPage, factor: int) -> bool:
 
 
 def _imagej(pages: Sequence[TiffPage], text: str, size: int) -> TiffLevel | None:
-    """Return the stack that ImageJ describes."""
     said = dict(re.findall(r"^(\w+)=([\w.-]+)\s*$", text, re.MULTILINE))
     try:
         counts = {name: int(said.get(name, 1)) for name in ("frames", "slices", "channels", "images")}

@@ -63,7 +63,6 @@ def _factor(number: int) -> int:
 
 
 def _primes(number: int) -> list[int]:
-    """Return the prime factors, repeated ones repeatedly."""
     found, todo = list[int](), [number]
     while todo:
         part = todo.pop()

@@ -37,7 +37,6 @@ _MISSING: Any = object()
 
 
 def _merger(driver: Any) -> Callable[[Json, Json], dict[str, Json]]:
-    """Return the function of a driver that merges the JSON of two of its specs."""
     if driver is _MISSING:
         problem = JsonError("Expected string, but member is missing")
     elif not isinstance(driver, str):

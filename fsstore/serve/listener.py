@@ -444,7 +444,6 @@ class Listener:
             connection.writer.close()
 
     async def _converse(self, connection: _Connection) -> None:
-        """Answer the requests of a connection one after the other."""
         keeps = True
         while keeps and connection in self._open:
             connection.awaits = True

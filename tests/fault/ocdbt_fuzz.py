@@ -99,8 +99,8 @@ def decode(magic, data, number=0):
     if magic == MANIFEST:
         return decode_manifest(data, number=number)
     if magic == VERSION_NODE:
-        return decode_version_node(data, b"", "x")
-    return decode_node(data, b"", "x")
+        return decode_version_node(data, b"")
+    return decode_node(data, b"")
 
 
 def watched_fields(magic, body, number):
@@ -253,7 +253,7 @@ def use(one, data):
     if data[:4] == MANIFEST:
         assert decode_manifest(encode_manifest(found), number=one.number) == found
     elif data[:4] == VERSION_NODE:
-        assert decode_version_node(encode_version_node(found, None), b"", "x") == found
+        assert decode_version_node(encode_version_node(found, None), b"") == found
     elif isinstance(found, Leaf):
         use_leaf(found)
     else:
@@ -275,7 +275,7 @@ def use_leaf(leaf):
         return Location(DataFile(b"", b"f"), 0, len(data))
 
     Builder(Config(bytes(16), max_decoded_node_bytes=0, level=None), place).leaves(changed, may_be_root=True)
-    again = decode_node(nodes[0], b"", "x")
+    again = decode_node(nodes[0], b"")
     wanted = dict(zip(leaf.keys, values, strict=True)) | {key: b"v"}
     assert {name: again.value(row) for row, name in enumerate(again.keys)} == wanted
 

@@ -78,7 +78,7 @@ def test_manifest_of_the_description():
 
 def test_leaf_of_the_description():
     """The leaf of the format description decodes, and the builder writes the same bytes."""
-    leaf = decode_node(LEAF, b"", "node")
+    leaf = decode_node(LEAF, b"")
     assert leaf.keys == [b"apple", b"apricot", b"banana"]
     assert [leaf.value(row) for row in range(3)] == [b"1", b"22", Location(FILE, 0, 6)]
     written = []
@@ -109,7 +109,7 @@ def test_interior_node_of_the_description():
     builder.root(builder.leaves(leaf, may_be_root=True), 0)
     assert [len(data) for data in written] == [32, 32, 84]
     assert written[2] == INTERIOR
-    node = decode_node(INTERIOR, b"", "node")
+    node = decode_node(INTERIOR, b"")
     assert node.child(1, b"p/") == (b"p/img/1/a", 8, Location(file, 32, 32), TreeStatistics(2, 32, 0))
 
 
@@ -458,7 +458,7 @@ def test_leaves_kept_by_a_writer():
     builder.root(builder.leaves(leaf_of(keys, values), may_be_root=True), 0)
     assert len(kept) > 10
     for location, leaf in kept.items():
-        node = decode_node(written[location], b"", "node")
+        node = decode_node(written[location], b"")
         assert leaf.keys == node.keys
         assert leaf.payload == node.payload
         assert [leaf.value(row) for row in range(len(leaf.keys))] == [

@@ -198,7 +198,6 @@ def _planned(alike: _Alike) -> BoxPlans:
 
 
 def _reader(chunks: OpenChunks) -> ChunkReader:
-    """Return the reader of boxes, of chunks or of the sub-chunks of shards."""
     grid = None if chunks.model.shard is None else shard_grid(chunks.model.chain)
     source: Source = chunks.source
     return ChunkReader(chunks, BoxPlacement(), source if grid is None else grid.source(source), grid)

@@ -97,7 +97,6 @@ class JointReads:
         self._tell()
 
     def _plan(self, wanted: Sequence[Planned | BoxView]) -> None:
-        """Plan the reads that are not planned yet."""
         try:
             self._plan_all(wanted)
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
@@ -299,7 +298,6 @@ class _SharedChunks(NamedTuple):
         return max(2 * HOP_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
 
     def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
-        """Return the reader of a chunk, and its codecs."""
         _, part, _ = next(iter(self.users[identity]))
         return part, part.usual_chain
 

@@ -535,7 +535,6 @@ class ChunkEncoder:
         yield from portions
 
     def _changed(self, cell: WrittenCell, old: ReadResult, chain: BoundChain) -> Array:
-        """Return a chunk of which a part is written."""
         chunk = decoded(None if old.state == "missing" else old.value, chain)
         self._placement.copy_in(cell, self._model.view(chunk))
         return chunk

@@ -233,8 +233,6 @@ class _StoreQueue:
 
 
 def _make(driver: KvDriver, batch: Sequence[BegunWrite]) -> Sequence[Outcome[None]]:
-    """Make the writes of a batch."""
-
     async def store(writes: Sequence[BegunWrite]) -> list[None]:
         threads = writes[0].request.chunks.threads
         for window in _windows(changed_by([write for write in writes if not write.future.cancelled()])):
@@ -302,7 +300,6 @@ def write_together(request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -
 
 
 def _remembered() -> _WriteFuture:
-    """Return the future of a write that this thread begins."""
     future = futures.make(_WriteFuture, futures.PENDING)
     future.queue = None
     _own.now.future = future
@@ -388,7 +385,6 @@ async def finish(store: KvPrefix) -> None:
 
 
 def _write_here(request: WriteRequest, cut: FewPlan) -> Future[Any]:
-    """Write on this thread."""
     store = request.chunks.store
     settle(store)
     if able(store.driver, Modifies) is not None:

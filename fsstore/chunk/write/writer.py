@@ -335,7 +335,6 @@ def _in_part(window: Sequence[Changed]) -> list[str]:
 
 
 def _condition(old: Stored | None) -> bytes:
-    """Return the condition of a write that was made from what was stored."""
     if old is None:
         return UNKNOWN
     return NO_VALUE if old.state == "missing" else old.generation
@@ -370,7 +369,6 @@ def changed_by_boxes(
 
 
 def _cells(parts: BoxParts, sources: Sequence[Array]) -> Iterator[ChunkBox]:
-    """Yield the cells of parts of boxes."""
     rows = zip(*[column.tolist() for column in parts], strict=True)
     for box, numbers, low, high, begin, end, covers in rows:
         source = sources[box][tuple(map(slice, begin, end))]

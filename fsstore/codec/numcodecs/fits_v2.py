@@ -245,7 +245,6 @@ class FitsTile:
         return BoundReader(self._name, decoded, spec, read, _FAILURES)
 
     def _plain(self, data: Any, method: int, count: int, stored: np.dtype[Any], rice: Any) -> Any:
-        """Return the `count` numbers of a tile."""
         size = count * stored.itemsize
         if method == METHODS["RICE_1"]:
             if rice is None:

@@ -175,7 +175,6 @@ class Image:
             raise JsonError(f"Invalid options of codec {quote(self._name)}: {error}") from None
 
     def _page(self, options: Mapping[str, Json]) -> int | None:
-        """Return the number of the page, None for all of them."""
         for name in ("series", "level"):
             if options.get(name) not in (None, 0):
                 raise UnimplementedError(
@@ -311,7 +310,6 @@ class PackedIntegers:
 
 
 def _unpacked(packed: Any, count: int, bits: int) -> Any:
-    """Return the numbers of one run."""
     each = np.unpackbits(packed, count=count * bits).reshape(count, bits)
     out = np.zeros(count, np.uint32)
     for column in range(bits):

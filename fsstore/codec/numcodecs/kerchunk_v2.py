@@ -51,7 +51,6 @@ def check_grib(message: bytes) -> None:
 
 
 def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the bytes of each section."""
     at = 16
     while at + 5 <= len(message) and message[at : at + 4] != b"7777":
         size = int.from_bytes(message[at : at + 4], "big")
@@ -271,7 +270,6 @@ class ZipMember:
 
 
 def _zip_member(data: Any) -> memoryview:
-    """Return the deflated bytes in a member of a zip file."""
     if len(data) < _ZIP_HEAD.size:
         raise FailedPreconditionError("Invalid deflate data: the header of the zip member is cut off")
     signature, _, _, method, _, _, _, stored, _, name, extra = _ZIP_HEAD.unpack_from(data)
@@ -390,7 +388,6 @@ def _transposed(library: Any, data: Any, width: int, block: int) -> bytes:
 
 
 def _lz4_block(packed: Any, size: int) -> bytes:
-    """Return the bytes of one block of LZ4."""
     from numcodecs import lz4
 
     plain: bytes = lz4.decompress(struct.pack("<i", size) + bytes(packed))

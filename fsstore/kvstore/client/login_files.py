@@ -61,7 +61,6 @@ def _talk(filesystem: Any, call: Callable[[], T]) -> T:
 
 
 def _log_in(filesystem: Any) -> None:
-    """Make the connection anew, if it was closed."""
     if filesystem.ftp.sock is None:
         filesystem._connect()
         if filesystem.tls is True:
@@ -102,7 +101,6 @@ def _looked_into(filesystem: Any, path: str, call: Callable[[], T]) -> T:
 
 
 def _ftp_info(filesystem: Any, path: str) -> dict[str, Any]:
-    """Return what the server lists of a path."""
     above, _, name = path.rstrip("/").rpartition("/")
     if not name:
         return {"name": "/", "size": None, "type": "directory"}
@@ -113,7 +111,6 @@ def _ftp_info(filesystem: Any, path: str) -> dict[str, Any]:
 
 
 def _ftp_ls(filesystem: Any, path: str) -> list[dict[str, Any]]:
-    """Return what the server lists below a path."""
     above = path.rstrip("/")
     return [
         {
@@ -197,7 +194,6 @@ def _ftp_move(filesystem: Any, path: str, target: str) -> None:
 
 
 def _ftp_remove(filesystem: Any, path: str) -> None:
-    """Delete a file."""
     _looked_into(filesystem, path, lambda: filesystem.ftp.delete(path))
 
 
@@ -229,8 +225,6 @@ def _sftp_verb(verb: str, *named: tuple[str, Any]) -> Callable[..., Any]:
 
 
 def _sftp_read(filesystem: Any, path: str, start: int | None = None, stop: int | None = None) -> bytes:
-    """Return bytes of a file."""
-
     def call() -> bytes:
         try:
             found: bytes = filesystem.cat_file(path, start, stop)

@@ -135,7 +135,6 @@ class WritesObjects:
         return self._put(write, tracked.mark) if stamp is None else stamp
 
     def _put(self, write: Write, mark: str) -> Stamp:
-        """Send a write once."""
         import obstore
 
         if write.value is None:
@@ -332,7 +331,6 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         return found
 
     def _writer(self, size: int) -> Any:
-        """Return the store for values of a size."""
         return self._stores(_patience(size, self._idle_s))
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:

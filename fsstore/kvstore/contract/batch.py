@@ -281,7 +281,6 @@ def _plan(reads: Sequence[Read], members: list[int], limits: Limits, merged: lis
 def _cut(
     reads: Sequence[Read], members: list[int], spans: Spans, fetched: Sequence[ReadResult], results: list[Any]
 ) -> None:
-    """Put the answer of each member into `results`: a slice of its span."""
     views = [memoryview(result.value) for result in fetched]
     for place, span, low in zip(members, spans.where.tolist(), spans.offset.tolist(), strict=True):
         state, whole, generation, time, size = fetched[span]

@@ -228,7 +228,6 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
                 yield found
 
     async def _pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the pages of a listing, and count them."""
         begin_ns = perf_counter_ns()
         try:
             async for page in self.engine.pages(prefix):

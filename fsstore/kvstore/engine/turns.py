@@ -282,7 +282,6 @@ def _raise_failure(crew: Sequence[asyncio.Task[None]]) -> None:
 
 
 async def _one(work: Callable[[], T], turns: Turns, offload: Callable[..., Coroutine[Any, Any, T]]) -> T:
-    """Return `work()`, done by a thread in its turn."""
     await turns.take()
     try:
         return await offload(work, limit=turns.window.most)

@@ -310,7 +310,6 @@ def s3_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, A
 
 
 def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the resource `aws_credentials`, checked."""
     given: Mapping[str, Any] = resources.get("aws_credentials") or {}
     if given.get("type", "default") not in _KINDS:
         raise StoreError(f"Failed to parse AWS credentials spec: expected one of: {', '.join(_KINDS)}")

@@ -390,7 +390,6 @@ class HttpClient:
         return KeptConnections(self._most), dial, (KeptConnections(self._most, of_loop=False), here)
 
     def _route(self, origin: str) -> Route:
-        """Return the way to an origin."""
         found = self._routes.get(origin)
         if found is None:
             if len(self._routes) >= ENTRIES_KEPT:
@@ -423,7 +422,6 @@ class HttpClient:
 
 
 def _split(url: str) -> tuple[str, str]:
-    """Return the origin of an encoded URL, and its path with the query."""
     parts = _URL.fullmatch(url)
     if parts is None:
         raise UrlError(f"Cannot open {quote(redact_url(url))}: it is no encoded URL", redact_url(url))
@@ -432,7 +430,6 @@ def _split(url: str) -> tuple[str, str]:
 
 
 def _target(url: str, place: str) -> str:
-    """Return where a redirect leads."""
     encoded = percent_encode(place.encode("latin-1"), safe="%/:?#[]@!$&'()*+,;=~-._")
     target = urldefrag(urljoin(url, encoded)).url
     if not target.startswith(("http://", "https://")):

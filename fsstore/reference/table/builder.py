@@ -237,12 +237,10 @@ def _block(family: Family, parts: list[_Part]) -> Block | None:
 
 
 def _joined(parts: Sequence[Rows]) -> Rows:
-    """Return the rows of all parts."""
     return Rows(*map(np.concatenate, zip(*parts, strict=True))) if parts else Rows.absent(0)
 
 
 def _linear(coords: Int64, grid: tuple[int, ...]) -> Int64:
-    """Return the numbers of chunks in C order of a grid."""
     linear = np.zeros(len(coords), np.int64)
     for dim, size in enumerate(grid):
         linear *= size

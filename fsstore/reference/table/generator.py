@@ -517,7 +517,6 @@ def _numbers(value: Any, count: int) -> Ints:
 
 
 def _many(axis: Sequence[Value], places: Ints) -> _Many:
-    """Return the values of a dimension at places in it."""
     if isinstance(axis, range):
         return _Column(axis.start + axis.step * places.astype(np.int64))
     if all(isinstance(item, int) for item in axis):
@@ -526,7 +525,6 @@ def _many(axis: Sequence[Value], places: Ints) -> _Many:
 
 
 def _texts(template: Template, scope: Any, count: int) -> list[str]:
-    """Return the texts of a template."""
     value: Any = template.value(scope)
     return list(map(str, value.listed())) if isinstance(value, _Many) else [str(value)] * count
 

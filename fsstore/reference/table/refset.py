@@ -189,7 +189,6 @@ class TableSet:
         return Row(self._number(str(found.url)), found.offset, found.length)
 
     def _number(self, url: str) -> int:
-        """Return the number of a URL that a generator made."""
         number = self._ids.get(url)
         if number is None:
             with self._lock:

@@ -202,7 +202,6 @@ class Overlay:
         self._creating = True
 
     async def _found(self) -> State:
-        """Return the state of a set that did not exist when it was opened."""
         before = self.state
         if self._creating or self._document is None:
             return before
@@ -307,7 +306,6 @@ class Overlay:
         return stamps | {key: _stamp(value) for key, value in kept.items()}
 
     async def _held(self, writes: Sequence[Write], driver: KvDriver) -> list[bool]:
-        """Return whether the condition of each write holds."""
         conditional = [write for write in writes if write.if_equal != UNKNOWN]
         if not conditional:
             return [True] * len(writes)

@@ -86,7 +86,6 @@ def of_objects(*, is_reference: bool) -> UnimplementedError:
 
 
 def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype without the metadata of h5py for enumerations and strings."""
     if dtype.names is None:
         if dtype.subdtype is not None:
             base, shape = dtype.subdtype

@@ -257,8 +257,6 @@ class FractalHeap:
         return data[start : start + length]
 
     def _direct(self, block: _Block) -> bytes:
-        """Return a block of objects."""
-
         def load() -> bytes:
             reader, data = self._reader, self._reader.read(block.address, block.size)
             end = 5 + reader.width + self._offset_size
@@ -277,11 +275,7 @@ class FractalHeap:
         found: bytes = self._reader.once(("block", block.address, block.size), load)
         return found
 
-    def _row_size(self, row: int) -> int:
-        return self._smallest << max(row - 1, 0)
-
     def _block(self, offset: int) -> _Block:
-        """Return the block that holds a place in the space of the heap."""
         address, rows, start = self._root, self._rows, 0
         if not rows:
             return self._known(_Block(address, 0, self._smallest))
@@ -290,7 +284,7 @@ class FractalHeap:
             children = self._indirect(address, rows, start)
             inside = offset - start
             row = 0 if inside < first else (inside // first).bit_length()
-            size = self._row_size(row)
+            size = self._smallest << max(row - 1, 0)
             above = 0 if not row else first << (row - 1)
             column = (inside - above) // size
             if inside < 0 or row >= rows:

@@ -241,7 +241,6 @@ async def extensible(source: ScanSource, base: int, address: int, chunked: Chunk
 async def _super_blocks(
     source: ScanSource, base: int, pointers: list[int], first: int, shape: _Shape
 ) -> list[_Data]:
-    """Return the data blocks that hang from super blocks."""
     wanted, skipped = [], 2 * (shape.pointers.bit_length() - 1)
     for number, address in enumerate(pointers):
         blocks, length = shape.blocks(skipped + number)

@@ -143,7 +143,6 @@ def _old(reader: Reader, body: bytes, address: int, nbytes: int) -> Layout:
 
 
 def _tree(reader: Reader, body: bytes, address: int) -> Layout:
-    """Return a layout of version 3 for chunks."""
     rank, at = body[2], 3 + reader.width
     _long_enough(reader, body, at + 4 * rank, address)
     place = IndexPlace("tree1", _defined(reader, reader.address(body, 3)))
@@ -153,7 +152,6 @@ def _tree(reader: Reader, body: bytes, address: int) -> Layout:
 
 
 def _indexed(reader: Reader, body: bytes, address: int) -> Layout:
-    """Return a layout of version 4 or 5 for chunks."""
     _long_enough(reader, body, 6, address)
     flags, rank, width = body[2], body[3], body[4]
     at = 5 + rank * width

@@ -358,7 +358,6 @@ def parsed_object(reader: Reader, path: str, address: int) -> ParsedGroup | Data
 
 
 def _attributes(reader: Reader, messages: Sequence[Message]) -> dict[bytes, Attribute]:
-    """Return the attributes of an object by name."""
     found: list[tuple[bytes, int]] = []
     for message in messages:
         if message.kind == _ATTRIBUTE:
@@ -429,7 +428,6 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
 
 
 def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: Element) -> Any:
-    """Return what stands where nothing was written."""
     value = fill_of(reader, messages)
     if element.text:
         if value is None or element.inner or element.named:

@@ -49,7 +49,6 @@ def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
 def _axes(
     dataset: Dataset, scales: Mapping[int, Dataset], by_id: Mapping[int, Dataset]
 ) -> list[Dataset | None]:
-    """Return the scale of each dimension of a dataset."""
     count, scale = len(dataset.shape), dataset.scale
     if scale.attached and len(scale.attached) == count:
         return [scales.get(address) for address in scale.attached]

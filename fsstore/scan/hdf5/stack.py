@@ -165,7 +165,6 @@ async def _fit(
 
 
 def _touched(part: VirtualPart, chunks: Sequence[int], grid: Sequence[int]) -> Any:
-    """Return the numbers of the chunks that a part has elements in."""
     axes = []
     for axis, step in zip(part.target, chunks, strict=True):
         if not axis.size:

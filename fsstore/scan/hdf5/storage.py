@@ -66,7 +66,6 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
 
 
 def _bytes(dataset: Dataset) -> int:
-    """Return the bytes of one element of the dataset."""
     element = dataset.element
     return (64 if element.text else element.dtype.itemsize) * max(1, math.prod(element.inner))
 

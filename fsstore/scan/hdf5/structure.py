@@ -214,7 +214,6 @@ def _continued(reader: Reader, message: Message, step: int) -> tuple[int, int]:
 
 
 def _piece(reader: Reader, address: int, length: int, step: int) -> tuple[int, bytes]:
-    """Return the address and the bytes of messages that stand outside of the header."""
     data = reader.read(address, length)
     if not step:
         return address, data

@@ -310,7 +310,6 @@ def _filters(plist: Any) -> tuple[Filter, ...]:
 
 
 def _fill(plist: Any, element: Element) -> Any:
-    """Return what stands where nothing was written."""
     from h5py import h5d
 
     if element.text:
