@@ -74,14 +74,10 @@ def test_values_are_those_of_h5py(name, folder):
             assert got.tolist() == want.tolist(), each
 
 
-# what of a file is left to h5py: types that it converts in ways of its own
-BY_H5PY = {"types": ("brain", "times")}
-
-
 @pytest.mark.parametrize("name", CORPUS)
 def test_structures_are_those_of_h5py(name, folder):
     """Every object of a file is parsed to what h5py says of it."""
-    assert_same(folder / f"{name}.h5", BY_H5PY.get(name.partition("-")[0], ()))
+    assert_same(folder / f"{name}.h5")
 
 
 def test_fields_of_records_are_those_of_h5py(folder):

@@ -10,6 +10,7 @@ import pytest
 from h5py import h5d, h5p, h5s, h5t, h5z
 
 from fsstore.context.context import Context
+from fsstore.errors import DataLossError
 from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
@@ -118,6 +119,17 @@ def test_one_object_is_left_out(tmp_path, write):
     assert list(hierarchy.notes) == [path]
     assert hierarchy.notes[path].startswith(why)
     assert "beside/.zarray" in hierarchy.documents
+
+
+def test_a_file_that_is_open_for_writing_is_refused(tmp_path):
+    """Such a file says so in its superblock, as one does whose writer was killed: HDF5 refuses it, too."""
+    with h5py.File(tmp_path / "a.h5", "w", libver="latest") as file:
+        file.swmr_mode = True
+        data = (tmp_path / "a.h5").read_bytes()
+    (tmp_path / "b.h5").write_bytes(data)
+    opened = execution.call(open_kv(kv_spec(f"file://{tmp_path}/b.h5|hdf5:"), Context()))
+    with pytest.raises(DataLossError, match="open for writing.*h5clear"):
+        execution.call(opened.driver.hierarchy())
 
 
 def test_the_documentation_lists_every_reason():

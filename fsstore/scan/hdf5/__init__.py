@@ -1,8 +1,8 @@
 """HDF5 files, NetCDF 4 files among them, together with the files they refer to.
 
 Structures and chunk indexes are parsed here: bytes in, values out.  Damaged structures raise `DamagedError` with their
-offset; those of a kind not known here raise `UnknownError`, and h5py describes them.  The values of chunks never pass
-through h5py, unless no codec can decode them.  Other files are read under the policy of reference sets.
+offset, those of a kind not known here `UnknownError`; either costs one object.  The values of chunks never pass through
+h5py, unless no codec can decode them.  Other files are read under the policy of reference sets.
 
 * `structure`: the reader of checked bytes, object headers, dataspaces, datatypes
 * `heap`: B-trees of version 2, fractal heaps, and the attributes and links stored in them

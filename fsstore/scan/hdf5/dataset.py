@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from fsstore.errors import UnimplementedError
-from fsstore.scan.hdf5.layout import Filter, IndexPlace
+from fsstore.scan.hdf5.layout import External, Filter, IndexPlace
+from fsstore.scan.hdf5.structure import NonsenseError, UnknownError
 from fsstore.values.json_value import Json
 
 # The data types of HDF5 as those of NumPy, and which of them are stored as NumPy would store them.
 #
-# h5py names a type of NumPy for nearly every type of HDF5; that does not mean that the bytes in the file
+# NumPy has a type for nearly every type of HDF5; that does not mean that the bytes in the file
 # are such elements. Integers may have less precision than bytes, floats other fields, strings padding that
 # is cut off when they are read, records gaps. Values that are not stored as shown are read by HDF5 itself
 # (`as_stored` is false).
@@ -23,6 +25,7 @@ FLOATS = {  # sign, exponent and mantissa: their places and sizes
     2: (15, 10, 5, 0, 10),
     4: (31, 23, 8, 0, 23),
     8: (63, 52, 11, 0, 52),
+    16: (79, 64, 15, 0, 64),  # of x87, where NumPy has it
 }
 
 
@@ -44,27 +47,6 @@ class Element:
 NAMED = Element(np.dtype(object), as_stored=False, text=True, named=True)
 
 
-def element_of(kind: Any) -> Element:
-    """Return the elements of a type identifier; raises `UnimplementedError` for those that zarr cannot hold."""
-    import h5py
-    from h5py import h5t
-
-    if kind.get_class() == h5t.ARRAY:
-        found = element_of(kind.get_super())
-        return replace(found, inner=(*kind.get_array_dims(), *found.inner))
-    try:
-        dtype = kind.dtype
-    except TypeError as error:
-        raise UnimplementedError(f"its type has none of NumPy: {error}") from None
-    if dtype.kind == "O":
-        if h5py.check_string_dtype(dtype) is not None:
-            return Element(dtype, as_stored=False, text=True)
-        if h5py.check_ref_dtype(dtype) is h5py.Reference:
-            return NAMED
-        raise of_objects(is_reference=h5py.check_ref_dtype(dtype) is not None)
-    return element_from(dtype, exact=dtype.itemsize == kind.get_size() and _is_exact(kind))
-
-
 def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
     """Return the elements that a dtype shows; `exact`: the bytes in the file are such elements."""
     if dtype.hasobject:
@@ -72,7 +54,7 @@ def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
     plain = _without_metadata(dtype)
     if plain.itemsize == 0:
         raise UnimplementedError("its elements have no bytes")
-    if plain.kind == "f" and plain.itemsize not in FLOATS:
+    if plain.kind == "f" and plain.itemsize > 8:
         raise UnimplementedError(f"its elements are {plain}, which no array of zarr holds")
     packed = _packed(plain)
     return Element(packed, as_stored=exact and packed.itemsize == plain.itemsize)
@@ -113,32 +95,6 @@ def _packed(dtype: np.dtype[Any]) -> np.dtype[Any]:
     return np.dtype([(name, _packed(fields[name][0])) for name in dtype.names])
 
 
-def _is_exact(kind: Any) -> bool:
-    """Return whether the bytes in the file are what NumPy takes such elements to be."""
-    from h5py import h5t
-
-    which = kind.get_class()
-    if which == h5t.INTEGER:
-        return bool(kind.get_precision() == 8 * kind.get_size() and kind.get_offset() == 0)
-    if which == h5t.FLOAT:
-        size = kind.get_size()
-        standard = kind.get_precision() == 8 * size and kind.get_offset() == 0
-        return bool(standard and FLOATS.get(size) == kind.get_fields())
-    if which == h5t.STRING:
-        return bool(kind.get_strpad() == h5t.STR_NULLPAD or kind.get_size() == 1)
-    if which in (h5t.ENUM, h5t.ARRAY):
-        return _is_exact(kind.get_super())
-    if which == h5t.COMPOUND:
-        members = [kind.get_member_type(number) for number in range(kind.get_nmembers())]
-        ends = [0]
-        for number, member in enumerate(members):
-            if kind.get_member_offset(number) != ends[-1]:
-                return False
-            ends.append(ends[-1] + member.get_size())
-        return all(map(_is_exact, members))
-    return True
-
-
 def dtype_json(dtype: np.dtype[Any]) -> Json:
     """Return the `dtype` member of zarr v2."""
     if dtype.kind == "O":
@@ -161,7 +117,9 @@ def dtype_json(dtype: np.dtype[Any]) -> Json:
 # interleaved.
 
 _MOST_PARTS = 1_000_000
-_ENDLESS = 2**64 - 1
+_DEEPEST = 32
+_BOXES, _ALL = 2, 3
+_FILE_SHARED, _DATASET_SHARED, _SAME_FILE = 1, 2, 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,45 +222,114 @@ def paired(part: VirtualPart) -> list[tuple[int, int]]:
     return list(zip(target, origin, strict=True))
 
 
-def parts_of(plist: Any) -> tuple[VirtualPart, ...]:
-    """Return the parts of a virtual dataset by its creation properties."""
-    count = plist.get_virtual_count()
-    if count > _MOST_PARTS:
-        raise UnimplementedError(f"it is put together from {count} parts, which are too many")
-    found = []
-    for number in range(count):
-        target = _axes(plist.get_virtual_vspace(number))
-        if target is None:
-            target = tuple(
-                _all_of(length) for length in plist.get_virtual_vspace(number).get_simple_extent_dims()
+class _Mapping:
+    """The mapping of a virtual dataset, taken from its beginning; `lengths` in it have so many bytes."""
+
+    def __init__(self, data: bytes, lengths: int) -> None:
+        self._data, self._lengths, self._at = data, lengths, 0
+
+    def number(self, width: int) -> int:
+        """Take a number."""
+        return int.from_bytes(self._octets(width), "little")
+
+    def _octets(self, count: int) -> bytes:
+        self._at += count
+        if self._at > len(self._data):
+            raise NonsenseError("the mapping of a virtual dataset is cut off")
+        return self._data[self._at - count : self._at]
+
+    def _name(self, names: list[str], *, is_shared: bool) -> str:
+        """Take a name, or the number of the part that has it too."""
+        if is_shared:
+            number = self.number(self._lengths)
+            if number >= len(names):
+                raise NonsenseError(f"a virtual dataset has no part {number} yet")
+            return names[number]
+        size = self._data.find(b"\0", self._at) + 1 - self._at
+        return self._octets(max(size, 1))[:-1].decode("utf-8", "surrogateescape")
+
+    def parts(self, shape: tuple[int, ...]) -> Iterator[VirtualPart]:
+        """Take the parts of a dataset of a shape."""
+        version, count = self.number(1), self.number(self._lengths)
+        if version > 1:
+            raise UnknownError
+        if count > _MOST_PARTS:
+            raise UnimplementedError(f"it is put together from {count} parts, which are too many")
+        files: list[str] = []
+        datasets: list[str] = []
+        for _ in range(count):
+            flags = self.number(1) if version else 0
+            files.append(
+                "." if flags & _SAME_FILE else self._name(files, is_shared=bool(flags & _FILE_SHARED))
             )
-        origin = _axes(plist.get_virtual_srcspace(number))
-        file, dataset = plist.get_virtual_filename(number), plist.get_virtual_dsetname(number)
-        if any(axis.count < 0 for axis in target) and "%b" in file + dataset:
-            raise UnimplementedError("its sources are numbered, and nothing says how many there are")
-        found.append(VirtualPart(file, dataset, target, origin))
-    return tuple(found)
+            datasets.append(self._name(datasets, is_shared=bool(flags & _DATASET_SHARED)))
+            origin, target = self._selection(), self._selection()
+            if target is None:
+                target = tuple(map(_all_of, shape))
+            if len(target) != len(shape):
+                raise NonsenseError("a part of a virtual dataset has other dimensions")
+            if any(axis.count < 0 for axis in target) and "%b" in files[-1] + datasets[-1]:
+                raise UnimplementedError("its sources are numbered, and nothing says how many there are")
+            yield VirtualPart(files[-1], datasets[-1], target, origin)
 
-
-def _axes(space: Any) -> tuple[AxisSelection, ...] | None:
-    """Return what a selection takes along each axis; None for all of it."""
-    from h5py import h5s
-
-    kind = space.get_select_type()
-    if kind == h5s.SEL_ALL:
-        return None
-    if kind != h5s.SEL_HYPERSLABS or not space.is_regular_hyperslab():
-        raise UnimplementedError("its parts are no regular boxes")
-    found = []
-    for start, stride, count, block in zip(*space.get_regular_hyperslab(), strict=True):
-        if block == _ENDLESS:
-            found.append(AxisSelection(int(start), 1, -1, 1))
-        elif count == _ENDLESS:
-            found.append(AxisSelection(int(start), int(stride), -1, int(block)))
+    def _selection(self) -> tuple[AxisSelection, ...] | None:
+        """Take what a selection has along each axis; None for all of it."""
+        kind, version = self.number(4), self.number(4)
+        if kind == _ALL:
+            self._octets(8)
+            return None
+        if kind != _BOXES:
+            raise UnimplementedError("its parts are no regular boxes")
+        if version == 1:
+            self._octets(8)
+            is_regular, width = False, 4
+        elif version == 2:
+            is_regular, width = bool(self.number(1) & 1), 8
+            self._octets(4)
+        elif version == 3:
+            is_regular, width = bool(self.number(1) & 1), self.number(1)
         else:
-            step = max(int(stride), int(block)) if count == 1 else int(stride)
-            found.append(AxisSelection(int(start), step, int(count), int(block)))
+            raise UnknownError
+        rank = self.number(4)
+        if not 0 < rank <= _DEEPEST or width not in (2, 4, 8):
+            raise NonsenseError(f"a selection of {rank} dimensions, in numbers of {width} bytes")
+        if is_regular:
+            return tuple(
+                _axis(*(self.number(width) for _ in range(4)), endless=256**width - 1) for _ in range(rank)
+            )
+        count = self.number(width)
+        data = np.frombuffer(self._octets(2 * rank * count * width), f"<u{width}").astype(np.int64)
+        return _regular(data.reshape(count, 2, rank))
+
+
+def _axis(start: int, stride: int, count: int, block: int, *, endless: int) -> AxisSelection:
+    if block == endless:
+        return AxisSelection(start, 1, -1, 1)
+    if count == endless:
+        return AxisSelection(start, stride, -1, block)
+    if not block or (count > 1 and stride < block):
+        raise NonsenseError("the blocks of a selection lie in each other")
+    return AxisSelection(start, max(stride, block) if count == 1 else stride, count, block)
+
+
+def _regular(boxes: Any) -> tuple[AxisSelection, ...]:
+    """Return the selection that has these boxes, first and last place of each."""
+    found = []
+    for axis in range(boxes.shape[2]):
+        starts = np.unique(boxes[:, 0, axis])
+        sizes, steps = np.unique(boxes[:, 1, axis] + 1 - boxes[:, 0, axis]), np.unique(np.diff(starts))
+        if len(sizes) != 1 or len(steps) > 1 or sizes[0] < 1 or (len(steps) and steps[0] < sizes[0]):
+            raise UnimplementedError("its parts are no regular boxes")
+        step = int(steps[0] if len(steps) else sizes[0])
+        found.append(AxisSelection(int(starts[0]), step, len(starts), int(sizes[0])))
+    if math.prod(axis.count for axis in found) != len(boxes):
+        raise UnimplementedError("its parts are no regular boxes")
     return tuple(found)
+
+
+def parts_of(data: bytes, lengths: int, shape: tuple[int, ...]) -> tuple[VirtualPart, ...]:
+    """Return the parts of a virtual dataset of a shape by its mapping, whose lengths have so many bytes."""
+    return tuple(_Mapping(data, lengths).parts(shape))
 
 
 def places(axis: AxisSelection, first: int, last: int) -> Any:
@@ -311,14 +338,6 @@ def places(axis: AxisSelection, first: int, last: int) -> Any:
 
 
 _NO_VARIABLE = "This is a netCDF dimension but not a netCDF variable."
-
-
-class External(NamedTuple):
-    """A part of a dataset's values in another file."""
-
-    name: str
-    offset: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -350,11 +369,10 @@ class Dataset:
     element: Element
     layout: Literal["compact", "contiguous", "chunked", "virtual"]
     chunks: tuple[int, ...] = ()
-    index: IndexPlace | None = field(default=None, compare=False)  # h5py does not say it
+    index: IndexPlace | None = field(default=None, compare=False)
     filters: tuple[Filter, ...] = ()
     fill: Any = 0
     offset: int | None = None
-    size: int = 0
     external: tuple[External, ...] = ()
     parts: tuple[VirtualPart, ...] = ()
     attributes: dict[str, Json] = field(default_factory=dict)

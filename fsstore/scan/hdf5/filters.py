@@ -302,14 +302,14 @@ def can_decode(code: int) -> bool:
 
 
 def read_box(
-    identifier: Any, reader: Reader | None, dataset: Dataset, box: tuple[Sequence[int], Sequence[int]]
+    identifier: Any, reader: Reader, dataset: Dataset, box: tuple[Sequence[int], Sequence[int]]
 ) -> Any:
     """Return the values in a box of a dataset, given the identifier of the file; `reader` reads its structures."""
     from h5py import h5o, h5s, h5t
 
     start, stop = box
     opened = h5o.open(identifier, dataset.path.encode("utf-8", "surrogateescape"))
-    if dataset.element.text and not dataset.element.named and reader is not None:
+    if dataset.element.text and not dataset.element.named:
         check_lengths(reader, opened, dataset, box)
     space = opened.get_space()
     shape = tuple(low_high[1] - low_high[0] for low_high in zip(start, stop, strict=True))

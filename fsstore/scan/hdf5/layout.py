@@ -1,4 +1,4 @@
-"""The superblock, links and symbol tables, layouts and filters of datasets, and global heaps."""
+"""The superblock, links and symbol tables, layouts, raw files and filters of datasets, and global heaps."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def filters_of(reader: Reader, body: bytes, address: int) -> tuple[Filter, ...]:
 
 UNDEFINED = 2**64 - 1
 _LAYOUT = 0x08
-_COMPACT, _CONTIGUOUS, _CHUNKED = 0, 1, 2
+_COMPACT, _CONTIGUOUS, _CHUNKED, _VIRTUAL = 0, 1, 2, 3
 
 Kind = Literal["tree1", "single", "implicit", "fixed", "extensible", "tree2"]
 _KINDS: dict[int, Kind] = {1: "single", 2: "implicit", 3: "fixed", 4: "extensible", 5: "tree2"}
@@ -76,31 +76,24 @@ class IndexPlace:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A layout. `address` is None before the first write; `size` is the length of a contiguous run."""
+    """A layout. `address` is None before the first write.
 
-    kind: Literal["compact", "contiguous", "chunked"]
+    Of a virtual dataset it is that of a global heap, and `number` is that of the mapping in it.
+    """
+
+    kind: Literal["compact", "contiguous", "chunked", "virtual"]
     address: int | None = None
-    size: int = 0
+    number: int = 0
     chunks: tuple[int, ...] = ()
     index: IndexPlace | None = None
 
 
-def index_place(reader: Reader, address: int) -> IndexPlace:
-    """Return where the chunk index of the dataset is whose header is at an address."""
-    for message in messages_of(reader, address):
-        if message.kind == _LAYOUT:
-            found = layout_of(reader, message.body, message.address, 0).index
-            if found is not None:
-                return found
-    raise reader.damaged(address, "the object header has no layout of chunks")
-
-
-def layout_of(reader: Reader, body: bytes, address: int, nbytes: int) -> Layout:
-    """Return the layout of a message of a dataset of `nbytes`, which the oldest kind does not say."""
+def layout_of(reader: Reader, body: bytes, address: int) -> Layout:
+    """Return the layout of a message of a dataset."""
     if len(body) < 3:
         raise reader.damaged(address, "a layout is cut off")
     if body[0] in (1, 2):
-        return _old(reader, body, address, nbytes)
+        return _old(reader, body, address)
     if body[0] not in (3, 4, 5):
         raise UnknownError
     if body[1] == _COMPACT:
@@ -108,9 +101,14 @@ def layout_of(reader: Reader, body: bytes, address: int, nbytes: int) -> Layout:
     if body[1] == _CONTIGUOUS:
         _long_enough(reader, body, 2 + reader.width + reader.lengths, address)
         place = reader.address(body, 2)
-        if place == reader.undefined:
-            return Layout("contiguous")
-        return Layout("contiguous", place, reader.length(body, 2 + reader.width))
+        return Layout("contiguous", None if place == reader.undefined else place)
+    if body[1] == _VIRTUAL:
+        _long_enough(reader, body, 6 + reader.width, address)
+        place, number = (
+            reader.address(body, 2),
+            int.from_bytes(body[2 + reader.width : 6 + reader.width], "little"),
+        )
+        return Layout("virtual", None if place == reader.undefined else place, number)
     if body[1] != _CHUNKED:
         raise UnknownError
     return _tree(reader, body, address) if body[0] == 3 else _indexed(reader, body, address)
@@ -127,7 +125,7 @@ def _numbers(body: bytes, at: int, count: int, width: int) -> tuple[int, ...]:
     )
 
 
-def _old(reader: Reader, body: bytes, address: int, nbytes: int) -> Layout:
+def _old(reader: Reader, body: bytes, address: int) -> Layout:
     """Return a layout of version 1 or 2: a shape stands behind its class and its address."""
     rank, kind, at = body[1], body[2], 8
     if kind == _COMPACT:
@@ -136,7 +134,7 @@ def _old(reader: Reader, body: bytes, address: int, nbytes: int) -> Layout:
     place = reader.address(body, at)
     shape = _numbers(body, at + reader.width, rank, 4)
     if kind == _CONTIGUOUS:
-        return Layout("contiguous") if place == reader.undefined else Layout("contiguous", place, nbytes)
+        return Layout("contiguous", None if place == reader.undefined else place)
     if kind != _CHUNKED or not rank:
         raise UnknownError
     return _chunked(reader, shape[:-1], IndexPlace("tree1", _defined(reader, place)), address)
@@ -179,6 +177,32 @@ def _chunked(reader: Reader, chunks: tuple[int, ...], index: IndexPlace, address
     if not all(chunks):
         raise reader.damaged(address, "chunks without an extent")
     return Layout("chunked", chunks=chunks, index=index)
+
+
+class External(NamedTuple):
+    """A part of a dataset's values in another file."""
+
+    name: str
+    offset: int
+    size: int
+
+
+def external_of(reader: Reader, body: bytes, address: int) -> tuple[External, ...]:
+    """Return the files of a message that hold the values of a dataset."""
+    first, count = 8 + reader.width, int.from_bytes(body[6:8], "little")
+    if body[:1] != b"\1":
+        raise UnknownError
+    if len(body) < first + 3 * reader.lengths * count:
+        raise reader.damaged(address, "a list of raw files is cut off")
+    names = _names(reader, reader.address(body, 8), 8 + 2 * reader.lengths + reader.width)
+    found = []
+    for number in range(count):
+        at = first + 3 * reader.lengths * number
+        name, offset, size = (reader.length(body, at + reader.lengths * part) for part in range(3))
+        found.append(
+            External(_text(reader, address, names, name).decode("utf-8", "surrogateescape"), offset, size)
+        )
+    return tuple(found)
 
 
 # Links as messages.
@@ -372,13 +396,15 @@ def _values(reader: Reader, address: int) -> dict[int, bytes]:
 
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
-_HARMLESS = frozenset({0x00, 0x10, 0x13, 0x17})  # nothing, what goes on elsewhere, sizes of trees, free space
+_HARMLESS = frozenset(
+    {0x00, 0x0F, 0x10, 0x13, 0x17}
+)  # nothing, shared messages, what goes on elsewhere, sizes of trees, free space
 
 
 def begin(place: FileBytes) -> tuple[Reader, int]:
     """Return a reader of the file, and the address of the header of its root group.
 
-    Raises `DamagedError` if it is no HDF5 file or is cut off, and `UnknownError` if HDF5 has to say what it is.
+    Raises `DamagedError` if it is no HDF5 file or is cut off, and `UnknownError` if its superblock is not known.
     """
     for start in _starts(place.size):
         if place.octets(start, start + 8) == SIGNATURE:
@@ -388,10 +414,10 @@ def begin(place: FileBytes) -> tuple[Reader, int]:
     head = place.octets(start, min(start + 128, place.size)).ljust(128, b"\0")
     version = head[8]
     if version > 3:
-        raise UnknownError
+        raise UnknownError(f"its superblock has version {version}, which is not known")
     width, lengths = (head[13], head[14]) if version < 2 else (head[9], head[10])
     if width not in (2, 4, 8) or lengths not in (2, 4, 8):
-        raise UnknownError
+        raise UnknownError(f"its addresses have {width} bytes and its lengths {lengths}")
     reader = Reader(place, start, width, lengths)
     return reader, (_first if version < 2 else _second)(reader, head)
 
@@ -408,7 +434,7 @@ def _first(reader: Reader, head: bytes) -> int:
     at = 24 + 4 * (head[8] == 1)
     base, extension, end, driver = (reader.address(head, at + number * reader.width) for number in range(4))
     if driver != reader.undefined or extension != reader.undefined:
-        raise UnknownError
+        raise UnknownError("it is one of several files that make up an HDF5 file together")
     _is_whole(reader, base, end)
     return reader.address(head, at + 5 * reader.width)
 
@@ -418,13 +444,16 @@ def _second(reader: Reader, head: bytes) -> int:
     size = 12 + 4 * reader.width + 4
     reader.verify(0, head[:size], "the superblock")
     base, extension, end, root = (reader.address(head, 12 + number * reader.width) for number in range(4))
-    if head[8] == 3 and head[11]:  # it is marked as open for writing
-        raise UnknownError
+    if head[8] == 3 and head[11]:
+        raise DamagedError(
+            f"{reader.place.describe(reader.base)}: it is marked as open for writing; close its writer, "
+            "or, if that is gone, clear the mark with h5clear"
+        )
     _is_whole(reader, base, end)
     if extension != reader.undefined and any(
         each.kind not in _HARMLESS for each in messages_of(reader, extension)
     ):
-        raise UnknownError
+        raise UnknownError("its superblock has an extension that is not known")
     return root
 
 

@@ -28,7 +28,7 @@ from fsstore.runtime.together import FirstTouch
 from fsstore.runtime.tuning import ENTRIES_KEPT, KEPT, REQUESTS
 from fsstore.scan.contract import MADE, ChunkTable, ScanSource
 from fsstore.scan.hdf5.dataset import Dataset
-from fsstore.scan.hdf5.walk import FileLink, Objects, OpenHdf5, Walk, described_at, refused
+from fsstore.scan.hdf5.walk import FileLink, Objects, OpenHdf5, Walk, dataset_at
 from fsstore.scan.hierarchy import Columns, empty, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
@@ -108,12 +108,7 @@ class OtherFiles:
         file = await self.open(home, name)
         known = self._datasets.get((file.url, path))
         if known is None:
-            try:
-                known = await file.run(lambda: described_at(file.library(), path.strip("/")))
-            except KeyError:
-                raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}") from None
-            except (OSError, RuntimeError, ValueError) as error:
-                raise refused(error) from error
+            known = await file.run(lambda: dataset_at(file, path))
             if len(self._datasets) >= ENTRIES_KEPT:
                 self._datasets.clear()
             self._datasets[file.url, path] = known

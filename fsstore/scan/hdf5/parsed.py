@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -12,7 +12,17 @@ import numpy as np
 
 from fsstore.errors import UnimplementedError
 from fsstore.scan.hdf5 import structure
-from fsstore.scan.hdf5.dataset import FLOATS, NAMED, Dataset, Element, element_from, of_objects, scale_from
+from fsstore.scan.hdf5.dataset import (
+    FLOATS,
+    NAMED,
+    Dataset,
+    Element,
+    VirtualPart,
+    element_from,
+    of_objects,
+    parts_of,
+    scale_from,
+)
 from fsstore.scan.hdf5.heap import (
     ATTRIBUTES,
     LINKS,
@@ -22,10 +32,20 @@ from fsstore.scan.hdf5.heap import (
     dense_messages,
     dense_of,
 )
-from fsstore.scan.hdf5.layout import ObjectLink, filters_of, heap_value, layout_of, link_of, links_of_table
+from fsstore.scan.hdf5.layout import (
+    Layout,
+    ObjectLink,
+    external_of,
+    filters_of,
+    heap_value,
+    layout_of,
+    link_of,
+    links_of_table,
+)
 from fsstore.scan.hdf5.structure import (
     Datatype,
     Message,
+    NonsenseError,
     Reader,
     UnknownError,
     dataspace_of,
@@ -36,7 +56,7 @@ from fsstore.scan.hdf5.structure import (
 from fsstore.scan.hierarchy import attribute_json
 from fsstore.values.json_value import Json
 
-# Attributes as JSON, read by h5py: what xarray's NetCDF engines show of them, where JSON can hold it.
+# Attributes as JSON: what xarray's NetCDF engines show of them, where JSON can hold it.
 #
 # References, records and opaque values are left out and named; arrays of one element are scalars, as NetCDF
 # has it.
@@ -50,78 +70,22 @@ HIDDEN = frozenset(
 """Attributes that the libraries write for their own use."""
 
 
-def attribute_names(owner: Any) -> list[bytes]:
-    """Return the names of the attributes of an object."""
-    from h5py import h5a
-
-    found: list[bytes] = []
-    h5a.iterate(owner, found.append)
-    return found
-
-
-def attributes_of(owner: Any, names: Iterable[bytes]) -> tuple[dict[str, Json], tuple[str, ...]]:
-    """Return the attributes of an object that users see, and the names of those that JSON cannot hold."""
-    out: dict[str, Json] = {}
-    left_out: list[str] = []
-    for name in names:
-        text = name.decode("utf-8", "replace")
-        if text in HIDDEN:
-            continue
-        try:
-            value = read_attribute(owner, name)
-            if value is None:
-                left_out.append(text)
-            else:
-                out[text] = attribute_json(value)
-        except TypeError:  # JSON cannot say it, or h5py has no type for it
-            left_out.append(text)
-    return out, tuple(left_out)
-
-
-def read_attribute(owner: Any, name: bytes) -> Any:
-    """Return the value of an attribute, or None if it is of a kind that is left out."""
-    from h5py import h5a, h5s, h5t
-
-    found = h5a.open(owner, name)
-    kind, space = found.get_type(), found.get_space()
-    which = kind.get_class()
-    is_text = which == h5t.STRING
-    if space.get_simple_extent_type() == h5s.NULL:
-        return "" if is_text else []
-    if which not in (h5t.STRING, h5t.INTEGER, h5t.FLOAT, h5t.ENUM, h5t.BITFIELD):
-        return None
-    shape = space.get_simple_extent_dims() if space.get_simple_extent_ndims() else ()
-    value = np.empty(shape, kind.dtype)
-    if is_text and not kind.is_variable_str():
-        found.read(value, kind)  # without a conversion, which takes longer than all else
-    else:
-        found.read(value)
-    if is_text:
-        texts = np.empty(shape, object)
-        texts.reshape(-1)[:] = [_text(each) for each in value.reshape(-1).tolist()]
-        value = texts
-    return scalar_or_array(value)
-
-
 def scalar_or_array(value: Any) -> Any:
     """Return the one element of an array that has no other, as NetCDF has it, or the array."""
+    if value.dtype == np.longdouble:
+        value = value.astype(np.float64)
     return value.reshape(())[()] if value.size == 1 else value
 
 
-def _text(value: Any) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-
-
 # The data types of HDF5 as those of NumPy, by their descriptions in the file: what h5py names them.
-#
-# A type that h5py converts in a way of its own is unknown here.
 
-_BIASES = {2: 15, 4: 127, 8: 1023}
-_IMPLIED = 0x20  # the first bit of a mantissa is not stored
+_BIASES = {2: 15, 4: 127, 8: 1023, 16: 16383}
+_BIT_IMPLIED, _BIT_STORED = 0x20, 0x00  # the first one of a mantissa
 _NULL_PADDED = 1
 _TO_OBJECTS = 0
 _TRUTH = {b"FALSE": 0, b"TRUE": 1}
 _PARTS = [b"r", b"i"]
+_NUMPY = b"NUMPY:"
 
 
 @lru_cache(maxsize=64)
@@ -142,7 +106,7 @@ def parsed_element(kind: Datatype) -> Element:
 
 @lru_cache(maxsize=64)
 def numpy_of(kind: Datatype) -> np.dtype[Any]:
-    """Return the dtype that h5py has for a type, or raise `UnknownError`."""
+    """Return the dtype that h5py has for a type, or raise `UnimplementedError`."""
     which = kind.kind
     if which == structure.FIXED:
         return _number("i" if kind.flags & 8 else "u", kind)
@@ -150,43 +114,73 @@ def numpy_of(kind: Datatype) -> np.dtype[Any]:
         return _number("u", kind)
     if which == structure.FLOAT:
         return _float(kind)
-    if which == structure.STRING and kind.size:
+    if which == structure.STRING:
         return np.dtype(f"S{kind.size}")
-    if which == structure.OPAQUE and kind.size and not kind.tag.startswith(b"NUMPY"):
-        return np.dtype(f"V{kind.size}")
+    if which == structure.OPAQUE:
+        named = kind.tag.startswith(_NUMPY)
+        return _named(kind.tag.removeprefix(_NUMPY)) if named else np.dtype(f"V{kind.size}")
     if which == structure.ENUM and kind.base is not None:
         return _enumeration(kind, kind.base)
     if which == structure.ARRAY and kind.base is not None:
         return np.dtype((numpy_of(kind.base), kind.shape))
     if which == structure.COMPOUND:
         return _record(kind)
+    if which == structure.COMPLEX and kind.base is not None:
+        part = numpy_of(kind.base)
+        return _named(f"{part.str[0]}c{2 * part.itemsize}".encode())
     if which in (structure.VLEN, structure.REFERENCE):
         return np.dtype(object)
-    raise UnknownError
+    raise UnimplementedError(f"its type has none of NumPy: class {which} of HDF5")
+
+
+def _named(name: bytes) -> np.dtype[Any]:
+    try:
+        return np.dtype(name.decode())
+    except (TypeError, ValueError, SyntaxError) as error:
+        raise UnimplementedError(f"its type has none of NumPy: {error}") from None
 
 
 def _number(letter: str, kind: Datatype) -> np.dtype[Any]:
-    if kind.size not in (1, 2, 4, 8):
-        raise UnknownError
-    return np.dtype(f"{_order(kind)}{letter}{kind.size}")
+    return _named(f"{_order(kind)}{letter}{kind.size}".encode())
 
 
 def _order(kind: Datatype) -> str:
+    if kind.flags & 0x40:
+        raise UnimplementedError("its type has none of NumPy: the byte order of VAX")
     return ">" if kind.flags & 1 else "<"
 
 
 def _float(kind: Datatype) -> np.dtype[Any]:
+    """Return the smallest float that holds all of a type."""
+    *_, exponent, _, mantissa, bias = kind.fields
+    for size in FLOATS:
+        dtype = np.dtype(f"{_order(kind)}f{size}") if size <= 8 else np.dtype(np.longdouble)
+        limits = np.finfo(dtype)
+        bits = limits.nmant + (limits.nmant == 63)
+        if (
+            dtype.itemsize >= kind.size
+            and mantissa <= bits
+            and 2**exponent - bias - 1 <= limits.maxexp
+            and 1 - bias >= limits.minexp
+        ):
+            return dtype
+    raise UnimplementedError("its type has none of NumPy: floats of such an exponent or mantissa")
+
+
+def _is_usual(kind: Datatype) -> bool:
+    """Return whether a float is one of NumPy, bit by bit."""
     offset, precision, *places, bias = kind.fields
-    size, sign = kind.size, kind.flags >> 8 & 0xFF
-    usual = size in FLOATS and FLOATS[size] == (sign, *places) and _BIASES[size] == bias
-    if not usual or offset or precision != 8 * size or kind.flags & 0x7E != _IMPLIED:
-        raise UnknownError
-    return np.dtype(f"{_order(kind)}f{size}")
+    size, first = kind.size, _BIT_IMPLIED if kind.size <= 8 else _BIT_STORED
+    return (
+        FLOATS.get(size) == (kind.flags >> 8 & 0xFF, *places)
+        and (_BIASES[size], offset, kind.flags & 0x7E) == (bias, 0, first)
+        and precision == (8 * size if size <= 8 else 80)
+    )
 
 
 def _enumeration(kind: Datatype, base: Datatype) -> np.dtype[Any]:
     if base.kind != structure.FIXED:
-        raise UnknownError
+        raise UnimplementedError("its type has none of NumPy: an enumeration of others than integers")
     order = "big" if base.flags & 1 else "little"
     numbers = {name: int.from_bytes(value, order) for name, value in kind.values.items()}  # type: ignore[arg-type]  # one of two
     return np.dtype(bool) if numbers == _TRUTH else numpy_of(base)
@@ -197,9 +191,7 @@ def _record(kind: Datatype) -> np.dtype[Any]:
     members = kind.members
     types = [numpy_of(each.type) for each in members]
     if [each.name for each in members] == _PARTS and types[0] == types[1] and types[0].kind == "f":
-        if types[0].itemsize < 4:
-            raise UnknownError
-        return np.dtype(f"{types[0].str[0]}c{2 * types[0].itemsize}")
+        return _named(f"{types[0].str[0]}c{2 * types[0].itemsize}".encode())
     fields = sorted(zip(members, types, strict=True), key=lambda each: each[0].offset)
     try:
         names = [member.name.decode("utf-8") for member, _ in fields]
@@ -211,8 +203,8 @@ def _record(kind: Datatype) -> np.dtype[Any]:
                 "itemsize": kind.size,
             }
         )
-    except (UnicodeDecodeError, ValueError, TypeError):
-        raise UnknownError from None
+    except (UnicodeDecodeError, ValueError, TypeError) as error:
+        raise UnimplementedError(f"its type has none of NumPy: {error}") from None
 
 
 def is_exact(kind: Datatype) -> bool:
@@ -220,9 +212,11 @@ def is_exact(kind: Datatype) -> bool:
     which = kind.kind
     if which == structure.FIXED:
         return kind.fields == (0, 8 * kind.size)
+    if which == structure.FLOAT:
+        return _is_usual(kind)
     if which == structure.STRING:
         return kind.flags & 0xF == _NULL_PADDED or kind.size == 1
-    if which in (structure.ENUM, structure.ARRAY):
+    if which in (structure.ENUM, structure.ARRAY, structure.COMPLEX):
         return kind.base is not None and is_exact(kind.base)
     if which == structure.COMPOUND:
         end = 0
@@ -248,7 +242,10 @@ def parsed_attributes(
         text = name.decode("utf-8", "replace")
         if text in HIDDEN:
             continue
-        value = parsed_value(reader, found[name])
+        try:
+            value = parsed_value(reader, found[name])
+        except UnimplementedError:
+            value = None
         if value is None:
             left_out.append(text)
         else:
@@ -315,8 +312,6 @@ def attached_scales(reader: Reader, found: Attribute) -> tuple[int, ...]:
     kind, shape = found.type, found.space.shape
     lists_references = kind.kind == structure.VLEN and kind.base is not None and kind.base.is_reference
     if not lists_references or shape is None or len(shape) != 1:
-        if kind.kind == structure.VLEN and kind.base is not None and kind.base.kind == structure.REFERENCE:
-            raise UnknownError
         return ()
     out = []
     for at in range(0, len(found.data), kind.size):
@@ -388,21 +383,21 @@ def _links(reader: Reader, messages: Sequence[Message]) -> Sequence[ObjectLink]:
 
 def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: int) -> Dataset:
     one = {each.kind: each for each in messages}
-    if _EXTERNAL in one or _LAYOUT not in one:
+    if _LAYOUT not in one:
         raise UnknownError
     space = dataspace_of(reader, unshared(reader, one[_DATASPACE]), one[_DATASPACE].address)
     if space.shape is None:
         raise UnimplementedError("it has no values, not even a scalar")
     kind = datatype_of(reader, unshared(reader, one[_DATATYPE]), one[_DATATYPE].address)
     element = parsed_element(kind)
-    nbytes = math.prod(space.shape) * kind.size
-    layout = layout_of(reader, one[_LAYOUT].body, one[_LAYOUT].address, nbytes)
+    layout = layout_of(reader, one[_LAYOUT].body, one[_LAYOUT].address)
     if layout.kind == "chunked" and len(layout.chunks) != len(space.shape):
         raise reader.damaged(one[_LAYOUT].address, "chunks have other dimensions than their dataset")
     found = _attributes(reader, messages)
     attributes, lost = parsed_attributes(reader, found)
     names = {name.decode("utf-8", "replace"): each for name, each in found.items()}
-    chunked, filters = layout.kind == "chunked", one.get(_FILTERS)
+    filters = one.get(_FILTERS) if layout.kind == "chunked" else None
+    raw = one.get(_EXTERNAL) if layout.kind == "contiguous" else None
     return Dataset(
         path,
         address,
@@ -412,9 +407,12 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
         layout.kind,
         chunks=layout.chunks,
         index=layout.index,
-        filters=filters_of(reader, filters.body, filters.address) if chunked and filters is not None else (),
-        offset=None if layout.address is None else reader.base + layout.address,
-        size=layout.size,
+        filters=() if filters is None else filters_of(reader, filters.body, filters.address),
+        offset=reader.base + layout.address
+        if layout.kind == "contiguous" and layout.address is not None
+        else None,
+        external=() if raw is None else external_of(reader, raw.body, raw.address),
+        parts=_parts(reader, layout, space.shape),
         fill=_fill(reader, messages, kind, element),
         attributes=attributes,
         lost_attributes=lost,
@@ -425,6 +423,17 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
         ),
         by_library=not element.as_stored,
     )
+
+
+def _parts(reader: Reader, layout: Layout, shape: tuple[int, ...]) -> tuple[VirtualPart, ...]:
+    if layout.kind != "virtual" or layout.address is None:
+        return ()
+    value = heap_value(reader, layout.address, layout.number)
+    reader.verify(layout.address, value, "the mapping of a virtual dataset")
+    try:
+        return parts_of(value[:-4], reader.lengths, shape)
+    except NonsenseError as error:
+        raise reader.damaged(layout.address, str(error)) from None
 
 
 def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: Element) -> Any:

@@ -22,7 +22,7 @@ from fsstore.scan.contract import MADE, ChunkTable
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.filters import can_decode, codecs_of, encoded, encoded_plainly, read_box, undone
 from fsstore.scan.hdf5.index import Chunked, Chunks, load_index
-from fsstore.scan.hdf5.layout import IndexPlace, index_place
+from fsstore.scan.hdf5.layout import IndexPlace
 from fsstore.scan.hdf5.walk import OpenHdf5, refused
 from fsstore.scan.hierarchy import Columns, Made, Strided, empty, run_chunks, run_strides
 from fsstore.values.json_value import Json
@@ -55,7 +55,7 @@ def storage_of(file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...]) -> Stor
     if dataset.layout != "chunked":
         return ByLibrary(file, dataset, shape, run_chunks(dataset.shape, _bytes(dataset)))
     codecs = codecs_of(dataset.filters, _bytes(dataset), _bytes(dataset) * math.prod(dataset.chunks))
-    if file.reader is not None and file.sizes == (8, 8) and not dataset.by_library and codecs is not None:
+    if (file.reader.width, file.reader.lengths) == (8, 8) and not dataset.by_library and codecs is not None:
         return IndexedStorage(file, dataset, shape, codecs)
     for step in dataset.filters:
         if not can_decode(step.id):
@@ -171,12 +171,9 @@ class IndexedStorage:
         self._nbytes = _bytes(dataset) * math.prod(dataset.chunks)
 
     async def _load(self) -> tuple[IndexPlace, Chunks]:
-        source, base, dataset = self._file.source, self._file.base, self._dataset
-        place, reader = dataset.index, self._file.reader
+        source, dataset, place = self._file.source, self._dataset, self._dataset.index
         if place is None:
-            if reader is None:
-                raise DataLossError("HDF5 can read it, but where its chunk index is cannot be told")
-            place = await self._file.run(lambda: index_place(reader, dataset.address))
+            raise DataLossError("where its chunk index is cannot be told")
         chunked = Chunked(
             dataset.shape,
             dataset.maxshape,
@@ -184,7 +181,7 @@ class IndexedStorage:
             self._nbytes,
             bool(dataset.filters),
         )
-        return place, await load_index(source, base, place, chunked)
+        return place, await load_index(source, self._file.reader.base, place, chunked)
 
     async def table(self, grid: Grid) -> ChunkTable:
         """Return the index as columns."""
@@ -199,7 +196,7 @@ class IndexedStorage:
         coords, size = chunks.coords, chunks.size.astype(np.int64)
         if len(coords) > math.prod(own):
             raise DataLossError("it lists some chunks several times")
-        offset = chunks.address.astype(np.int64) + self._file.base
+        offset = chunks.address.astype(np.int64) + self._file.reader.base
         self._check(offset, size)
         url = np.where(chunks.mask != 0, MADE, 0)
         if place.edges_plain and self._dataset.filters:
@@ -242,7 +239,7 @@ class IndexedStorage:
         wanted = [known[tuple(each[:rank])] for each in coords]
         spans = []
         for number in wanted:
-            start = int(chunks.address[number]) + self._file.base
+            start = int(chunks.address[number]) + self._file.reader.base
             spans.append((start, start + int(chunks.size[number])))
         found = await self._file.source.fetch(spans)
         every = (1 << len(self._dataset.filters)) - 1

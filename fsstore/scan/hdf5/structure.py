@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
-from fsstore.errors import DataLossError
+from fsstore.errors import DataLossError, UnimplementedError
 from fsstore.scan.tuning import HEADER_BYTES
 
 # How structures are read: by addresses relative to the base of the file, each checked against its size.
@@ -16,8 +16,11 @@ from fsstore.scan.tuning import HEADER_BYTES
 # together.
 
 
-class UnknownError(Exception):
-    """It is of a kind that is not parsed here; HDF5 itself may know it."""
+class UnknownError(UnimplementedError):
+    """It is of a kind that is not parsed here."""
+
+    def __init__(self, message: str = "its header has parts of a kind that is not known") -> None:
+        super().__init__(message)
 
 
 class NonsenseError(Exception):
@@ -324,7 +327,7 @@ def _lengths(body: bytes, at: int, width: int, count: int) -> tuple[int, ...]:
     return tuple(int.from_bytes(body[start : start + width], "little") for start in range(at, stop, width))
 
 
-FIXED, FLOAT, TIME, STRING, BITFIELD, OPAQUE, COMPOUND, REFERENCE, ENUM, VLEN, ARRAY = range(11)
+FIXED, FLOAT, TIME, STRING, BITFIELD, OPAQUE, COMPOUND, REFERENCE, ENUM, VLEN, ARRAY, COMPLEX = range(12)
 _MOST_MEMBERS = 65_536
 _SHORT = 256  # bytes of a description that is kept
 
@@ -416,7 +419,7 @@ class _Description:
         if kind == OPAQUE:
             end = at + (flags & 0xFF)
             return Datatype(kind, flags, size, tag=self._body[at:end].split(b"\0")[0]), end
-        if kind == VLEN:
+        if kind in (VLEN, COMPLEX):
             base, end = self.parse(at, depth + 1)
             return Datatype(kind, flags, size, base=base), end
         if kind == ARRAY:

@@ -4,30 +4,22 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
-
-from fsstore.errors import DataLossError, StoreError, UnimplementedError
+from fsstore.errors import DataLossError, NotFoundError, StoreError, UnimplementedError
 from fsstore.runtime import fork
 from fsstore.scan.contract import Blocks, MissError, ScanSource
-from fsstore.scan.hdf5.dataset import Dataset, Element, External, Scale, element_of, parts_of, scale_from
-from fsstore.scan.hdf5.layout import COLLECTION, Filter, ObjectLink, begin, ends
-from fsstore.scan.hdf5.parsed import (
-    ParsedGroup,
-    attribute_names,
-    attributes_of,
-    parsed_object,
-    read_attribute,
-)
-from fsstore.scan.hdf5.structure import Reader, UnknownError
+from fsstore.scan.hdf5.dataset import Dataset
+from fsstore.scan.hdf5.layout import COLLECTION, ObjectLink, begin, ends
+from fsstore.scan.hdf5.parsed import ParsedGroup, parsed_object
+from fsstore.scan.hdf5.structure import Reader
 from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
-# An HDF5 file over cached blocks, parsed here, and opened by h5py where it has to be: a miss is an
-# exception.
+# An HDF5 file over cached blocks, parsed here; h5py opens it to read values that no codec can: a miss is
+# an exception.
 #
 # HDF5 asks for a few hundred bytes at a time, one request after the other. Far away that is a round trip
 # each, under a lock of the whole process. So the file object given to it never waits: a read of what is not
@@ -133,17 +125,14 @@ class _BlockFile:
 class OpenHdf5:
     """One generation of an HDF5 file.
 
-    `base` is how many bytes of the user stand before it, `sizes` how many bytes addresses and lengths have, `root` is
-    the address of the root group.  `url` is what chunk tables call it: empty for the scanned file, as other files are
-    called that it refers to.  `reader` reads its structures, and is None if only HDF5 can.
+    `root` is the address of the root group.  `url` is what chunk tables call it: empty for the scanned file, as other
+    files are called that it refers to.
     """
 
     def __init__(self, source: ScanSource, url: str = "") -> None:
         self.source, self.url = source, url
-        self.base = self.root = 0
-        self.sizes: tuple[int, int] = (8, 8)
-        self.reader: Reader | None = None
-        self._begun = False
+        self.root = 0
+        self._reader: Reader | None = None
         self._file = _BlockFile()
         self._id: Any = None
         self._lock = fork.lock()
@@ -155,7 +144,9 @@ class OpenHdf5:
             with self._lock:
                 self._file.blocks = blocks
                 try:
-                    self._begin()
+                    if self._reader is None:
+                        self._reader, self.root = begin(self._file)
+                        self._file.width = self._reader.lengths
                     return job()
                 except Exception:
                     if self._file.failure is not None:
@@ -165,16 +156,11 @@ class OpenHdf5:
 
         return await self.source.settle(work)
 
-    def _begin(self) -> None:
-        if self._begun:
-            return
-        try:
-            self.reader, self.root = begin(self._file)
-        except UnknownError:
-            self.library()
-        else:
-            self.base, self.sizes = self.reader.base, (self.reader.width, self.reader.lengths)
-        self._begun = True
+    @property
+    def reader(self) -> Reader:
+        """The reader of its structures, once a job has run."""
+        assert self._reader is not None
+        return self._reader
 
     def attempt(self, job: Callable[[], T]) -> tuple[bool, T | Exception]:
         """Return whether nothing that `job` needs was missing, and what came of it: a value or its error."""
@@ -189,7 +175,7 @@ class OpenHdf5:
 
     def expect(self, address: int) -> None:
         """Say that an object header at an address will be read."""
-        start = self.base + address
+        start = self.reader.base + address
         if 0 <= start < self._file.size:
             self._file.ahead(start, min(start + 4 * HEADER_BYTES, self._file.size))
 
@@ -207,12 +193,11 @@ class OpenHdf5:
             except OSError as error:
                 if self._file.missed or self._file.failure is not None:
                     raise
-                raise DataLossError(f"HDF5 cannot open it: {_first_line(error)}") from None
+                raise DataLossError(
+                    f"HDF5 cannot open it: {(str(error).splitlines() or ['OSError'])[0]}"
+                ) from None
             # HDF5 must have closed the file before the interpreter is gone, for it calls the file object to do so
             weakref.finalize(self, _close, self._id)
-            plist = self._id.get_create_plist()
-            self.base, self.sizes = plist.get_userblock(), tuple(plist.get_sizes())
-            self._file.width = self.sizes[1]
         return self._id
 
 
@@ -223,164 +208,9 @@ def refused(error: Exception) -> StoreError:
     return DataLossError(f"HDF5 cannot read it: {' '.join(str(error).split())}")
 
 
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
-
-
 def _close(identifier: Any) -> None:
     if identifier.valid:
         identifier.close()
-
-
-# Datasets described by h5py, where their headers hold what is not parsed here.
-#
-# HDF5 is never asked how many chunks there are or how many bytes they take: it reads the whole index to say
-# so.
-
-_TEXT = "utf-8"
-_LAYOUTS = {0: "compact", 1: "contiguous", 2: "chunked", 3: "virtual"}
-
-
-def describe(found: Any, path: str, address: int) -> Dataset:
-    """Return what a dataset is; raises `UnimplementedError` if no array of zarr can show it."""
-    from h5py import h5s
-
-    plist = found.get_create_plist()
-    layout: Any = _LAYOUTS[plist.get_layout()]
-    parts = parts_of(plist) if layout == "virtual" else ()
-    # for the shape of an endless dataset HDF5 would open its sources, and take this file for each of them
-    endless = any(part.is_endless for part in parts)
-    space = plist.get_virtual_vspace(0) if endless else found.get_space()
-    if space.get_simple_extent_type() == h5s.NULL:
-        raise UnimplementedError("it has no values, not even a scalar")
-    element = element_of(found.get_type())
-    shape: tuple[int, ...] = ()
-    most: tuple[int, ...] = ()
-    if space.get_simple_extent_ndims():
-        shape, most = space.get_simple_extent_dims(), space.get_simple_extent_dims(True)
-    names = attribute_names(found)
-    attributes, lost = attributes_of(found, names)
-    dataset = Dataset(
-        path,
-        address,
-        tuple(shape),
-        tuple(0 if each == h5s.UNLIMITED else each for each in most),
-        element,
-        layout,
-        fill=_fill(plist, element),
-        attributes=attributes,
-        lost_attributes=lost,
-        scale=_scale(found, names),
-        by_library=not element.as_stored,
-        parts=parts,
-    )
-    if layout == "chunked":
-        return replace(dataset, chunks=tuple(plist.get_chunk()), filters=_filters(plist))
-    if layout == "contiguous":
-        size = found.get_storage_size()
-        # behind a block of the user h5py gives a number where there is no place
-        offset = found.get_offset() if size else None
-        return replace(dataset, offset=offset, size=size, external=_external(plist))
-    return dataset
-
-
-def described_at(identifier: Any, path: str) -> Dataset:
-    """Return what the dataset at a path of a file is; raises `KeyError` if nothing is there."""
-    from h5py import h5d, h5g, h5o
-
-    opened = h5o.open(identifier, path.encode(_TEXT, "surrogateescape"))
-    if not isinstance(opened, h5d.DatasetID):
-        raise UnimplementedError(f"{path!r} is no dataset")
-    return describe(opened, path, int(h5g.get_objinfo(opened).objno[0]))
-
-
-def _external(plist: Any) -> tuple[External, ...]:
-    return tuple(
-        External(name.decode(_TEXT, "surrogateescape"), offset, size)
-        for name, offset, size in map(plist.get_external, range(plist.get_external_count()))
-    )
-
-
-def _filters(plist: Any) -> tuple[Filter, ...]:
-    found = []
-    for number in range(plist.get_nfilters()):
-        code, _, values, name = plist.get_filter(number)
-        found.append(Filter(code, tuple(values), name.decode(_TEXT, "replace")))
-    return tuple(found)
-
-
-def _fill(plist: Any, element: Element) -> Any:
-    from h5py import h5d
-
-    if element.text:
-        return "" if element.named else _text_fill(plist)
-    value = np.zeros((), element.dtype)
-    if plist.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED and not element.inner:
-        plist.get_fill_value(value)
-    return value
-
-
-def _text_fill(plist: Any) -> str:
-    import h5py
-    from h5py import h5d
-
-    if plist.fill_value_defined() != h5d.FILL_VALUE_USER_DEFINED:
-        return ""
-    value = np.zeros((1,), h5py.string_dtype())
-    plist.get_fill_value(value)
-    found = value[0]
-    return found.decode(_TEXT, "replace") if isinstance(found, bytes) else ""
-
-
-def _scale(found: Any, names: list[bytes]) -> Scale:
-    """Return what a dataset says of dimensions."""
-    known = {name.decode(_TEXT, "replace"): name for name in names}
-    return scale_from(known, lambda name: read_attribute(found, known[name]), lambda: _attached(found))
-
-
-def _attached(found: Any) -> tuple[int, ...]:
-    """Return the addresses of the scales that dimensions have."""
-    import h5py
-    from h5py import h5a
-
-    listed = h5a.open(found, b"DIMENSION_LIST")
-    dtype = h5py.check_vlen_dtype(listed.dtype)
-    if dtype is None or h5py.check_ref_dtype(dtype) is not h5py.Reference or len(listed.shape) != 1:
-        return ()
-    value = np.empty(listed.shape, listed.dtype)
-    listed.read(value)
-    return tuple(address_of(each[-1]) if each is not None and len(each) else 0 for each in value)
-
-
-def address_of(reference: Any) -> int:
-    """Return the address of the object that a reference names.
-
-    h5py does not say it, but converts references to how they are stored, which is that address; the alternatives
-    search the file for the name of the object.
-    """
-    from h5py import h5t
-
-    memory = np.array([id(reference), 0], np.uintp)
-    h5t.convert(h5t.PYTHON_OBJECT, h5t.STD_REF_OBJ, 1, memory)
-    return int(memory[0])
-
-
-def links_of(group: Any) -> list[ObjectLink]:
-    """Return the links of a group, in the order in which h5py lists them."""
-    from h5py import h5l
-
-    kinds: dict[int, Any] = {h5l.TYPE_HARD: "hard", h5l.TYPE_SOFT: "soft", h5l.TYPE_EXTERNAL: "external"}
-    out = []
-    for name in list(group):
-        info = group.links.get_info(name)
-        kind = kinds.get(info.type, "other")
-        target, file = b"", b""
-        if kind == "soft":
-            target = group.links.get_val(name)
-        elif kind == "external":
-            file, target = group.links.get_val(name)
-        out.append(ObjectLink(name, kind, int(info.u) if kind == "hard" else 0, target, file))
-    return out
 
 
 _DEEPEST = 200
@@ -454,30 +284,11 @@ class Walk:
 
     def _visit(self, object_: _Awaited) -> None:
         path, address = object_
-        reader = self._file.reader
-        if reader is None:
-            self._by_library(path, address)
-            return
-        try:
-            found = parsed_object(reader, path, address)
-        except UnknownError:
-            self._by_library(path, address)
-            return
+        found = parsed_object(self._file.reader, path, address)
         if isinstance(found, ParsedGroup):
             self._group(path, found)
         elif found is not None:
             self.found.datasets[path] = found
-
-    def _by_library(self, path: str, address: int) -> None:
-        from h5py import h5d, h5g, h5o
-
-        name = path.encode("utf-8", "surrogateescape") or b"/"
-        opened = h5o.open(self._file.library(), name)
-        if isinstance(opened, h5d.DatasetID):
-            self.found.datasets[path] = describe(opened, path, address)
-        elif isinstance(opened, h5g.GroupID):
-            attributes, lost = attributes_of(opened, attribute_names(opened))
-            self._group(path, ParsedGroup(attributes, lost, links_of(opened)))
 
     def _group(self, path: str, group: ParsedGroup) -> None:
         self.found.groups[path] = (group.attributes, group.lost)
@@ -546,4 +357,28 @@ def _joined(path: str, name: bytes) -> str:
 def _target(path: str, link: str) -> str:
     """Return the path a soft link leads to; HDF5 knows `.`, but takes `..` for a name."""
     head = "" if link.startswith("/") else path.rpartition("/")[0]
-    return "/".join(part for part in f"{head}/{link}".split("/") if part not in ("", "."))
+    return "/".join(_names(f"{head}/{link}"))
+
+
+def dataset_at(file: OpenHdf5, path: str) -> Dataset:
+    """Return the dataset at a path of a file, in a job that runs; soft links are followed."""
+    names, address = _names(path), file.root
+    for _ in range(_DEEPEST):
+        found = parsed_object(file.reader, path, address)
+        if isinstance(found, Dataset) and not names:
+            return found
+        links = found.links if isinstance(found, ParsedGroup) else ()
+        link = next((each for each in links if names and _text(each.name) == names[0]), None)
+        if link is None or link.kind not in ("hard", "soft"):
+            break
+        if link.kind == "hard":
+            names, address = names[1:], link.address
+            continue
+        target = _text(link.target)
+        names = [*_names(target), *names[1:]]
+        address = file.root if target.startswith("/") else address
+    raise NotFoundError(f"There is no dataset {path!r} in {file.source.describe()}")
+
+
+def _names(path: str) -> list[str]:
+    return [part for part in path.split("/") if part not in ("", ".")]
