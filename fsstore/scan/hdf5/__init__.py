@@ -8,12 +8,10 @@ h5py, unless no codec can decode them.  Other files are read under the policy of
 * `heap`: B-trees of version 2, fractal heaps, and the attributes and links stored in them
 * `layout`: the superblock, links and symbol tables, layouts and filters of datasets, global heaps
 * `index`: where the chunks of a dataset lie
-* `dataset`: a dataset as a value: its type, its shape, its storage, the mapping of a virtual one
+* `dataset`: a dataset as a value: its type, its shape, its dimensions, the mapping of a virtual one
 * `parsed`: groups, datasets and attributes by their bytes in the file
 * `filters`: filters as codecs of zarr v2; values that HDF5 itself reads, where no codec can
-* `walk`: an open file over cached blocks, and the walk over its objects and links
+* `walk`: an open file over cached blocks, the walk over its objects and links, and the files to which links lead
 * `storage`: how the values of a dataset become chunks
-* `linked`: files that a file refers to: external links and external storage
-* `stack`: virtual datasets: one table of the chunks of many files, or a stack of pieces
-* `scanner`: the scanner of HDF5
+* `scanner`: the scanner of HDF5, and virtual datasets: one table of the chunks of many files, or a stack of pieces
 """

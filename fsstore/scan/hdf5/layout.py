@@ -78,7 +78,7 @@ class IndexPlace:
 class Layout:
     """A layout. `address` is None before the first write.
 
-    Of a virtual dataset it is that of a global heap, and `number` is that of the mapping in it.
+    The mapping of a virtual dataset is value `number` of the global heap at that address.
     """
 
     kind: Literal["compact", "contiguous", "chunked", "virtual"]

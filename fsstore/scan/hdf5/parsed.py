@@ -397,7 +397,8 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
     attributes, lost = parsed_attributes(reader, found)
     names = {name.decode("utf-8", "replace"): each for name, each in found.items()}
     filters = one.get(_FILTERS) if layout.kind == "chunked" else None
-    raw = one.get(_EXTERNAL) if layout.kind == "contiguous" else None
+    is_run = layout.kind == "contiguous"
+    raw, run = (one.get(_EXTERNAL), layout.address) if is_run else (None, None)
     return Dataset(
         path,
         address,
@@ -408,9 +409,7 @@ def _dataset(reader: Reader, messages: Sequence[Message], path: str, address: in
         chunks=layout.chunks,
         index=layout.index,
         filters=() if filters is None else filters_of(reader, filters.body, filters.address),
-        offset=reader.base + layout.address
-        if layout.kind == "contiguous" and layout.address is not None
-        else None,
+        offset=None if run is None else reader.base + run,
         external=() if raw is None else external_of(reader, raw.body, raw.address),
         parts=_parts(reader, layout, space.shape),
         fill=_fill(reader, messages, kind, element),

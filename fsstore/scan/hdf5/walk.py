@@ -1,15 +1,26 @@
-"""An open file, and the walk over its objects and links."""
+"""An open file, the walk over its objects and links, and the files to which links lead."""
 
 from __future__ import annotations
 
+import posixpath
 import weakref
-from collections.abc import Callable
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fsstore.errors import DataLossError, NotFoundError, StoreError, UnimplementedError
-from fsstore.runtime import fork
+from fsstore.errors import (
+    DataLossError,
+    NotFoundError,
+    PermissionDeniedError,
+    StoreError,
+    UnimplementedError,
+)
+from fsstore.reference.policy import is_relative
+from fsstore.runtime import execution, fork
+from fsstore.runtime.together import FirstTouch
+from fsstore.runtime.tuning import ENTRIES_KEPT, KEPT, REQUESTS
 from fsstore.scan.contract import Blocks, MissError, ScanSource
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.layout import COLLECTION, ObjectLink, begin, ends
@@ -31,17 +42,6 @@ from fsstore.values.json_value import Json
 # it into any.
 
 T = TypeVar("T")
-
-
-def load_h5py() -> Any:
-    """Return h5py, or raise the error that says how to install it."""
-    try:
-        import h5py
-    except ImportError:
-        raise UnimplementedError(
-            "Reading this needs h5py, which is not installed: pip install 'fsstore[hdf5]'"
-        ) from None
-    return h5py
 
 
 class _BlockFile:
@@ -182,9 +182,12 @@ class OpenHdf5:
     def library(self) -> Any:
         """Return the file's identifier of h5py, in a job that runs."""
         if self._id is None:
-            load_h5py()
-            from h5py import h5f, h5fd, h5p
-
+            try:
+                from h5py import h5f, h5fd, h5p
+            except ImportError:
+                raise UnimplementedError(
+                    "Reading this needs h5py, which is not installed: pip install 'fsstore[hdf5]'"
+                ) from None
             access = h5p.create(h5p.FILE_ACCESS)
             access.set_fileobj_driver(h5fd.fileobj_driver, self._file)
             access.set_fclose_degree(h5f.CLOSE_STRONG)
@@ -382,3 +385,187 @@ def dataset_at(file: OpenHdf5, path: str) -> Dataset:
 
 def _names(path: str) -> list[str]:
     return [part for part in path.split("/") if part not in ("", ".")]
+
+
+# The HDF5 files that one refers to, each opened once.
+#
+# A relative name starts from the file that says it, as HDF5 has it. An absolute one that is not there, or
+# may not be read, is looked for beside the file: such names are those of the machine on which it was
+# written.
+
+
+def beside(home: str, name: str) -> str:
+    """Return the URL of a file that the file `home` calls `name`."""
+    if not is_relative(name):
+        return name
+    return (
+        posixpath.normpath(posixpath.join(posixpath.dirname(home), name))
+        if "://" not in home
+        else _far(home, name)
+    )
+
+
+def _far(home: str, name: str) -> str:
+    scheme, _, path = home.partition("://")
+    return f"{scheme}://" + posixpath.normpath(posixpath.join(posixpath.dirname(path), name))
+
+
+class OtherFiles:
+    """The files that `main` and those it refers to refer to, by their URLs."""
+
+    def __init__(self, source: ScanSource, main: OpenHdf5) -> None:
+        self._source = source
+        self._kept: OrderedDict[str, OpenHdf5] = OrderedDict({"": main})
+        self._datasets: dict[tuple[str, str], Dataset] = {}
+        self._objects: dict[str, Objects] = {}
+        self._first: FirstTouch[str, OpenHdf5] = FirstTouch()
+        self._walked: FirstTouch[str, Objects] = FirstTouch()
+
+    async def open(self, home: OpenHdf5, name: str) -> OpenHdf5:
+        """Return the file that `home` calls `name`; raises if it is not there, or may not be read."""
+        if name in ("", "."):
+            return home
+        url = beside(home.url, name)
+        try:
+            return await self._opened(url)
+        except (NotFoundError, PermissionDeniedError):
+            other = beside(home.url, posixpath.basename(name.replace("\\", "/")))
+            if is_relative(name) or other == url:
+                raise
+            try:
+                return await self._opened(other)
+            except (NotFoundError, PermissionDeniedError):
+                pass
+            raise
+
+    async def _opened(self, url: str) -> OpenHdf5:
+        kept = self._kept.get(url)
+        if kept is None:
+            kept = (await self._first.all((url,), self._load))[url]
+        return kept
+
+    async def _load(self, urls: Sequence[str]) -> list[OpenHdf5]:
+        out = []
+        for url in urls:
+            try:
+                file = OpenHdf5(await self._source.other(url), url)
+                await file.run(lambda: None)
+            except StoreError as error:
+                raise error.within(f"Error opening the file {url!r}, which it refers to") from error
+            self._kept[url] = file
+            while len(self._kept) > KEPT:
+                self._kept.pop(next(each for each in self._kept if each))
+            out.append(file)
+        return out
+
+    async def dataset(self, home: OpenHdf5, name: str, path: str) -> tuple[OpenHdf5, Dataset]:
+        """Return a dataset of the file that `home` calls `name`."""
+        file = await self.open(home, name)
+        known = self._datasets.get((file.url, path))
+        if known is None:
+            known = await file.run(lambda: dataset_at(file, path))
+            if len(self._datasets) >= ENTRIES_KEPT:
+                self._datasets.clear()
+            self._datasets[file.url, path] = known
+        return file, known
+
+    async def objects(self, file: OpenHdf5) -> Objects:
+        """Return what a file holds."""
+
+        async def load(_: Sequence[str]) -> list[Objects]:
+            found = self._objects[file.url] = await file.run(Walk(file).step)
+            return [found]
+
+        known = self._objects.get(file.url)
+        return known if known is not None else (await self._walked.all((file.url,), load))[file.url]
+
+
+_MOST_LINKED = 8  # links behind links
+_MOST_MOUNTS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file mounted at `path`: its objects at and below `root`.  `notes` say which of its links are left out."""
+
+    file: OpenHdf5
+    objects: Objects
+    path: str = ""
+    root: str = ""
+    notes: dict[str, str] = field(default_factory=dict)
+
+    def shown_as(self, path: str) -> str | None:
+        """Return the path under which an object of the file is shown, or None if it is not below the root."""
+        if path == self.root or not self.root:
+            rest = path if not self.root else ""
+        elif path.startswith(self.root + "/"):
+            rest = path[len(self.root) + 1 :]
+        else:
+            return None
+        return f"{self.path}/{rest}".strip("/")
+
+
+Links = list[tuple[Mount, str, FileLink]]
+Behind = dict[str, tuple[tuple[str, str], ...]]
+"""By the path of a mount: the files and objects that lead to it."""
+
+
+async def mounts_of(files: OtherFiles, file: OpenHdf5, found: Objects) -> list[Mount]:
+    """Return a file, and what its links to other files lead to."""
+    out = [Mount(file, found)]
+    behind: Behind = {"": (("", ""),)}
+    new = out
+    for depth in range(_MOST_LINKED + 1):
+        links = [link for mount in new for link in _links(mount)]
+        if depth == _MOST_LINKED or len(out) + len(links) > _MOST_MOUNTS:
+            for mount, path, _ in links:
+                mount.notes[path] = "it lies behind too many links to other files"
+            return out
+        new = []
+        for start in range(0, len(links), REQUESTS):
+            some = links[start : start + REQUESTS]
+            new += [
+                each
+                for each in await execution.gather(_mounted(files, *link, behind) for link in some)
+                if each
+            ]
+        out += new
+        if not new:
+            return out
+    return out
+
+
+def _links(mount: Mount) -> Iterator[tuple[Mount, str, FileLink]]:
+    for path, link in mount.objects.links.items():
+        shown = mount.shown_as(path)
+        if shown is not None:
+            yield mount, shown, link
+
+
+async def _mounted(
+    files: OtherFiles, mount: Mount, path: str, link: FileLink, behind: Behind
+) -> Mount | None:
+    """Return what a link leads to; None if it is left out, which the notes of its own file say."""
+    try:
+        file = await files.open(mount.file, link.file)
+        objects = await files.objects(file)
+    except (NotFoundError, PermissionDeniedError, UnimplementedError) as error:
+        mount.notes[path] = f"it is a link to another file: {error.message}"
+        return None
+    except StoreError as error:
+        mount.notes[path] = f"it is a link to another file, which cannot be opened: {error.message}"
+        return None
+    here = (file.url, link.path)
+    if here in behind[mount.path] or (file.url == "" and not link.path):
+        mount.notes[path] = "it is a link that leads back to where it came from"
+        return None
+    if (
+        link.path not in objects.datasets
+        and link.path not in objects.groups
+        and link.path not in objects.links
+    ):
+        why = objects.notes.get(link.path, "it is not there")
+        mount.notes[path] = f"it is a link to {link.path!r} in another file: {why}"
+        return None
+    behind[path] = (*behind[mount.path], here)
+    return Mount(file, objects, path, link.path)
