@@ -101,14 +101,15 @@ def allowing(source: KvSpecValue, prefixes: Sequence[str]) -> KvSpecValue:
 # A path is taken with its slash, so a node `l` never stands for keys that merely begin with that letter.
 
 
-async def delete_documents(place: KvPrefix) -> None:
-    """Delete the documents of a node, and then those of everything below it.
+async def delete_documents(place: KvPrefix, *, but: str | None = None) -> None:
+    """Delete the documents of a node, and then those of everything below it, `but` those below one path.
 
     From the first deletion on a reader finds no array there, rather than one whose chunks are missing.
     """
     await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
     if place.driver.features.listable:
-        found = [entry.key async for batch in place.documents() for entry in batch if is_document(entry.key)]
+        every = [key async for batch in place.documents() for key in batch.names if is_document(key)]
+        found = [key for key in every if but is None or not key.startswith(but)]
         await place.write_many([Write(key, None) for key in sorted(found, key=lambda key: key.count("/"))])
 
 

@@ -13,10 +13,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
+from uuid import uuid4
 
 from fsstore.arrays.spec_parse import apply_options, array_spec
 from fsstore.arrays.store import TensorStore
@@ -28,10 +29,12 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import opening_beneath
 from fsstore.driver.resize import delete_outside
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError
-from fsstore.format.attributes import DOCUMENTS, is_document
+from fsstore.format.attributes import DOCUMENTS, NodeWords, is_document
 from fsstore.interop.dataset_draft import Draft
+from fsstore.job.delete import settle_replacing
 from fsstore.job.passes import remove_chunks, root_of, unsynced
 from fsstore.job.scratch import APPEND, Scratch
+from fsstore.job.staging import Stage
 from fsstore.kvstore.contract.ability import SyncsTogether, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
@@ -39,7 +42,7 @@ from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, open_kv
 from fsstore.kvstore.transaction import Transaction
 from fsstore.runtime import execution
-from fsstore.task.claim import Claim
+from fsstore.task.claim import Claim, job_name
 
 _NOTES = f"{APPEND}-dataset-"
 
@@ -144,7 +147,7 @@ class _Change:
     before: dict[str, str]
     after: dict[str, str]
     """Texts of documents by key, in the order in which they are written."""
-    stage: Literal["writes", "ends", "is there"] = "writes"
+    stage: Literal["writes", "ends", "is there", "hides"] = "writes"
 
     @classmethod
     def of(cls, before: Mapping[str, bytes], after: Mapping[str, bytes]) -> _Change:
@@ -164,12 +167,45 @@ async def settle(site: Site, name: str) -> bool:
             await _publish(site.prefix, note.before, note.after)
             note = replace(note, stage="is there")
             await notes.write(key, json.dumps(asdict(note)))
+        if note.stage == "hides":
+            await _show(site, note.after)
         if note.stage == "is there":
             ended |= own and await _is_there(site.prefix, note.after)
         else:
             await _undo(site, note)
             await notes.write(key, None)
     return ended
+
+
+async def noted_stage(site: Site) -> Stage:
+    """Return the stage of a database that another one will take, noted so that any later job clears it."""
+    stage = Stage.named(site.store, uuid4().hex[:16])
+    await site.scratch.end(stage.name)
+    return stage
+
+
+async def settle_replaced(site: Site) -> None:
+    """End a replacement that was killed in its switch, and remove what others have left."""
+    if site.is_database and (stage := await site.scratch.ended()):
+        await Stage.named(site.store, stage).clear()
+    await settle_replacing(site.store)
+
+
+@contextmanager
+def hidden(site: Site, words: NodeWords, group: str) -> Iterator[None]:
+    """Leave a group out of consolidated metadata while it becomes another one; the next job ends that after a kill."""
+    name, note = job_name({"hides": group}), _Change({}, {group: ""}, "hides")
+    site.scratch.store.write(_NOTES + name, json.dumps(asdict(note))).result()
+    execution.call(renew(site.prefix, words, group, gone=True))
+    yield
+    execution.call(_show(site, note.after))
+    execution.call(forget(site, name))
+
+
+async def _show(site: Site, paths: Iterable[str]) -> None:
+    words = (await look(site.prefix)).words
+    for path in paths:
+        await renew(site.prefix, words, path)
 
 
 async def _is_there(place: KvPrefix, after: Mapping[str, str]) -> bool:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import uuid4
@@ -29,15 +30,21 @@ from fsstore.interop.dataset_commit import (
     finish,
     forget,
     held,
+    hidden,
     note_begin,
+    noted_stage,
     settle,
+    settle_replaced,
     sweep,
 )
 from fsstore.interop.dataset_draft import Draft, EncodedValues, Shape, drafted
 from fsstore.interop.dataset_fit import check_read_elsewhere, fit_append, fit_region, in_region, wished
 from fsstore.interop.zarr import ZarrStore
+from fsstore.job.delete import put_in_place, room_for
 from fsstore.job.plan import CopyReport, combined, parse_bytes
+from fsstore.job.scratch import Scratch
 from fsstore.job.staging import made_apart, packs
+from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.kvstore.transaction import Transaction
@@ -185,6 +192,7 @@ def _write(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyRep
     if choice.region is not None:
         return _write_region(nodes, site, choice)
     with held(site, f"a write of a dataset to {site.prefix.describe()}") as claim:
+        execution.call(settle_replaced(site))
         name = _name_of_job(nodes, choice)
         if execution.call(settle(site, name)):
             execution.call(forget(site, name))
@@ -200,6 +208,10 @@ def _write(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyRep
         if exists and choice.append is None:
             check_read_elsewhere(nodes, KvStore.of(site.store))
         site = _with_transaction(site, nodes, choice)
+        if choice.mode == "w" and exists and not site.values_too:
+            if choice.group:
+                return _replace_member(nodes, site, choice)
+            return _replace(nodes, site, choice, claim, nullcontext())
         if choice.mode in ("w", "w-", "skip"):
             execution.call(_clear(site, choice, exists=exists))
             exists = False
@@ -233,6 +245,46 @@ def _write_whole(
     return report
 
 
+def _replace(
+    nodes: Mapping[str, Dataset],
+    site: Site,
+    choice: _Choice,
+    claim: Claim,
+    switch: AbstractContextManager[None],
+) -> CopyReport:
+    """Write a dataset where nobody looks, and put it in the place of what is there, within the `switch`."""
+    stage = execution.call(noted_stage(site)) if site.is_database else None
+    name = uuid4().hex
+    with ExitStack() as otherwise:
+        otherwise.callback(lambda: execution.call(settle_replaced(site)))
+        apart = execution.call(room_for(site.store, name) if stage is None else stage.own_database())
+        report = _write_whole(nodes, replace(site, store=apart), choice, (name, claim), exists=False)
+        otherwise.pop_all()
+    with switch:
+        if stage is None:
+            execution.call(Scratch.of(apart).clear())
+            execution.call(put_in_place(site.store, apart, claim))
+        else:
+            execution.call(claim.check())
+            execution.call(stage.commit({}, unchanged={}, deleted=[KeyRange.prefix(site.store.path)]))
+            execution.call(settle_replaced(site))
+    return report
+
+
+def _replace_member(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyReport:
+    """Replace a group in another one, whose consolidated metadata do not tell of it during the switch."""
+    group = choice.group
+    at = replace(site, store=site.store.at(f"{site.store.path}{group}/"))
+    words = execution.call(look(site.prefix)).words
+    schema = {"zarr_format": words.zarr_format, **choice.schema}
+    own = {path[len(group) :].strip("/"): dataset for path, dataset in nodes.items()}
+    inner = replace(choice, group="", schema=schema, consolidated=False)
+    with held(at, f"a write of a dataset to {at.prefix.describe()}") as claim:
+        execution.call(settle_replaced(at))
+        report = _replace(own, at, inner, claim, hidden(site, words, group))
+    return replace(report, arrays=tuple(f"{group}/{path}" for path in report.arrays))
+
+
 def _below(site: Site) -> ZarrStore:
     return ZarrStore(KvStore.of(site.store, site.transaction if site.values_too else None))
 
@@ -248,13 +300,12 @@ def _skipped(nodes: Mapping[str, Dataset]) -> CopyReport:
 
 
 async def _clear(site: Site, choice: _Choice, *, exists: bool) -> None:
-    """Delete what is to be replaced, documents first, and what a killed run has left of that."""
-    if site.values_too or choice.group:
-        if exists:
-            await delete_tree(site.view.join(f"{choice.group}/" if choice.group else ""))
-            if choice.group:
-                await renew(site.view, (await look(site.view)).words, choice.group, gone=True)
-    elif exists or await site.scratch.deletes_old():
+    """Delete what one commit replaces, and what a killed deletion has left."""
+    if exists:
+        await delete_tree(site.view.join(f"{choice.group}/" if choice.group else ""))
+        if choice.group:
+            await renew(site.view, (await look(site.view)).words, choice.group, gone=True)
+    elif await site.scratch.deletes_old():
         await site.scratch.delete_old(site.prefix)
 
 

@@ -331,7 +331,7 @@ async def _replace(job: ArrayCopy, run: _Run, claim: Claim) -> CopyReport:
         await apart.finish()
         await apart.scratch.clear()
     await _check(job.source, apart.store, run)
-    await put_in_place(job, apart, claim)
+    await put_in_place(job.store, apart.store, claim)
     return report
 
 

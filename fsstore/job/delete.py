@@ -73,7 +73,7 @@ from fsstore.task.claim import Claim
 from fsstore.task.runner import Task, reporter_of
 from fsstore.values.json_value import quote
 
-# Replacing what stands at a place: the new array is made elsewhere, whole and checked, and then put in its
+# Replacing what stands at a place: the new array or dataset is made elsewhere, whole and checked, and then put in its
 # place.
 #
 # Until then readers see the old one. How it is put there depends on the store:
@@ -82,8 +82,8 @@ from fsstore.values.json_value import quote
 # * Memory: one step takes the new keys for the old.
 # * Everything else (a bucket, a directory that is a mount, a system without that step): the new one is made below the
 #   target, in `.fsstore-job/new/`.  A note says that it is whole; then the documents of the old one go, its chunks, and
-#   the new ones are copied inside the store, documents last.  After a kill meanwhile there is no array at the place
-#   until the next copy to it, which finds the note and ends this.
+#   the new ones are copied inside the store, documents last.  After a kill meanwhile there is nothing at the place
+#   until the next job there, which finds the note and ends this.
 #
 # A job that is killed before leaves the old array, and what it has made so far is taken up by the same
 # call.
@@ -104,21 +104,42 @@ class Elsewhere(NamedTuple):
 
 async def made_elsewhere(job: ArrayCopy) -> Elsewhere:
     """Return the copy that makes the new array where nobody looks; an earlier run of the same job is gone on with."""
-    name = await job.name(untouched=False)
-    answer = await job.scratch.store.read(_NEW)
-    told = json.loads(bytes(answer.value)) if answer.state == "value" else {}
-    if told and told["job"] != name:
-        await remove_tree(_at(job.store, told["directory"]).prefix)
-        told = {}
-    if not told:
-        await job.scratch.clear()
-        told = await _noted(job, name)
-    apart = replace(job, store=_at(job.store, told["directory"]), existing=None)
+    apart = replace(job, store=await room_for(job.store, await job.name(untouched=False)), existing=None)
     is_made = (await look(apart.place, job.words)).kind == "array"
     if is_made:
         await unmark(apart.place)
         await apart.scratch.clear()
     return Elsewhere(apart, is_made)
+
+
+async def room_for(store: OpenKv, name: str) -> OpenKv:
+    """Return the directory where a job makes what will take the place of something: as an earlier run has left it."""
+    told = await _told(store)
+    if told and told["job"] != name:
+        await remove_tree(_at(store, told["directory"]).prefix)
+        told = {}
+    if not told:
+        await Scratch.of(store).clear()
+        told = await _noted(store, name)
+    return _at(store, told["directory"])
+
+
+async def settle_replacing(store: OpenKv) -> None:
+    """End a replacement that was killed in its switch, and remove what one has made that was killed before."""
+    scratch = Scratch.of(store)
+    if not await scratch.holds_others(""):
+        return
+    await scratch.begin()
+    if not await end_replacing(store) and (told := await _told(store)):
+        await remove_tree(_at(store, told["directory"]).prefix)
+        await scratch.clear(_NEW)
+
+
+async def _told(store: OpenKv) -> dict[str, str]:
+    """Return what the note of a replacement says; nothing if there is none."""
+    answer = await Scratch.of(store).store.read(_NEW)
+    found: dict[str, str] = json.loads(bytes(answer.value) or b"{}") if answer.state == "value" else {}
+    return found
 
 
 def _at(store: OpenKv, directory: str) -> OpenKv:
@@ -129,17 +150,20 @@ def _at(store: OpenKv, directory: str) -> OpenKv:
     return beside(store, Path(store.path), directory)
 
 
-async def _noted(job: ArrayCopy, name: str) -> dict[str, str]:
-    """Note which job makes a new array, and where: in a directory beside a local one, if there can be one."""
-    is_local = job.store.driver.id == "file" and job.store.base is None and not _is_mount(job.store.path)
-    told = {"job": name, "directory": f"{BESIDE}-{uuid4().hex[:12]}" if is_local else ""}
-    await job.scratch.store.write(_NEW, json.dumps(told))
+async def _noted(store: OpenKv, name: str) -> dict[str, str]:
+    """Note which job makes what is new, and where: in a directory beside a local one, if there can be one."""
+    is_local = store.driver.id == "file" and store.base is None and not _is_mount(store.path)
+    told, notes = (
+        {"job": name, "directory": f"{BESIDE}-{uuid4().hex[:12]}" if is_local else ""},
+        Scratch.of(store),
+    )
+    await notes.store.write(_NEW, json.dumps(told))
     if is_local:
         try:
-            await Scratch.of(_at(job.store, told["directory"])).store.write(_NEW, b"")
+            await Scratch.of(_at(store, told["directory"])).store.write(_NEW, b"")
         except PermissionDeniedError:
             told["directory"] = ""
-            await job.scratch.store.write(_NEW, json.dumps(told))
+            await notes.store.write(_NEW, json.dumps(told))
     return told
 
 
@@ -149,43 +173,39 @@ def _is_mount(path: str) -> bool:
     return real.stat().st_dev != real.parent.stat().st_dev
 
 
-async def put_in_place(job: ArrayCopy, apart: ArrayCopy, claim: Claim) -> None:
-    """Put the new array in the place of the old, which goes."""
+async def put_in_place(store: OpenKv, apart: OpenKv, claim: Claim) -> None:
+    """Put what was made apart in the place of the old, which goes."""
     await claim.check()
-    together = able(job.store.driver, WritesAtOnce)
-    if (
-        job.store.driver.id == "memory"
-        and together is not None
-        and job.store.driver.features.atomic_transactions
-    ):
-        await _take_all(together, job, apart)
-    elif apart.store.path.startswith(job.scratch.opened.path) or not await _were_exchanged(job, apart, claim):
-        told = (await job.scratch.store.read(_NEW)).value
-        await job.scratch.store.write(WHOLE, told)
-        await end_replacing(job.store)
-    await job.scratch.clear()
+    scratch, together = Scratch.of(store), able(store.driver, WritesAtOnce)
+    if store.driver.id == "memory" and together is not None and store.driver.features.atomic_transactions:
+        await _take_all(together, store, apart)
+    elif apart.path.startswith(scratch.opened.path) or not await _were_exchanged(store, apart, claim):
+        await scratch.store.write(WHOLE, (await scratch.store.read(_NEW)).value)
+        await end_replacing(store)
+    await scratch.clear()
 
 
-async def _take_all(together: WritesAtOnce, job: ArrayCopy, apart: ArrayCopy) -> None:
-    place = apart.place
+async def _take_all(together: WritesAtOnce, store: OpenKv, apart: OpenKv) -> None:
+    place, target = apart.prefix, as_directory(store.path)
     keys = [key async for batch in place.scan() for key in batch.names]
     answers = await place.read_many([Read(key) for key in keys])
-    writes = [Write(job.place.path + key, bytes(each.value)) for key, each in zip(keys, answers, strict=True)]
-    await together.write_atomic(writes, unchanged={}, deleted=job.scratch.around(job.place.path))
+    writes = [Write(target + key, bytes(each.value)) for key, each in zip(keys, answers, strict=True)]
+    await together.write_atomic(writes, unchanged={}, deleted=Scratch.around(target))
     await place.delete_range(KeyRange())
-    await job.scratch.store.delete_range(KeyRange.prefix(APPEND))
+    await Scratch.of(store).store.delete_range(KeyRange.prefix(APPEND))
 
 
-async def _were_exchanged(job: ArrayCopy, apart: ArrayCopy, claim: Claim) -> bool:
+async def _were_exchanged(store: OpenKv, apart: OpenKv, claim: Claim) -> bool:
     """Exchange two directories, and remove the one that is the old one then; return false if the system cannot.
 
     The claim and a note of what is to be removed come along: they are in the new directory before.
     """
-    await claim.also_at(apart.scratch.store)
-    await apart.scratch.note_exchange(Path(apart.store.path).name)
-    if not await execution.offload(exchanged, job.store.path, apart.store.path):
+    own = Scratch.of(apart)
+    await claim.also_at(own.store)
+    await own.note_exchange(Path(apart.path).name)
+    if not await execution.offload(exchanged, store.path, apart.path):
         return False
-    await job.scratch.begin()
+    await Scratch.of(store).begin()
     return True
 
 
@@ -214,7 +234,7 @@ def exchanged(one: str, two: str) -> bool:
 
 
 async def end_replacing(store: OpenKv) -> bool:
-    """Copy a whole new array over what is left of the old, if a note says that this was begun; return whether it was.
+    """Copy what is new over what is left of the old, if a note says that this was begun; return whether it was.
 
     The end of the copy is noted before the new one goes, so that a run after a kill does not copy the rest of it.
     """
@@ -227,12 +247,10 @@ async def end_replacing(store: OpenKv) -> bool:
     if not note.get("copied"):
         await scratch.delete_around(place)
         await _copied_inside(new, store.as_directory())
-        documents = [
-            key for key in await KvStore.of(new).list() if is_document(key.decode()) and b"/" not in key
-        ]
-        for key in sorted(documents, key=lambda key: key in (b"zarr.json", b".zarray")):
-            name = key.decode()
-            await place.write(name, bytes((await new.prefix.read(name)).value))
+        found = [key async for batch in new.prefix.documents() for key in batch.names]
+        documents = [key for key in found if is_document(key) and not key.startswith(f"{BESIDE}/")]
+        for key in sorted(documents, key=_inner_first):
+            await place.write(key, bytes((await new.prefix.read(key)).value))
         await scratch.store.write(WHOLE, json.dumps({**note, "copied": True}))
     await remove_tree(new.prefix)
     await scratch.store.delete_range(KeyRange.prefix(APPEND))
@@ -240,8 +258,17 @@ async def end_replacing(store: OpenKv) -> bool:
     return True
 
 
+_IN_TURN = (".zattrs", "attributes.json", ".zgroup", ".zarray", "zarr.json", ".zmetadata")
+"""Documents of one node in the order in which they are written: what makes it one, or shows all below it, last."""
+
+
+def _inner_first(key: str) -> tuple[int, int]:
+    """Sort the documents of members before those of their group."""
+    return -key.count("/"), _IN_TURN.index(key.rpartition("/")[2])
+
+
 async def _copied_inside(new: OpenKv, store: OpenKv) -> None:
-    """Copy chunks of the new array to their place, by the store itself where it can."""
+    """Copy new chunks to their place, by the store itself where it can."""
     quick = await unsynced(store)
     order = Order(f"replace-{uuid4().hex}", KvStore.of(new), KvStore.of(quick or store), unseen=True)
     if quick is not None:

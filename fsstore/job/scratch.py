@@ -13,15 +13,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from fsstore.dataset.place import remove_directory, remove_tree
+from fsstore.dataset.place import delete_documents, remove_directory, remove_tree
 from fsstore.errors import DataLossError
-from fsstore.format.attributes import (
-    BESIDE,
-    DOCUMENTS,
-    is_document,
-)
+from fsstore.format.attributes import BESIDE, is_document
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
-from fsstore.kvstore.contract.driver import KvPrefix, Write
+from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
@@ -136,7 +132,7 @@ class Scratch:
 
     async def delete_around(self, place: KvPrefix) -> None:
         """Delete everything at the target but this directory, documents first."""
-        await place.write_many([Write(name, None) for name in sorted(DOCUMENTS)])
+        await delete_documents(place, but=f"{BESIDE}/")
         for keys in self.around(""):
             await place.delete_range(keys)
 

@@ -261,6 +261,11 @@ class Stage:
         made = await open_array({**spec, "kvstore": place / path}, assume_metadata=True, open=True)
         return replace(order, target=made)
 
+    async def own_database(self) -> OpenKv:
+        """Return a database of the stage, at the path that the target has in its own."""
+        made = await opened_database(KvStore.of(self.directory) / "whole/")
+        return made._open.at(self.store.path)
+
     async def commit(
         self, documents: Mapping[str, bytes], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
     ) -> None:

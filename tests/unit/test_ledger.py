@@ -21,14 +21,14 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "command": (5, 1747),
     "compat": (2, 41),
     "context": (3, 908),
-    "dataset": (7, 2350),
+    "dataset": (7, 2351),
     "driver": (15, 5443),
     "filesystem": (9, 2848),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3913),
-    "interop": (16, 3669),
-    "job": (14, 4812),
+    "interop": (16, 3756),
+    "job": (14, 4840),
     "kvstore": (49, 16094),
     "ocdbt": (9, 3937),
     "precomputed": (7, 2433),
@@ -43,17 +43,17 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (332, 109030)
+WHOLE = (332, 109146)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
-    "dataset": "groups consolidate their metadata last, for datasets that are written",
+    "dataset": "the documents of what is replaced go, but those of its replacement",
     "driver": "a read of a scanned file is of one generation, and of the array that was opened",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "datasets of xarray are written by us, in any blocks and from any executor",
-    "job": "an append or a copy of a group whose source is written meanwhile is no success",
+    "interop": "datasets of xarray are written by us, and replaced by a switch, in any blocks and from any executor",
+    "job": "what is put in the place of something may be an array or a dataset",
     "kvstore": "stores that show a file say when they show another generation of it; members of archives through fsspec of 2024 are told missing",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
