@@ -14,7 +14,7 @@ LINTED := fsstore tests benchmarks examples docs conftest.py
 
 # Tests that are about the interpreter rather than about the source text or the memory that is taken.
 # Those beside other libraries are run by `make test-long`: both together take half as long as the whole suite.
-NEWEST_TESTS := tests/unit tests/contract
+NEWEST_TESTS := tests/unit tests/contract tests/docs/test_comparison.py
 # The servers of other authors are among the latter, too.
 SERVER_TESTS := tests/contract/test_real_servers.py tests/contract/test_cloud_emulators.py
 NEWEST_TESTS_LONG := tests/interop $(SERVER_TESTS)
@@ -25,18 +25,27 @@ NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packagin
 TRAINING_VENV := .venv-training
 TRAINING_TESTS := tests/interop/test_torch.py tests/interop/test_orbax.py tests/interop/test_multiscale.py
 
-.PHONY: help demo test test-suite test-newest test-newest-found test-long test-training bench clean
-.PHONY: check check-format check-lint check-types check-docs format docs
+# The smallest versions of what fsstore requires, and of the libraries that its unit tests use; and what is to come.
+OLDEST_VENV := .venv-oldest
+OLDEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py imports.py)
+COMING_VENV := .venv-coming
+
+.PHONY: help demo test test-suite test-newest test-newest-found test-oldest test-coming test-long test-training bench
+.PHONY: check check-format check-lint check-types check-workflows check-docs format docs release-dry-run clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make demo       open arrays by URL; installs only what fsstore itself needs"
 	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
 	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
+	@echo "make test-newest PYTHON=python3.14  the core of the suite on another interpreter"
+	@echo "make test-oldest  the unit tests with the smallest versions of what fsstore needs"
+	@echo "make test-coming  the core of the suite with what is not released yet"
 	@echo "make test-training  the tests beside PyTorch, JAX and the libraries of OME-Zarr"
 	@echo "make check      format, lint, types, docs"
 	@echo "make format     rewrite the source as the formatter wants it"
 	@echo "make docs       build the documentation into site/"
+	@echo "make release-dry-run  build and check what a release would publish"
 	@echo "make bench      measure against other libraries"
 
 # -- environments -----------------------------------------------------------------------------------------------
@@ -89,8 +98,13 @@ test: test-suite test-newest
 test-suite: $(VENV)/.development $(VENV)/.node
 	$(VENV)/bin/python -m pytest -n $(JOBS) -m "not long"
 
+# `make test-newest PYTHON=python3.14` runs the same on that interpreter, in an environment of its own.
 test-newest:
-	@if python=$$(.ci/find-python $(NEWEST) 2>/dev/null); then \
+	@if [ -n "$(PYTHON)" ]; then \
+	    tag=$$("$(PYTHON)" -c "import sys, sysconfig; print('%d.%d' % sys.version_info[:2] \
+	        + 't' * bool(sysconfig.get_config_var('Py_GIL_DISABLED')))") \
+	        && $(MAKE) test-newest-found NEWEST_PYTHON="$(PYTHON)" NEWEST_VENV=".venv-$$tag"; \
+	elif python=$$(.ci/find-python $(NEWEST) 2>/dev/null); then \
 	    $(MAKE) test-newest-found NEWEST_PYTHON="$$python"; \
 	else \
 	    echo "Python $(NEWEST) is missing on this machine: the suite ran on one interpreter only"; \
@@ -104,6 +118,22 @@ $(NEWEST_VENV)/.test: pyproject.toml
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --editable . --group test
 	touch $@
+
+test-oldest: $(OLDEST_VENV)/.test
+	$(OLDEST_VENV)/bin/python -m pytest -n $(JOBS) -m "not long" tests/unit $(OLDEST_DESELECT)
+
+$(OLDEST_VENV)/.test: pyproject.toml .ci/oldest.txt
+	python=$$(.ci/find-python 3.11) && "$$python" -m venv $(OLDEST_VENV)
+	$(OLDEST_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(OLDEST_VENV)/bin/python -m pip install --quiet --editable . --group oldest --constraint .ci/oldest.txt
+	touch $@
+
+# Pre-releases are taken wherever there are any; what is pinned for the comparisons stays.
+test-coming:
+	python=$$(.ci/find-python $(NEWEST)) && "$$python" -m venv $(COMING_VENV)
+	$(COMING_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(COMING_VENV)/bin/python -m pip install --quiet --pre --upgrade --editable . --group test
+	$(COMING_VENV)/bin/python -m pytest -n $(JOBS) -m "not long" $(NEWEST_TESTS) $(NEWEST_DESELECT)
 
 test-long: $(VENV)/.development
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m long --timeout 3600
@@ -119,7 +149,7 @@ $(TRAINING_VENV)/.test: $(VENV)/.created pyproject.toml
 	$(TRAINING_VENV)/bin/python -m pip install --quiet --editable . --group test --group training
 	touch $@
 
-check: check-format check-lint check-types check-docs
+check: check-format check-lint check-types check-workflows check-docs
 
 check-format: $(VENV)/.development
 	$(VENV)/bin/ruff format --check $(LINTED)
@@ -130,6 +160,9 @@ check-lint: $(VENV)/.development
 check-types: $(VENV)/.development
 	$(VENV)/bin/mypy
 
+check-workflows: $(VENV)/.development
+	$(VENV)/bin/zizmor --offline --quiet .
+
 check-docs: $(VENV)/.development
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict
 
@@ -139,6 +172,12 @@ format: $(VENV)/.development
 
 docs: $(VENV)/.development
 	$(VENV)/bin/mkdocs build --strict
+
+release-dry-run: $(VENV)/.development
+	rm -rf dist
+	$(VENV)/bin/python -m build --quiet
+	$(VENV)/bin/python .ci/check_release.py "v$$($(VENV)/bin/python -c 'import fsstore; print(fsstore.__version__)')" dist
+	$(VENV)/bin/python -m twine check --strict dist/*
 
 bench: $(VENV)/.development
 	$(VENV)/bin/python -m benchmarks.run
@@ -151,4 +190,4 @@ bench: $(VENV)/.development
 	fi
 
 clean:
-	rm -rf $(VENV) $(NEWEST_VENV) $(TRAINING_VENV) site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .venv-* site dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
