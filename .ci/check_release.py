@@ -50,7 +50,9 @@ def problems_of_wheel(wheel: Path) -> list[str]:
     foreign = [name for name in names if not re.match(r"fsstore(-[^/]+\.dist-info)?/", name)]
     found = [f"the wheel holds {name}" for name in foreign]
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fsstore").rglob("*.py")}
-    found += [f"the wheel lacks {name}" for name in sorted(modules | {"fsstore/py.typed"}) if name not in names]
+    found += [
+        f"the wheel lacks {name}" for name in sorted(modules | {"fsstore/py.typed"}) if name not in names
+    ]
     if not any(name.endswith("/licenses/LICENSE") for name in names):
         found.append("the wheel lacks the licence")
     return found
