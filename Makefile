@@ -10,7 +10,7 @@ ZARRITA := 0.7.5
 PYRIGHT := 1.1.414
 NEWEST_VENV := .venv-$(NEWEST)
 JOBS ?= 2
-LINTED := fsstore tests benchmarks examples docs conftest.py
+LINTED := fsstore tests benchmarks examples docs conftest.py .ci/check_release.py
 
 # Tests that are about the interpreter rather than about the source text or the memory that is taken.
 # Those beside other libraries are run by `make test-long`: both together take half as long as the whole suite.
