@@ -49,8 +49,9 @@ if TYPE_CHECKING:
         newaxis,
     )
     from fsstore.interop.dataset_write import write_dataset
-    from fsstore.job.copy import copy, plan_copy
+    from fsstore.job.copy import copy
     from fsstore.job.delete import delete
+    from fsstore.job.fleet import finish, plan_copy, run, status
     from fsstore.job.grow import append
     from fsstore.job.pyramid import build_pyramid
     from fsstore.job.verify import verify
@@ -89,8 +90,9 @@ _HOMES = {
     "index": "Dim DimExpression DimSelection DimSelectionLike IndexDomain IndexTransform Indexable"
     " NumpyIndexTerm NumpyIndexingSpec OutputIndexMap OutputIndexMaps OutputIndexMethod d inf newaxis",
     "interop.dataset_write": "write_dataset",
-    "job.copy": "copy plan_copy",
+    "job.copy": "copy",
     "job.delete": "delete",
+    "job.fleet": "finish plan_copy run status",
     "job.grow": "append",
     "job.pyramid": "build_pyramid",
     "job.verify": "verify",
@@ -193,6 +195,7 @@ __all__ = [
     "experimental_collect_prometheus_format_metrics",
     "experimental_push_metrics_to_prometheus",
     "experimental_update_verbose_logging",
+    "finish",
     "float4_e2m1fn",
     "float8_e3m4",
     "float8_e4m3b11fnuz",
@@ -224,7 +227,9 @@ __all__ = [
     "parse_tensorstore_flags",
     "plan_copy",
     "references",
+    "run",
     "stack",
+    "status",
     "string",
     "trace",
     "tree",

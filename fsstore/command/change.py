@@ -30,7 +30,7 @@ from fsstore.command.terminal import (
 def copy(arguments: Namespace) -> int:
     """Copy an array or a group, or show the plan."""
     from fsstore.job.copy import copy as copied
-    from fsstore.job.copy import plan_copy
+    from fsstore.job.fleet import plan_copy
 
     source, target = source_of(arguments, arguments.source), place_of(arguments, arguments.target)
     options: dict[str, Any] = {"schema": _schema(arguments), "max_memory": arguments.max_memory}
@@ -38,12 +38,60 @@ def copy(arguments: Namespace) -> int:
         options["region"] = selection(arguments.region)
     context = context_of(arguments)
     with executor_of(arguments) as executor:
-        if arguments.plan:
-            put(plan_copy(source, target, executor=executor, context=context, **options).result())
+        if arguments.plan or arguments.save_plan:
+            casting = arguments.casting
+            plan = plan_copy(
+                source, target, executor=executor, casting=casting, context=context, **options
+            ).result()
+            put(plan)
+            if arguments.save_plan:
+                plan.save(place_of(arguments, arguments.save_plan))
             return 0
         report = copied(
             source, target, executor=executor, if_exists=arguments.if_exists, atomic=arguments.atomic,
             casting=arguments.casting, verify=arguments.verify, progress=told(arguments), context=context, **options,
+        ).result()  # fmt: skip
+    return _reported(report, arguments)
+
+
+def run(arguments: Namespace) -> int:
+    """Run a part of a plan; 1 if the rest of it waits for other parts."""
+    from fsstore.job.fleet import run as ran
+
+    number, slash, parts = arguments.part.partition("/")
+    if not (slash and number.isdecimal() and parts.isdecimal()):
+        raise UsageError("--part is a number and how many there are: 17/500")
+    with executor_of(arguments) as executor:
+        report = ran(
+            place_of(arguments, arguments.plan), (int(number), int(parts)), executor=executor,
+            progress=told(arguments), context=context_of(arguments),
+        ).result()  # fmt: skip
+    return _reported(report, arguments) or min(report.waits, 1)
+
+
+def status(arguments: Namespace) -> int:
+    """Say what is done of a plan; 1 if anything is missing."""
+    from fsstore.job.fleet import status as looked
+
+    found = looked(place_of(arguments, arguments.plan), context=context_of(arguments)).result()
+    missing = None if arguments.parts is None else found.missing_parts(arguments.parts)
+    if arguments.json:
+        put_json(asdict(found) | {"missing_parts": missing})
+    elif missing is None:
+        put(found)
+    else:
+        put(" ".join(map(str, missing)))
+    return 0 if found else 1
+
+
+def finish(arguments: Namespace) -> int:
+    """Check what the parts of a plan have done, and let the copy appear."""
+    from fsstore.job.fleet import finish as finished
+
+    with executor_of(arguments) as executor:
+        report = finished(
+            place_of(arguments, arguments.plan), verify=arguments.verify, give_up=arguments.give_up,
+            executor=executor, progress=told(arguments), context=context_of(arguments),
         ).result()  # fmt: skip
     return _reported(report, arguments)
 

@@ -44,6 +44,14 @@ _CASTING: Argument = (
         "help": "what may become of values that are written as another type",
     },
 )
+_PLAN: Argument = (("plan",), {"metavar": "PLAN", "help": "the file of a plan"})
+_PLANNED: tuple[Argument, ...] = (
+    (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
+    (
+        ("--save-plan",),
+        {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and copy nothing"},
+    ),
+)
 _LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
 _TRUSTED: Argument = (
@@ -103,7 +111,7 @@ def _copy_arguments(needed: str = "") -> tuple[Argument, ...]:
         ),
         (("--atomic",), {"action": "store_true", "help": "copy into an OCDBT database in one commit"}),
         (("--verify",), {"choices": _LEVELS, "help": "check the copy against its source when it is done"}),
-        (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
+        *_PLANNED,
         _MEMORY,
         _EXECUTOR,
     )
@@ -147,6 +155,30 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "convert", "fsstore.command.change:copy", "copy an array or a group into another version of zarr, or N5",
         "fsstore convert data.zarr v2.zarr --zarr-format 2", _copy_arguments("--zarr-format"),
+    ),
+    Command(
+        "run", "fsstore.command.change:run", "run a part of a plan; 1 if the rest of it waits for others",
+        "fsstore run copy.plan --part 17/500",
+        (
+            _PLAN,
+            (("--part",), {"default": "0/1", "metavar": "K/N", "help": "which part of how many, from 0 to N-1"}),
+            _EXECUTOR,
+        ),
+    ),
+    Command(
+        "status", "fsstore.command.change:status", "say what is done of a plan; 1 if anything is missing",
+        "fsstore status copy.plan",
+        (_PLAN, (("--parts",), {"type": int, "metavar": "N", "help": "print which of N parts are missing"})),
+    ),
+    Command(
+        "finish", "fsstore.command.change:finish", "check what the parts of a plan have done, and let the copy appear",
+        "fsstore finish copy.plan --verify values",
+        (
+            _PLAN,
+            (("--verify",), {"choices": _LEVELS, "help": "check the copy against its source"}),
+            (("--give-up",), {"action": "store_true", "help": "remove what was done instead"}),
+            _EXECUTOR,
+        ),
     ),
     Command(
         "verify", "fsstore.command.change:verify", "check that everything can be read, or that two places agree",

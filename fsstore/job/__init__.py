@@ -16,7 +16,8 @@ The contract of a copy, whichever stores it is between:
   written for, for the same values of the source, and for chunks that exist.  Otherwise the copy begins anew.
 * A source that is written meanwhile is an error, where its store tells.
 
-* `copy`: copy and plan_copy: arrays, groups and whole hierarchies, from any format to any that can be written
+* `copy`: arrays, groups and whole hierarchies, from any format to any that can be written
+* `fleet`: plans of copies in files, of which any engine runs parts
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic; and the reports of jobs
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `passes`: what a job sends to its workers, and the passes of tasks that may be done in any order

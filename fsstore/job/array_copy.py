@@ -6,6 +6,7 @@ Until the metadata are written there is no array at the target, so a reader sees
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -147,10 +148,6 @@ class ArrayCopy:
             await execution.offload(self.existing.attrs.update, self.wanted.attributes)
         return await self.existing.resolve(fix_resizable_bounds=True)
 
-    def _from(self) -> TensorStore:
-        """Return the source, beginning at zero as the target does."""
-        return self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
-
     def boxes(self, target: TensorStore, workers: int) -> CopyRegions:
         """Return the boxes of the copy."""
         spills = not self.source.dtype.numpy_dtype.hasobject
@@ -171,8 +168,8 @@ class ArrayCopy:
             return False
         return is_whole(self.source) and _fixed(self.source) == _fixed(target)
 
-    async def plan(self, executor: Executor | None) -> CopyPlan:
-        """Return what the copy would do."""
+    async def plan(self, executor: Executor | None, saving: Callable[[Any, bool], None]) -> CopyPlan:
+        """Return what the copy would do; `saving` writes it to a file."""
         target = await self.described()
         shown = self.place.describe()
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
@@ -184,12 +181,12 @@ class ArrayCopy:
             requests = count if _is_taken(self) else 2 * count
             return CopyPlan(
                 where(self.source), shown, 0, pieces, (), nbytes, nbytes, requests,
-                self.memory, why,
+                self.memory, why, saving,
             )  # fmt: skip
-        boxes = self.boxes(target, _sharing(executor))
+        boxes = self.boxes(target, sharing(executor))
         return CopyPlan(
             where(self.source), shown, boxes.passes, boxes.tasks, boxes.targets.step,
-            boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, f"{boxes.why}; {boxes.pace}",
+            boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, f"{boxes.why}; {boxes.pace}", saving,
         )  # fmt: skip
 
     async def run(self, executor: Executor | None, progress: Any) -> CopyReport:
@@ -200,23 +197,30 @@ class ArrayCopy:
         name = await self.name(untouched=untouched)
         journal = Journal(self.scratch.store, name if self.stage is None else f"{name}/{self.stage.name}")
         await self._begin(name)
-        order = Order(f"{journal.name}-{journal.run}", self._from(), target, casting=self.casting)
-        if quick is not None:
-            order = replace(order, durable=KvStore.of(root_of(self.store)))
+        order = self.order(f"{journal.name}-{journal.run}", target, quick)
         if untouched:
             order, passes = await self._untouched(order, quick or self.store, counted=progress is not None)
         else:
             journal, boxes = await self._followed(journal, target, executor)
-            order, passes = self._boxed(order, journal.name, boxes, quick)
+            order, passes = self.boxed(order, journal.name, boxes, quick)
         if self.stage is not None:
             order = await self.stage.own(order, target, self.place.path, untouched=untouched)
         reporter = _reporter(progress, self.path, passes)
         report = await self._work(executor, reporter, journal, order, passes)
-        await _check_source(self)
+        await check_source(self)
         if untouched and isinstance(order.target, KvStore) and (report.resumed or self.existing is not None):
             await remove_strangers(order.target.prefix, order.source.prefix)
         reporter.ended()
         return report
+
+    def order(self, name: str, target: TensorStore, quick: OpenKv | None) -> Order:
+        """Return the job as workers know it, without boxes, and with a source that begins at zero as the target does.
+
+        `quick` is the store of the target, where writes wait for a sync.
+        """
+        durable = None if quick is None else KvStore.of(root_of(self.store))
+        source = self.source.translate_to[(0,) * self.source.rank] if self.source.rank else self.source
+        return Order(name, source, target, casting=self.casting, durable=durable)
 
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
@@ -252,7 +256,7 @@ class ArrayCopy:
         assert opened is not None
         source = KvStore.of(opened.at(as_directory(opened.path)))
         chunk_bytes = _chunk_bytes(self.source)
-        together = max(1, min(256, self.memory // (2 * _sharing(None) * chunk_bytes)))
+        together = max(1, min(256, self.memory // (2 * sharing(None) * chunk_bytes)))
         target = KvStore.of(store.at(self.place.path))
         chunks = chunks_in(self.source.shape, chunk_sides(self.source).write)
         passes = [await key_pass("keys", source.prefix, chunk_bytes, chunks=chunks, counted=counted)]
@@ -263,11 +267,11 @@ class ArrayCopy:
         self, journal: Journal, target: TensorStore, executor: Executor | None
     ) -> tuple[Journal, CopyRegions]:
         """Return the boxes of an earlier run of the job if they fit into the memory, else those of a new plan."""
-        boxes = self.boxes(target, _sharing(executor))
+        boxes = self.boxes(target, sharing(executor))
         stored = await journal.plan()
         earlier = None if stored is None else boxes.as_stored(stored)
         if earlier is not None and earlier.held <= max(
-            boxes.held, memory_of_tasks(self.memory) // _sharing(executor)
+            boxes.held, memory_of_tasks(self.memory) // sharing(executor)
         ):
             return journal, earlier
         if stored is not None:
@@ -276,9 +280,10 @@ class ArrayCopy:
         await journal.follow(boxes.to_json())
         return journal, boxes
 
-    def _boxed(
+    def boxed(
         self, order: Order, name: str, boxes: CopyRegions, quick: OpenKv | None
     ) -> tuple[Order, list[Pass]]:
+        """Return the order with its boxes, and the passes over them."""
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if boxes.sources is None:
             order = replace(order, targets=boxes.targets, pieces=boxes.pieces)
@@ -368,7 +373,7 @@ def _reporter(progress: Any, path: str, passes: list[Pass]) -> Reporter:
     return reporter_of(progress, f"copy {path}".strip(), count, nbytes)
 
 
-def _sharing(executor: Executor | None) -> int:
+def sharing(executor: Executor | None) -> int:
     """Return how many tasks share the memory: those of this process do, workers elsewhere have it each."""
     return width_of(None) if executor is None else 1
 
@@ -415,7 +420,8 @@ def _fixed(store: TensorStore) -> dict[str, Any]:
     return metadata
 
 
-async def _check_source(job: ArrayCopy) -> None:
+async def check_source(job: ArrayCopy) -> None:
+    """Raise if the source was written since the job began."""
     if not await job.is_of_source():
         raise AbortedError(
             f"{where(job.source)} was written while it was copied to {job.place.describe()}, where"

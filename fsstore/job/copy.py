@@ -1,4 +1,4 @@
-"""`copy` and `plan_copy`: arrays, groups and whole hierarchies, from any format to any that can be written."""
+"""`copy`: arrays, groups and whole hierarchies, from any format to any that can be written."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from fsstore.job.ends import (
     where,
     wishes_of,
 )
-from fsstore.job.plan import CopyPlan, CopyReport, Ignored, combined, parse_bytes
+from fsstore.job.plan import CopyReport, Ignored, combined, parse_bytes
 from fsstore.job.scratch import Scratch
 from fsstore.job.staging import (
     Stage,
@@ -62,7 +62,7 @@ IfExists = Literal["raise", "skip", "replace", "update"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Options:
+class CopyOptions:
     """The choices of a caller for a copy, besides its places."""
 
     wishes: Mapping[str, Any]
@@ -75,10 +75,10 @@ class _Options:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class CopyRun:
     """How a copy is done: what is the same for all its arrays."""
 
-    options: _Options
+    options: CopyOptions
     executor: Executor | None
     progress: Any
     level: Any
@@ -123,62 +123,39 @@ def copy(
     >>> import fsstore as ts
     >>> store = ts.open("memory://a/|zarr3:", create=True, dtype="int16", shape=[4]).result()
     >>> store[:] = [1, 2, 3, 4]
-    >>> print(plan_copy(store, "memory://b/|zarr2:").result().passes)
+    >>> print(copy(store, "memory://b/|zarr2:").result().tasks)
     1
     """
     options = replace(
-        _options(schema, region, max_memory, if_exists, context),
+        copy_options(schema, region, max_memory, if_exists, context),
         atomic=atomic,
         casting=checked_casting(casting),
     )
-    return execution.start(_copy(source, target, _Run(options, executor, progress, verify)))
+    return execution.start(_copy(source, target, CopyRun(options, executor, progress, verify)))
 
 
-def plan_copy(
-    source: Any,
-    target: Any,
-    *,
-    schema: Mapping[str, Any] | None = None,
-    region: Any = None,
-    executor: Executor | None = None,
-    max_memory: int | str = "512MB",
-    context: Context | None = None,
-) -> Future[CopyPlan]:
-    """Begin to plan a copy of an array, which reads its metadata and changes nothing; see `copy`."""
-    options = _options(schema, region, max_memory, "raise", context)
-
-    async def run() -> CopyPlan:
-        opened = await _source(source, options)
-        if isinstance(opened, Group):
-            raise UnimplementedError(
-                "A plan is of one array; open the group and plan the copy of each array in it"
-            )
-        store, scheme = await _target(target, options.context)
-        job = await execution.offload(_array_copy, opened, store, scheme, options, "")
-        return await job.plan(executor)
-
-    return execution.start(run())
-
-
-def _options(schema: Any, region: Any, max_memory: int | str, if_exists: str, context: Any) -> _Options:
+def copy_options(
+    schema: Any, region: Any, max_memory: int | str, if_exists: str, context: Any
+) -> CopyOptions:
+    """Return the choices of a caller, checked."""
     if if_exists not in ("raise", "skip", "replace", "update"):
         raise ValueError(f'if_exists is "raise", "skip", "replace" or "update", not {if_exists!r}')
-    return _Options(wishes_of(schema), region, parse_bytes(max_memory), if_exists, context_of(context))
+    return CopyOptions(wishes_of(schema), region, parse_bytes(max_memory), if_exists, context_of(context))
 
 
-async def _copy(source: Any, target: Any, run: _Run) -> CopyReport:
+async def _copy(source: Any, target: Any, run: CopyRun) -> CopyReport:
     began, options = time.monotonic(), run.options
-    store, scheme = await _target(target, options.context)
+    store, scheme = await copy_target(target, options.context)
     if options.if_exists == "replace" and not options.atomic:
         await _end_replacements(store)
-    opened = await _source(source, options)
+    opened = await copy_source(source, options)
     is_itself = await check_apart(opened, store, in_place=options.if_exists == "replace")
     begin_creating(store.driver)
 
     async def make(place: OpenKv) -> CopyReport:
         if isinstance(opened, Group):
             return await _copy_group(opened, place, scheme, run)
-        job = await execution.offload(_array_copy, opened, place, scheme, options, "")
+        job = await execution.offload(array_copy, opened, place, scheme, options, "")
         return await _copy_array(job, run)
 
     if packs(store):
@@ -186,7 +163,7 @@ async def _copy(source: Any, target: Any, run: _Run) -> CopyReport:
     else:
         report = await make(store)
     if not is_itself:  # it was compared before it took the place of its source
-        await _check(opened, store, run)
+        await check_copy(opened, store, run)
     return replace(report, seconds=time.monotonic() - began)
 
 
@@ -207,7 +184,8 @@ async def _end_replacements(store: OpenKv) -> None:
             await end_replacing(at)
 
 
-async def _check(source: TensorStore | Group, store: OpenKv, run: _Run) -> None:
+async def check_copy(source: TensorStore | Group, store: OpenKv, run: CopyRun) -> None:
+    """Raise if a copy is not what its source is, as far as the run is to check that."""
     from fsstore.job.verify import verify
 
     if run.level is None:
@@ -223,7 +201,8 @@ async def _check(source: TensorStore | Group, store: OpenKv, run: _Run) -> None:
         raise DataLossError(f"The copy at {store.prefix.describe()} is not what its source is: {found}")
 
 
-async def _source(source: Any, options: _Options) -> TensorStore | Group:
+async def copy_source(source: Any, options: CopyOptions) -> TensorStore | Group:
+    """Return what is to be copied: an array, a view, or a group."""
     opened = await opened_source(source, options.context)
     if isinstance(opened, Group):
         if options.region is not None:
@@ -237,7 +216,7 @@ async def _source(source: Any, options: _Options) -> TensorStore | Group:
     return view
 
 
-async def _target(target: Any, context: Context) -> tuple[OpenKv, str]:
+async def copy_target(target: Any, context: Context) -> tuple[OpenKv, str]:
     """Return the store of a target, and the scheme that its URL ends with if that names an array format."""
     if isinstance(target, Group):
         return target.kvstore._open, target._place.words.driver
@@ -248,12 +227,15 @@ async def _target(target: Any, context: Context) -> tuple[OpenKv, str]:
     return (await open_kv(store_spec(target), context)).as_directory(), scheme
 
 
-def _array_copy(source: TensorStore, store: OpenKv, scheme: str, options: _Options, path: str) -> ArrayCopy:
+def array_copy(source: TensorStore, store: OpenKv, scheme: str, options: CopyOptions, path: str) -> ArrayCopy:
+    """Return the copy of an array to a place, as its caller wishes."""
     words = format_of(source, options.wishes, scheme)
     return _wanted(source, store, words, options, path)
 
 
-def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Options, path: str) -> ArrayCopy:
+def _wanted(
+    source: TensorStore, store: OpenKv, words: NodeWords, options: CopyOptions, path: str
+) -> ArrayCopy:
     attributes = attributes_of(source) or {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
     return ArrayCopy(
@@ -262,7 +244,7 @@ def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: _Opti
 
 
 async def _copy_array(
-    job: ArrayCopy, run: _Run, notes: KvStore | None = None, copied: list[ArrayCopy] | None = None
+    job: ArrayCopy, run: CopyRun, notes: KvStore | None = None, copied: list[ArrayCopy] | None = None
 ) -> CopyReport:
     """Copy an array under the claim of its target; `notes` say of the arrays of a group which are done.
 
@@ -317,7 +299,7 @@ async def _is_done(job: ArrayCopy, notes: KvStore) -> bool:
     return True
 
 
-async def _replace(job: ArrayCopy, run: _Run, claim: Claim) -> CopyReport:
+async def _replace(job: ArrayCopy, run: CopyRun, claim: Claim) -> CopyReport:
     """Make the new array, check it, and put it in the place of the old one."""
     is_taken = await _is_taken_at_once(job)
     if is_taken or only_takes(job.store):
@@ -330,7 +312,7 @@ async def _replace(job: ArrayCopy, run: _Run, claim: Claim) -> CopyReport:
         report = await apart.run(run.executor, run.progress)
         await apart.finish()
         await apart.scratch.clear()
-    await _check(job.source, apart.store, run)
+    await check_copy(job.source, apart.store, run)
     await put_in_place(job.store, apart.store, claim)
     return report
 
@@ -345,7 +327,7 @@ async def _is_taken_at_once(job: ArrayCopy) -> bool:
     return True
 
 
-async def _stands(job: ArrayCopy, options: _Options) -> bool:
+async def _stands(job: ArrayCopy, options: CopyOptions) -> bool:
     """Return whether an array is there that is to be kept, and nothing of a job beside it, which takes no claim."""
     if options.if_exists != "skip" or await job.scratch.store.list():
         return False
@@ -355,7 +337,7 @@ async def _stands(job: ArrayCopy, options: _Options) -> bool:
     return True
 
 
-async def _prepared(job: ArrayCopy, options: _Options) -> ArrayCopy | None:
+async def _prepared(job: ArrayCopy, options: CopyOptions) -> ArrayCopy | None:
     """Return the copy of an array as what stands at the target lets it be; None if that is to be kept."""
     stage = await job.scratch.ended()
     if stage:
@@ -411,7 +393,7 @@ async def _updating(job: ArrayCopy, words: NodeWords) -> ArrayCopy:
 async def _commit(
     jobs: Sequence[ArrayCopy],
     groups: Mapping[str, bytes],
-    run: _Run,
+    run: CopyRun,
     consolidated_at: tuple[str, NodeWords] | None = None,
 ) -> CopyReport:
     """Copy arrays into databases of the workers, and take all of them with the documents in one commit.
@@ -445,7 +427,7 @@ async def _all_documents(jobs: Sequence[ArrayCopy], groups: Mapping[str, bytes])
     return whole
 
 
-async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:
+async def _copy_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) -> CopyReport:
     """Copy the arrays below a group, one after the other, and then the documents of the groups, the root's last."""
     scratch = Scratch.of(store)
     async with scratch.claimed(f"a copy of {without_secrets(repr(group))}") as claim:
@@ -455,7 +437,7 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> Co
     return report
 
 
-async def _copied_group(group: Group, store: OpenKv, scheme: str, run: _Run) -> CopyReport:
+async def _copied_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) -> CopyReport:
     listed = await group._place.listed(group.path)
     for path, error in listed.damaged.items():
         raise error.within(f"{path!r} in {group!r} cannot be copied")
@@ -505,7 +487,7 @@ async def _check_unchanged(copied: Sequence[ArrayCopy]) -> None:
             )
 
 
-async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: _Run) -> KvStore:
+async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: CopyRun) -> KvStore:
     """Return the notes of the arrays that are done; without any, nothing may be in the way of those that are wanted."""
     notes = Scratch.of(store).below("done")
     if run.options.if_exists == "raise" and not await notes.list():
@@ -515,7 +497,7 @@ async def _notes_of(store: OpenKv, wanted: Sequence[ArrayCopy], run: _Run) -> Kv
 
 
 async def _arrays_of(
-    group: Group, listed: Hierarchy, store: OpenKv, scheme: str, run: _Run
+    group: Group, listed: Hierarchy, store: OpenKv, scheme: str, run: CopyRun
 ) -> AsyncIterator[ArrayCopy]:
     for path in [path for path, node in listed.nodes.items() if node.kind == "array"]:
         source, words = await group.open(path), group._place.words

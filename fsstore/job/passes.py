@@ -14,11 +14,11 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from fsstore.chunk.regions import BoxSlabs, Regions
+from fsstore.chunk.regions import BoxSlabs, Region, Regions
 from fsstore.driver.cast import Casting
 from fsstore.format.attributes import DOCUMENTS, is_document
+from fsstore.job.plan import PIECE_KEYS
 from fsstore.job.scratch import is_of_job
-from fsstore.job.tuning import PIECE_KEYS
 from fsstore.kvstore.contract.ability import SweepsUnfinished, SyncsTogether, able
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.kv_store import KvStore
@@ -72,6 +72,8 @@ class Order:
     """Whether values that are checked differ where their bits do; else as numbers."""
     unseen: bool = False
     """Whether nobody reads the target before the job is done, since it has no metadata yet."""
+    counted: bool = False
+    """Whether answers say how many chunks were stored, too: those of mere fill are not."""
 
     async def opened(self) -> Order:
         """Return the job with a target that this process writes to, opened once."""
@@ -173,22 +175,24 @@ class Pass:
         return self.made(pace, self.done)
 
 
-def box_pass(kind: str, pieces: BoxSlabs, nbytes: int, held: int = 1) -> Pass:
-    """Return the pass over boxes."""
+def box_pass(kind: str, pieces: BoxSlabs, nbytes: int, held: int = 1, share: range | None = None) -> Pass:
+    """Return the pass over boxes, or over a share of their pieces."""
+    mine = range(len(pieces)) if share is None else share
 
     async def tasks(pace: Pace, done: frozenset[int]) -> AsyncIterator[Task]:
-        begin, most = 0, len(pieces)
+        begin, most = mine.start, mine.stop
         while begin < most:
             if begin in done:
                 begin += 1
                 continue
-            limit = pieces.end(begin, pace.length())
+            limit = min(most, pieces.end(begin, pace.length()))
             end = next((each for each in range(begin, limit) if each in done), limit) if done else limit
             pace.taken(end - begin)
             yield Task(range(begin, end), kind, ((begin, end),))
             begin = end
 
-    return Pass(kind, len(pieces), nbytes, tasks, held)
+    nbytes = nbytes * len(mine) // max(1, len(pieces))
+    return Pass(kind, len(mine), nbytes, tasks, held)
 
 
 async def chunks_at(place: KvPrefix) -> AsyncIterator[_Batch]:
@@ -197,6 +201,16 @@ async def chunks_at(place: KvPrefix) -> AsyncIterator[_Batch]:
         found = [(each.key, each.size or 0) for each in batch if not is_of_job(each.key)]
         if found:
             yield found
+
+
+def chunk_keys(array: Any, box: Region) -> list[str]:
+    """Return the keys of the chunks in a box of an array."""
+    model = array._driver.array.model
+    numbers = [
+        list(range(axis.chunk_of(low), axis.chunk_of(high - 1) + 1) if high > low else ())
+        for low, high, axis in zip(box.start, box.stop, model.axes, strict=False)
+    ]
+    return list(model.keys_of_product(numbers))
 
 
 def keys_in_piece(chunk_bytes: int) -> int:

@@ -16,17 +16,21 @@ are cut into pieces, the thinnest slabs that read nothing twice, and a task is a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from html import escape
 from typing import Any, Literal
 
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
-from fsstore.job.tuning import MEMORY_OF_TASKS, READS_BEFORE_STAGING
 from fsstore.redaction import plain
 from fsstore.task.runner import bytes_text
 from fsstore.values.argument import one_line
 
+# keys of a piece of a job, of which a task takes as many as fill its time: short notes of what is finished, against a
+# slow store on which a piece alone takes long
+PIECE_KEYS = 256
+MEMORY_OF_TASKS = 0.65  # of what a job may take: threads keep the rest, memory that was freed, to use again
+READS_BEFORE_STAGING = 2.0  # times that a chunk may be read before copying by way of a staged file is cheaper
 _COPIES_OF_CHUNKS = 2  # in memory when they are read or written: encoded and decoded
 
 # Reports of finished jobs: of copies, and of checks, which are false if anything is wrong.
@@ -59,6 +63,8 @@ class CopyReport:
     retries: int = 0
     skipped: tuple[str, ...] = ()
     by_storage: int = 0
+    waits: int = 0
+    """How many tasks of other parts of a plan are to be done before the rest of this part can be."""
 
     def __str__(self) -> str:
         """Return one line of text."""
@@ -73,6 +79,8 @@ class CopyReport:
             parts.append(f"{self.retries} tried again")
         if self.skipped:
             parts.append(f"{len(self.skipped)} skipped")
+        if self.waits:
+            parts.append(f"the rest waits for {_count(self.waits, 'task')} of other parts")
         return ", ".join(parts)
 
 
@@ -235,6 +243,14 @@ class CopyPlan:
     requests: int
     memory: int
     why: str
+    saving: Callable[[Any, bool], None] = field(repr=False, compare=False)
+
+    def save(self, place: Any, *, overwrite: bool = False) -> None:
+        """Write the plan to a file, of which any engine runs parts: see `run`, `status` and `finish`.
+
+        Nothing is written at the target.  The file holds no credentials.
+        """
+        self.saving(place, overwrite)
 
     def __str__(self) -> str:
         """Return the plan as a few lines of text."""
@@ -259,6 +275,55 @@ class CopyPlan:
             for name, text in self._rows()
         )
         return f"<table>{rows}</table>"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanStatus:
+    """How far a plan is: `done` of `total` tasks, which `running` parts are at it, and how long the rest may take.
+
+    A part that was killed counts as running until `finish` or the next run of it finds that it is gone.  Nothing
+    is done of a plan that was finished, or not begun.
+    """
+
+    what: str
+    total: int
+    done: int
+    running: int
+    remaining_s: float | None
+    """Seconds, by the pace so far and the parts that run now; None while nobody can know."""
+    missing: Mapping[str, tuple[tuple[int, int], ...]]
+    """The numbers of tasks that are not done, by pass: where runs of them begin and end."""
+    sizes: Mapping[str, int]
+    """How many tasks there are, by pass."""
+
+    def __bool__(self) -> bool:
+        """Whether everything is done, so that the plan can be finished."""
+        return self.done == self.total
+
+    def missing_parts(self, parts: int) -> list[int]:
+        """Return which parts are not done, where there are so many."""
+        return [
+            part
+            for part in range(parts)
+            if any(
+                low < mine.stop and mine.start < high
+                for kind, spans in self.missing.items()
+                for low, high in spans
+                for mine in [share_of(self.sizes[kind], part, parts)]
+            )
+        ]
+
+    def __str__(self) -> str:
+        """Return one line of text."""
+        texts = [f"{self.what}: {self.done:,} of {self.total:,} tasks done"]
+        texts += [f"{self.running:,} parts running"] if self.running else []
+        texts += [] if self.remaining_s is None else [f"{self.remaining_s:.0f} s left"]
+        return ", ".join(texts)
+
+
+def share_of(pieces: int, part: int, parts: int) -> range:
+    """Return the pieces of a part, where there are so many parts."""
+    return range(pieces * part // parts, pieces * (part + 1) // parts)
 
 
 @dataclass(frozen=True, slots=True)

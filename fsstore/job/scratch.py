@@ -21,7 +21,7 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
-from fsstore.task.claim import Claim, claimed
+from fsstore.task.claim import Claim, claimed, held_at
 
 APPEND = "append"
 """The beginning of keys that tell of appends, which other jobs leave alone."""
@@ -103,9 +103,16 @@ class Scratch:
         own = _CLAIM.encode(), APPEND.encode(), f"{name}/".encode()
         return any(not key.startswith(own) for key in await self.store.list())
 
-    def claimed(self, job: str) -> AbstractAsyncContextManager[Claim]:
-        """Hold the claim of the target while a job runs, which `job` describes as a part of a sentence."""
-        return claimed(self.store, _CLAIM, job)
+    def claimed(self, job: str, plan: str = "") -> AbstractAsyncContextManager[Claim]:
+        """Hold the claim of the target while a job runs, which `job` describes as a part of a sentence.
+
+        A claim that is kept for `plan` is taken over.
+        """
+        return claimed(self.store, _CLAIM, job, plan)
+
+    async def held(self) -> tuple[str, str]:
+        """Return the plan that the claim of the target is kept for, empty if for none, and the job that holds it."""
+        return await held_at(self.store, _CLAIM)
 
     async def end(self, stage: str) -> None:
         """Note that a job is done, and that only what it leaves in its stage and here is to be removed."""

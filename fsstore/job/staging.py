@@ -37,7 +37,7 @@ from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ArrayDriver
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.index.transform import IndexTransform
-from fsstore.job.passes import Order, OwnDatabase, finished_keys, opened_database, unsynced
+from fsstore.job.passes import Order, OwnDatabase, chunk_keys, finished_keys, opened_database, unsynced
 from fsstore.job.scratch import SCRATCH_MARK, around, is_of_job
 from fsstore.kvstore.contract.ability import ListsNames, SweepsUnfinished, TakesAllAtOnce, WritesAtOnce, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Read, ReadResult, Write
@@ -204,14 +204,7 @@ class _StoredKeys:
 
     def box(self, target: TensorStore, box: Region) -> bool:
         """Whether all chunks of a box of an array are stored."""
-        driver = target._driver
-        if not isinstance(driver, ChunkedDriver):
-            return False
-        numbers = [
-            np.arange(axis.chunk_of(low), axis.chunk_of(high - 1) + 1) if high > low else np.arange(0)
-            for low, high, axis in zip(box.start, box.stop, driver.array.model.axes, strict=False)
-        ]
-        return self.all(driver.array.model.keys_of_product([each.tolist() for each in numbers]))
+        return isinstance(target._driver, ChunkedDriver) and self.all(chunk_keys(target, box))
 
 
 _STAGED = "fsstore-data"

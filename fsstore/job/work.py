@@ -24,7 +24,7 @@ from fsstore.codec.buffers import passing
 from fsstore.driver.cast import Cast, shown, unequal
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.errors import DataLossError, StoreError
-from fsstore.job.passes import Order, Pass, keys_of
+from fsstore.job.passes import Order, Pass, chunk_keys, keys_of
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
 from fsstore.runtime import execution
@@ -356,13 +356,16 @@ async def await_begun(begin: Any) -> Any:
     return await future
 
 
-async def _copy_box(order: Order, box: Region) -> int:
+async def _copy_box(order: Order, box: Region) -> Any:
     values = await read_box(order.source, box)
     return await _write_box(order, box, values)
 
 
-async def _write_box(order: Order, box: Region, values: Any) -> int:
-    """Write values of the source, which become the target's type as far as the job allows; return how many bytes."""
+async def _write_box(order: Order, box: Region, values: Any) -> Any:
+    """Write values of the source, which become the target's type as far as the job allows.
+
+    Return how many bytes, and of a job that counts them, how many chunks are stored.
+    """
     cast, nbytes = Cast(order.source.dtype, order.target.dtype, order.casting), int(values.nbytes)
     if cast.source != cast.target:
         try:
@@ -370,7 +373,22 @@ async def _write_box(order: Order, box: Region, values: Any) -> int:
         except StoreError as error:
             raise error.within(f"Error copying {_name_of(order.source)}") from None
     await await_begun(lambda: order.target[box.slices].write(values).commit)
-    return nbytes
+    return (nbytes, await execution.offload(_stored, order.target, box, values)) if order.counted else nbytes
+
+
+def _stored(target: Any, box: Region, values: Any) -> int:
+    """Return how many chunks of a box are stored: those that are not of mere fill."""
+    sides = target.chunk_layout.write_chunk.shape or box.shape
+    chunks = Regions(box.start, box.stop, tuple(map(int, sides)), (0,) * len(sides))
+    if target.fill_value is None or values.dtype.hasobject or not values.size:
+        return len(chunks)
+    fill = np.asarray(target.fill_value, values.dtype)
+    count, bits = 0, fill.tobytes()
+    for each in (chunks[at] for at in range(len(chunks))):
+        part = values[_inside(box, each)]
+        if part[(0,) * part.ndim].tobytes() != bits or differ(part, np.broadcast_to(fill, part.shape)).any():
+            count += 1
+    return count
 
 
 def _name_of(array: Any) -> str:
@@ -402,6 +420,31 @@ async def _copy_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> tuple
         await _copy_some(keys[at : at + order.together], order) for at in range(0, len(keys), order.together)
     ]
     return sum(some), 0
+
+
+async def _copy_chunks(order: Order, box: Region) -> tuple[int, int]:
+    """Copy the encoded chunks of a box as they are, those that are stored; return how many bytes and chunks."""
+    own, other = (each._driver.kvstore.as_directory().prefix for each in (order.source, order.target))
+    keys, nbytes, stored = chunk_keys(order.target, box), 0, 0
+    taking = able(other.driver, TakesValues)
+    if taking is not None and taking.takes_from(own.driver):
+        pairs = [(own.path + key, other.path + key) for key in keys]
+        answers = await _asked(
+            other.driver, lambda: taking.take_values(own.driver, pairs, unseen=order.unseen)
+        )
+        there = [answer for answer in answers if answer.state != "missing"]
+        return sum(answer.size or 0 for answer in there), len(there)
+    for at in range(0, len(keys), order.together):
+        some = keys[at : at + order.together]
+        answers = await _asked(own.driver, partial(own.read_many, [Read(key) for key in some]))
+        writes = [
+            Write(key, bytes(answer.value))
+            for key, answer in zip(some, answers, strict=True)
+            if answer.state != "missing"
+        ]
+        await _asked(other.driver, partial(other.write_many, writes))
+        nbytes, stored = nbytes + sum(len(each.value) for each in writes if each.value), stored + len(writes)
+    return nbytes, stored
 
 
 async def _copy_some(keys: list[str], order: Order) -> int:
@@ -439,7 +482,7 @@ async def _spill_box(order: Order, number: int) -> int:
     return int(values.nbytes)
 
 
-async def _gather_box(order: Order, number: int) -> int:
+async def _gather_box(order: Order, number: int) -> Any:
     """Put together a box of the target from what was spilled, and write it."""
     box, kind = order.targets[number], order.source.dtype.numpy_dtype
     values = new_array(box.shape, kind, passing=True)
@@ -473,11 +516,11 @@ async def _delete_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> int
 
 
 WORK: dict[str, Callable[..., Awaitable[Any]]] = {
-    "keys": _copy_keys, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box, "delete": _delete_keys,
-    "check": checked_box,
+    "keys": _copy_keys, "chunks": _copy_chunks, "box": _copy_box, "spilled": _spill_box, "gathered": _gather_box,
+    "delete": _delete_keys, "check": checked_box,
 }  # fmt: skip
 """The function of each kind of task, which takes the order and a piece of the payload."""
-_BY_BOX, _BY_NUMBER = ("box", "check"), ("spilled", "gathered")
+_BY_BOX, _BY_NUMBER = ("box", "chunks", "check"), ("spilled", "gathered")
 _CHANGES_NOTHING = ("check", "delete")
 
 

@@ -10,6 +10,8 @@ A job is over, and its claim is taken, if
 * nobody has written the claim again for `LEASE_S`.  The next claimant watches for so long on its own clock, so
   clocks that differ between hosts or jump do not matter.
 
+A claim that is kept for a plan is never over: whoever finishes the plan or gives it up takes it.
+
 Every other claim is an error that names its holder, at once on the same machine, else with the next beat at the latest.
 Two threads of one process are two claimants.
 
@@ -26,7 +28,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
@@ -66,6 +68,8 @@ class _Holder:
     beat: int = 0
     at: float = 0.0
     """When it was written, on the clock of its machine."""
+    kept: bool = False
+    """Whether a plan holds it, and no process."""
 
     @classmethod
     def parsed(cls, value: bytes) -> _Holder | None:
@@ -84,12 +88,13 @@ class _Holder:
 
 
 @asynccontextmanager
-async def claimed(store: KvStore, key: str, job: str) -> AsyncIterator[Claim]:
+async def claimed(store: KvStore, key: str, job: str, plan: str = "") -> AsyncIterator[Claim]:
     """Hold the claim at a key while a job runs, which `job` describes as a part of a sentence: `a copy of memory://a/`.
 
-    Raises `FailedPreconditionError`, which names the holder, if another job holds it.
+    A claim that is kept for `plan` is taken over.  Raises `FailedPreconditionError`, which names the holder, if another
+    job holds it.
     """
-    claim = Claim(store, key, _this(job))
+    claim = Claim(store, key, _this(job), plan)
     _mine.now.add(claim.holder.claim)
     try:
         await claim.take()
@@ -104,8 +109,8 @@ async def claimed(store: KvStore, key: str, job: str) -> AsyncIterator[Claim]:
 class Claim:
     """The claim of one job: `check` says whether it still holds it."""
 
-    def __init__(self, store: KvStore, key: str, holder: _Holder) -> None:
-        self.holder = holder
+    def __init__(self, store: KvStore, key: str, holder: _Holder, plan: str = "") -> None:
+        self.holder, self._plan = holder, plan
         self._store, self.key = store, key
         self._generation = UNKNOWN
         self._ended = asyncio.Event()
@@ -157,6 +162,18 @@ class Claim:
                 if not await self._put(self._generation):
                     await self.check()
 
+    async def keep(self, plan: str, job: str) -> None:
+        """Leave the claim to a plan, which keeps it whatever process ends, until it is finished or given up."""
+        self.stop_beating()
+        if self._beating is not None:
+            await self._beating
+        own, self.holder = self.holder, replace(self.holder, claim=plan, job=job, kept=True)
+        try:
+            if not await self._put(self._generation):
+                await self.check()
+        finally:
+            self.holder = own
+
     def stop_beating(self) -> None:
         """Write the claim no more: after its lease, another job may take it."""
         self._ended.set()
@@ -205,6 +222,8 @@ class Claim:
 
     async def _is_over(self, found: _Holder | None, generation: bytes) -> bool:
         """Whether the job of a claim is over, or the claim is another one by now."""
+        if found is not None and found.kept:
+            return found.claim == self._plan
         if found is not None and found.machine == self.holder.machine:
             if (found.pid, found.started) == (self.holder.pid, self.holder.started):
                 return found.claim not in _mine.now
@@ -219,6 +238,12 @@ class Claim:
             if other != generation:
                 return now is None or found is None or now.claim != found.claim
         return True
+
+
+async def held_at(store: KvStore, key: str) -> tuple[str, str]:
+    """Return the plan that a claim is kept for, empty if it is kept for none, and the job that holds it."""
+    found, _ = await Claim(store, key, _this(""))._read()
+    return ("", "") if found is None else (found.claim if found.kept else "", found.job)
 
 
 async def _whole(step: Awaitable[T]) -> T:
@@ -283,6 +308,10 @@ def _runs(pid: int, started: str) -> bool:
 # written.
 
 
+_COUNTS = "counts"
+"""The word of a note beside the kinds of tasks."""
+
+
 def job_name(parts: Mapping[str, Any]) -> str:
     """Return the name of a job: the same for the same parts, whatever process it runs in."""
     return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:20]
@@ -295,6 +324,8 @@ class Journal:
     store: KvStore
     name: str
     run: str = field(default_factory=lambda: uuid4().hex[:8])
+    counts: dict[str, float] = field(default_factory=dict)
+    """The counts of a run, which its notes tell."""
     _pending: dict[str, list[int]] = field(default_factory=dict)
     _noted: dict[str, list[int]] = field(default_factory=dict)
     _count: int = 0
@@ -312,15 +343,29 @@ class Journal:
         """Write down the plan that this run follows."""
         await self.store.write(f"{self.name}/plan", json.dumps(plan))
 
-    async def finished(self) -> dict[str, set[int]]:
-        """Return the numbers of the tasks that are finished, by kind."""
+    async def finished(
+        self, of: Callable[[str], bool] | None = None, counts: dict[str, dict[str, float]] | None = None
+    ) -> dict[str, set[int]]:
+        """Return the numbers of the tasks that are finished, by kind: those that the runs noted which `of` chooses.
+
+        `counts` gets what each of these runs has counted.
+        """
         prefix = f"{self.name}/notes/"
-        keys = await self.store.list(KeyRange.prefix(prefix))
         found: dict[str, set[int]] = {}
+        runs = [
+            (key, key.decode().removeprefix(prefix).rpartition("-")[0])
+            for key in await self.store.list(KeyRange.prefix(prefix))
+        ]
+        keys = [(key, run) for key, run in runs if of is None or of(run)]
         for at in range(0, len(keys), MERGED_NOTES):
-            answers = [self.store.read(key) for key in keys[at : at + MERGED_NOTES]]
-            for answer in answers:
-                for kind, spans in (_parsed((await answer).value) or {}).items():
+            answers = [(run, self.store.read(key)) for key, run in keys[at : at + MERGED_NOTES]]
+            for run, answer in answers:
+                note = _parsed((await answer).value) or {}
+                told = note.pop(_COUNTS, {})
+                if counts is not None:
+                    known = counts.setdefault(run, {})
+                    known.update({name: max(count, known.get(name, 0)) for name, count in told.items()})
+                for kind, spans in note.items():
                     found.setdefault(kind, set()).update(_numbers(spans))
         return found
 
@@ -343,7 +388,9 @@ class Journal:
             merged = self._count % MERGED_NOTES == MERGED_NOTES - 1
             self._count += 1
             told = self._noted if merged else pending
-            note = {kind: _spans(numbers) for kind, numbers in told.items()}
+            note: dict[str, Any] = {kind: _spans(numbers) for kind, numbers in told.items()}
+            if self.counts:
+                note[_COUNTS] = self.counts
             await self.store.write(self._key(self._count), json.dumps(note))
             if merged:
                 for number in range(max(1, self._count - MERGED_NOTES), self._count):

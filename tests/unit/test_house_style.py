@@ -75,7 +75,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
-    "fsstore.job.copy:plan_copy": (7, "takes what `copy` takes, but for what only doing it needs"),
+    "fsstore.job.fleet:plan_copy": (8, "takes what `copy` takes, but for what only doing it needs"),
     "fsstore.arrays.store:open": (8, "TensorStore's public function: each is an argument of its own there"),
 }
 DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}

@@ -18,7 +18,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "chunk": (22, 8039),
     "codec": (24, 7552),
     "combine": (16, 6151),
-    "command": (5, 1747),
+    "command": (5, 1827),
     "compat": (2, 41),
     "context": (3, 908),
     "dataset": (7, 2351),
@@ -28,7 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1907),
     "index": (12, 3913),
     "interop": (16, 3756),
-    "job": (14, 4840),
+    "job": (14, 5542),
     "kvstore": (49, 16094),
     "ocdbt": (9, 3937),
     "precomputed": (7, 2433),
@@ -37,29 +37,30 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "scan": (29, 9878),
     "schema": (8, 2689),
     "serve": (3, 866),
-    "task": (4, 897),
+    "task": (4, 944),
     "testing": (6, 1256),
-    "the top": (7, 1539),
+    "the top": (7, 1544),
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (332, 109146)
+WHOLE = (332, 109980)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "an array is made of its values, and without naming a format, in one line",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
+    "command": "run, status and finish are commands for plans of copies",
     "dataset": "the documents of what is replaced go, but those of its replacement",
     "driver": "a read of a scanned file is of one generation, and of the array that was opened",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, in any blocks and from any executor",
-    "job": "what is put in the place of something may be an array or a dataset",
+    "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "stores that show a file say when they show another generation of it; members of archives through fsspec of 2024 are told missing",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
     "schema": "that a missing chunk is an error is an argument of every door",
-    "task": "of several failures the one of the first task is raised",
-    "the top": "write_dataset is a name at the top, and the observation of stores is a module there, no package; scan takes kerchunk as another who reads the file",
+    "task": "claims are kept for plans, and notes tell what a run counts",
+    "the top": "run, status and finish of plans are names at the top",
     "values": "the codec specs of drivers stand in a registry, so that a product can be taken out; the registry has the adapter for HDF4 files",
 }
 
