@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Contender, workload
+from benchmarks.loopback import LoopbackServer
 from benchmarks.workloads_read import BYTES, MEBIBYTE, ZSTD, everything, prepare, sample
 
 _LARGE = ((256, 256, 256), (64, 64, 64))
@@ -230,40 +231,94 @@ def ranges(folder: Path) -> Mapping[str, Contender]:
     }
 
 
+_RANGES = [("big", n * 4096, (n + 1) * 4096) for n in range(2000)]
+_VALUES = [(f"f{n}", 0, 65536) for n in range(200)]
+_PARTS = [(f"f{n}", 4096, 8192) for n in range(200)]
+
+
 @workload("2000 ranges of a file through fsspec, and of the native way", size=2000 * 4096)
 def plain_ranges(folder: Path) -> Mapping[str, Contender]:
     """`engine="fsspec"` beside `cat_ranges` of the same filesystem, which joins nothing."""
-    return _plain(folder, [("big", n * 4096, (n + 1) * 4096) for n in range(2000)])
+    return _plain("file", folder, _RANGES)
 
 
 @workload("200 files of 64 KB through fsspec, and by the native way", size=200 * 65536)
 def plain_files(folder: Path) -> Mapping[str, Contender]:
-    """Whole values: each is asked first which version it is, which fsspec does not know."""
-    return _plain(folder, [(f"f{n}", 0, 65536) for n in range(200)])
+    """Whole values, each with its version, which fsspec does not give."""
+    return _plain("file", folder, _VALUES)
 
 
-def _plain(folder: Path, spans: list[tuple[str, int, int]]) -> Mapping[str, Contender]:
+@workload("4 KB of each of 200 files through fsspec, and by the native way", size=200 * 4096)
+def plain_parts(folder: Path) -> Mapping[str, Contender]:
+    """Parts, each with its version."""
+    return _plain("file", folder, _PARTS)
+
+
+@workload("2000 ranges of a value in memory through fsspec, and by the native way", size=2000 * 4096)
+def plain_memory_ranges(folder: Path) -> Mapping[str, Contender]:
+    """The memory of fsspec."""
+    return _plain("memory", folder, _RANGES)
+
+
+@workload("200 values of 64 KB in memory through fsspec, and by the native way", size=200 * 65536)
+def plain_memory(folder: Path) -> Mapping[str, Contender]:
+    """Whole values, which fsspec copies."""
+    return _plain("memory", folder, _VALUES)
+
+
+@workload("4 KB of each of 200 values in memory through fsspec, and by the native way", size=200 * 4096)
+def plain_memory_parts(folder: Path) -> Mapping[str, Contender]:
+    """The smallest reads there are: what is measured is what a read costs apart from its bytes."""
+    return _plain("memory", folder, _PARTS)
+
+
+@workload("200 ranges of a file over HTTP through fsspec, and by the native way", size=200 * 4096)
+def plain_web(folder: Path) -> Mapping[str, Contender]:
+    """Ranges too far apart to be joined, from a server in another process."""
+    server = LoopbackServer(64 * MEBIBYTE)
+    spans = [("values.bin", n * 300_000, n * 300_000 + 4096) for n in range(200)]
+    ways = _compared("http", f"{server.url}/", spans)
+    return {**ways, "fsspec": lambda: ways["fsspec"]() if server else 0}  # the server ends with its owner
+
+
+def _plain(protocol: str, folder: Path, spans: list[tuple[str, int, int]]) -> Mapping[str, Contender]:
+    """Write the values, and return the ways to read spans of them."""
     import fsspec
 
     import fsstore
-    from fsstore.kvstore.contract.driver import Read
+
+    root = f"{folder}/" if protocol == "file" else f"{folder}/".lstrip("/")
+    there, ours = fsspec.filesystem(protocol), fsstore.KvStore.open(f"{protocol}://{root}").result()
+    there.makedirs(root, exist_ok=True)
+    values = {"big": bytes(2000 * 4096)} | {f"f{number}": bytes(65536) for number in range(200)}
+    for name, value in values.items():
+        there.pipe_file(f"{root}{name}", value)
+        ours[name] = value
+    return _compared(protocol, root, spans, native=ours)
+
+
+def _compared(
+    protocol: str, root: str, spans: list[tuple[str, int, int]], native: Any = None
+) -> Mapping[str, Contender]:
+    """Return reading spans of keys by the plain way, by the native one, and by fsspec alone."""
+    import fsspec
+
+    import fsstore
+    from fsstore.kvstore.contract.driver import KvPrefix, Read
     from fsstore.runtime import execution
 
-    (folder / "big").write_bytes(bytes(2000 * 4096))
-    for number in range(200):
-        (folder / f"f{number}").write_bytes(bytes(65536))
     reads = [Read(*span) for span in spans]
-    plain = fsstore.KvStore.open(f"file://{folder}/", engine="fsspec").result().prefix
-    native = fsstore.KvStore.open(f"file://{folder}/").result().prefix
-    names, starts, ends = (
-        [f"{folder}/{span[0]}" for span in spans],
-        *zip(*[span[1:] for span in spans], strict=True),
-    )
-    files = fsspec.filesystem("file")
+    url = root if protocol == "http" else f"{protocol}://{root}"
+    names = [f"{root}{span[0]}" for span in spans]
+    starts, ends = zip(*[span[1:] for span in spans], strict=True)
+    alone = fsspec.filesystem(protocol)
+
+    def reading(place: KvPrefix) -> Contender:
+        waits = place.driver.features.waits
+        return lambda: sum(len(each.value) for each in execution.call(place.read_many(reads), waits=waits))
+
     return {
-        "fsstore": lambda: sum(len(each.value) for each in execution.call(plain.read_many(reads))),
-        "native": lambda: sum(
-            len(each.value) for each in execution.call(native.read_many(reads), waits=False)
-        ),
-        "fsspec": lambda: sum(map(len, files.cat_ranges(names, list(starts), list(ends)))),
+        "fsstore": reading(fsstore.KvStore.open(url, engine="fsspec").result().prefix),
+        "native": reading((native or fsstore.KvStore.open(url).result()).prefix),
+        "fsspec": lambda: sum(map(len, alone.cat_ranges(names, list(starts), list(ends)))),
     }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fsstore.kvstore.client.generic import NOTHING, PROMISES
+from fsstore.kvstore.client.promise import NOTHING, PROMISES
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine
 
@@ -51,3 +51,9 @@ def test_the_rows_of_clients_say_what_they_promise(protocol, engine):
     writes, _, creates, versions, _ = ROWS[protocol]
     features = engine.features
     assert (bool(writes), bool(creates), bool(versions)) == (features.writable, features.create_only, True)
+
+
+def test_the_adapter_is_read_in_one_go():
+    """The module that the page names first is at most 300 lines."""
+    (name,) = re.findall(r"The adapter is one module, `([\w/.]+)`", PAGE.read_text(encoding="utf-8"))
+    assert len((PAGE.parents[2] / name).read_text(encoding="utf-8").splitlines()) <= 300

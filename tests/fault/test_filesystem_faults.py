@@ -12,7 +12,7 @@ from fsspec.spec import AbstractFileSystem
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
-from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.engine.contract import Retry, is_missing, status_of, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home
 from fsstore.kvstore.root.live import from_live
@@ -145,6 +145,84 @@ def test_a_cancelled_batch_is_dropped_by_its_thread():
     for _ in range(64):  # every thread of the pool has been asked since
         execution.submit(bool, kind="io").result()
     assert filesystem.begun == ["k0"]
+
+
+class Counted(AsyncFileSystem):
+    """Google's cloud, as gcsfs shows it, with one object; `told` says whether answers tell its version."""
+
+    protocol = "gs"
+    cachable = False
+
+    def __init__(self, told):
+        super().__init__(asynchronous=True)
+        self.told, self.asked = told, []
+
+    def url(self, path):
+        """Return the address of an object."""
+        return f"https://host/{path}"
+
+    async def _call(self, method, url, headers):
+        self.asked.append("value")
+        first, _, last = headers.get("Range", "bytes=0-3").removeprefix("bytes=").partition("-")
+        return {"x-goog-generation": "17"} if self.told else {}, b"abcd"[int(first) : int(last) + 1]
+
+    async def _info(self, path, **_):
+        self.asked.append("info")
+        return {"name": path, "size": 4, "type": "file", "generation": "17"}
+
+
+@pytest.mark.parametrize(("told", "questions"), [(True, 1), (False, 3)])
+def test_a_value_of_google_comes_with_its_version(told, questions):
+    """One request brings both; where the answer does not tell the version, it is asked before the value."""
+    cloud = Counted(told)
+    engine = AsyncEngine(Home(None, cloud), "gs", retry=FAST)
+    part, whole = execution.call(engine.read_many([Read("k", 1, 3)])) + execution.call(
+        engine.read_many([Read("k")])
+    )
+    assert (part.value, whole.value) == (b"bc", b"abcd")
+    assert part.generation == whole.generation == b"\0generation=17"
+    assert cloud.asked == (["value"] * 2 if told else ["value", "info", "value"] * 2)
+    assert len(cloud.asked) == 2 * questions
+    (same,) = execution.call(engine.read_many([Read("k", if_not_equal=whole.generation)]))
+    assert same.state == "unspecified"
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_a_value_that_is_replaced_between_two_questions_is_asked_for_again(protocol, tmp_path, monkeypatch):
+    """The end of a value is that of one version: never bytes of the new one at the place of the old one's end."""
+    filesystem, path = fsspec.filesystem(protocol), f"{tmp_path}/k"
+    filesystem.makedirs(str(tmp_path), exist_ok=True)
+    store = from_live(filesystem)
+    engine, asked = store.driver.engine, []
+    execution.call(engine.write_many([Write(path, b"old!")]))
+    ask = type(engine._ask).__call__
+
+    async def replacing(self, verb, *arguments):
+        found = await ask(self, verb, *arguments)
+        asked.append(verb)
+        if asked == ["info"]:
+            await ask(self, "rm_file", path)
+            await ask(self, "pipe_file", path, b"a longer one")
+        return found
+
+    monkeypatch.setattr(type(engine._ask), "__call__", replacing)
+    (end,) = execution.call(engine.read_many([Read(path, -2)]))
+    assert bytes(end.value) == b"ne"
+    assert asked == ["info", "read"] * 2
+
+
+@pytest.mark.parametrize("protocol", ["file", "memory"])
+def test_a_local_value_comes_with_its_version(protocol, tmp_path, monkeypatch):
+    """A read is one question, and what it says of the version is what a write has said."""
+    filesystem = fsspec.filesystem(protocol)
+    filesystem.makedirs(str(tmp_path), exist_ok=True)
+    engine = from_live(filesystem).driver.engine
+    (stamp,) = execution.call(engine.write_many([Write(f"{tmp_path}/k", b"0123456789")]))
+    monkeypatch.setattr(type(filesystem), "info", None)
+    for part in ((0, None), (2, 5)):
+        (found,) = execution.call(engine.read_many([Read(f"{tmp_path}/k", *part)]))
+        assert (bytes(found.value), found.generation) == (b"0123456789"[slice(*part)], stamp.generation)
+    assert stamp.generation.startswith(b"\0")
 
 
 class HTTPError(OSError):

@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3913),
     "interop": (16, 3756),
     "job": (14, 5542),
-    "kvstore": (49, 16094),
+    "kvstore": (49, 16165),
     "ocdbt": (9, 3937),
     "precomputed": (7, 2433),
     "reference": (23, 8472),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (332, 109980)
+WHOLE = (332, 110051)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -55,7 +55,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, in any blocks and from any executor",
     "job": "plans in files are run in parts by any engine, and finished by one step",
-    "kvstore": "stores that show a file say when they show another generation of it; members of archives through fsspec of 2024 are told missing",
+    "kvstore": "stores that show a file say when they show another generation of it; a value comes with its version from filesystems of fsspec",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "a scanned file says when it shows another generation",
     "schema": "that a missing chunk is an error is an argument of every door",

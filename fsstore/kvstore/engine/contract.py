@@ -406,13 +406,17 @@ async def persist(
 
 def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
     """Return what `persist` does, on a thread that may wait."""
+    try:
+        return call()
+    except UnavailableError as error:
+        failed = error
     attempts = Attempts(policy)
     while True:
+        time.sleep(attempts.pause_after(failed))
         try:
             return call()
         except UnavailableError as error:
-            pause = attempts.pause_after(error)
-        time.sleep(pause)
+            failed = error
 
 
 # Writes whose answer was lost.

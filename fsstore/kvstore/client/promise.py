@@ -1,4 +1,8 @@
-"""Verbs in place of those of fsspec's FTP and SFTP filesystems, which say too little of what went wrong.
+"""The known facts of fsspec's filesystems, by protocol, and the verbs that stand in the place of theirs.
+
+A protocol that is not in `PROMISES` promises nothing: its values have no generations, a write that fails may leave a
+part of the value, and no condition can be checked.  Where a value can be had together with its version, in one
+request or from one open file, the verb `read` does so; it returns the bytes and what `info` would say of them.
 
 FTP has one connection for commands, and a number for failures that means many things: 550 is a missing file, a
 directory in its place, or one that must not be read.  fsspec calls every failure a missing file, leaves the connection
@@ -13,18 +17,195 @@ talks at a time here too.
 from __future__ import annotations
 
 import ftplib
+import os
+import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
-from fsstore.errors import StoreError, UnavailableError
-from fsstore.kvstore.engine.contract import translate
+from fsstore.errors import AbortedError, StoreError, UnavailableError
+from fsstore.kvstore.contract.driver import Features
+from fsstore.kvstore.engine.contract import status_of, translate
 from fsstore.kvstore.tuning import SILENT_S
 from fsstore.redaction import redact
 from fsstore.runtime import fork
-from fsstore.runtime.tuning import SMALL_BYTES
+from fsstore.runtime.tuning import READ_ATTEMPTS, SMALL_BYTES
 
 T = TypeVar("T")
+Verbs = Mapping[str, Callable[..., Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesystemPromise:
+    """The known facts of a protocol."""
+
+    traits: tuple[str, ...] = ()
+    """The members of `info` that change with every write and make a generation; none without them."""
+    renames: bool = False
+    """Whether values are written under another name and then renamed: a write that fails leaves the old value."""
+    creates: bool = False
+    """Whether a value can be created where none may be, whoever else writes, by the verb `insert`."""
+    coarse: bool = False
+    """Whether two writes in one moment may leave the same generation."""
+    writes: bool = True
+    """Whether there is anything to write to; archives are read, and written by drivers of fsstore."""
+    waits: bool = True
+    """Whether verbs may take long, so that a pool thread calls them; otherwise that of the caller does."""
+    verbs: Verbs = field(default_factory=dict)
+    """Functions that stand in the place of verbs of a synchronous filesystem."""
+    coroutines: Verbs = field(default_factory=dict)
+    """The same for an asynchronous one."""
+
+    @property
+    def features(self) -> Features:
+        """The abilities of a store that is served so."""
+        return Features(
+            waits=self.waits,
+            writable=self.writes,
+            create_only=self.creates,
+            coarse_generations=self.coarse,
+        )
+
+
+# Local files: the version is that of the file which was opened.
+
+
+def _facts(found: os.stat_result) -> dict[str, Any]:
+    return {"ino": found.st_ino, "mtime": found.st_mtime_ns, "size": found.st_size}
+
+
+def _local_info(_filesystem: Any, path: str) -> dict[str, Any]:
+    """Return the version and the size of a file."""
+    found = Path(path).stat()
+    return {**_facts(found), "type": "directory" if stat.S_ISDIR(found.st_mode) else "file"}
+
+
+def _local_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
+    """Return bytes of a file, and its version."""
+    with filesystem._open(path, "rb") as file:  # not `open`, which takes as long again
+        number = file.fileno()
+        facts = _facts(os.fstat(number))
+        size = (facts["size"] if stop is None else stop) - start
+        if size < SMALL_BYTES:
+            return os.pread(number, size, start), facts
+        file.seek(start)
+        return file.read(size), facts
+
+
+def _local_move(_filesystem: Any, path: str, target: str) -> None:
+    """Give a file another name, in place of one that has it."""
+    Path(path).replace(target)
+
+
+# The memory of fsspec, without walks over all its files: a value is an object, and so is its version.
+
+
+def _memory_facts(file: Any, size: int) -> dict[str, Any]:
+    return {"id": id(file), "modified": round(file.modified.timestamp() * 1e6), "size": size}
+
+
+def _memory_file(filesystem: Any, path: str) -> Any:
+    file = filesystem.store.get(path)
+    if file is None:
+        raise FileNotFoundError(path)
+    return file
+
+
+def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
+    """Return the version and the size of a file."""
+    file = _memory_file(filesystem, path)
+    return _memory_facts(file, file.size)
+
+
+def _memory_read(
+    filesystem: Any, path: str, start: int, stop: int | None
+) -> tuple[memoryview, dict[str, Any]]:
+    """Return bytes of a file, which are not copied, and its version."""
+    file = _memory_file(filesystem, path)
+    value = file.getvalue()
+    return memoryview(value)[start:stop], _memory_facts(file, len(value))
+
+
+def _memory_insert(filesystem: Any, path: str, value: bytes) -> bool:
+    """Store a value unless the path exists; the dictionary decides who is first."""
+    from fsspec.implementations.memory import MemoryFile
+
+    mine = MemoryFile(filesystem, path, value)
+    return filesystem.store.setdefault(path, mine) is mine
+
+
+def _memory_find(filesystem: Any, _directory: str) -> dict[str, Any]:
+    """Return the files that are there, while others write.
+
+    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
+    a listing of pairs may see the dictionary change.
+    """
+    store = filesystem.store
+    for _ in range(READ_ATTEMPTS):
+        try:
+            paths = list(store)
+        except RuntimeError:  # it grew all the same
+            continue
+        found = ((path, store.get(path)) for path in paths)
+        return {path: {"size": file.size} for path, file in found if file is not None}
+    raise AbortedError(f"The memory of fsspec changed during {READ_ATTEMPTS} attempts to list it")
+
+
+# Archives.
+
+
+def _member(filesystem: Any, path: str, *span: int) -> bytes:
+    """Return a member of an archive: a directory has no value; fsspec 2024.6 raises `KeyError` for a missing one."""
+    try:
+        value: bytes = filesystem.cat_file(path, *span)
+    except (KeyError, ValueError):
+        if filesystem.isfile(path):
+            raise
+        raise FileNotFoundError(path) from None
+    return value
+
+
+# Clouds: the answer that brings a value says its version.
+
+
+async def _google_read(
+    filesystem: Any, path: str, start: int, stop: int | None
+) -> tuple[bytes, dict[str, Any]]:
+    """Return bytes of an object, and its version, which servers other than Google's leave to `info`."""
+    part = (
+        {} if (start, stop) == (0, None) else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
+    )
+    headers, body = await filesystem._call("GET", filesystem.url(path), headers=part)
+    generation = headers.get("x-goog-generation")
+    if generation is None:
+        found = await filesystem._info(path)
+        return (await filesystem._call("GET", filesystem.url(path), headers=part))[1], found
+    return body, {"generation": generation}
+
+
+async def _azure_read(
+    filesystem: Any, path: str, start: int, stop: int | None
+) -> tuple[bytes, dict[str, Any]]:
+    """Return bytes of a blob, and its version."""
+    container, blob, version = filesystem.split_path(path)
+    part = (
+        {}
+        if (start, stop) == (0, None)
+        else {"offset": start, "length": None if stop is None else stop - start}
+    )
+    async with filesystem.service_client.get_blob_client(container=container, blob=blob) as client:
+        try:
+            stream = await client.download_blob(version_id=version, **part)
+        except Exception as error:
+            if status_of(error) != 404:
+                raise
+            raise FileNotFoundError(path) from error
+        return await stream.readall(), {"etag": stream.properties.etag}
+
+
+# FTP.
 
 _ABSENT = ("550", "501")  # the second is what some servers say of a directory that is missing
 _BEYOND = "554"  # what begins behind the end
@@ -197,6 +378,9 @@ def _ftp_remove(filesystem: Any, path: str) -> None:
     _looked_into(filesystem, path, lambda: filesystem.ftp.delete(path))
 
 
+# SFTP.
+
+
 def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
     """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
     with _turn(filesystem):
@@ -255,7 +439,7 @@ def _sftp_move(filesystem: Any, path: str, target: str) -> None:
     _sftp_talk(filesystem, call)
 
 
-FTP: Mapping[str, Callable[..., Any]] = {
+_FTP: Verbs = {
     "info": _ftp_info,
     "ls": _ftp_ls,
     "cat_file": _ftp_read,
@@ -264,7 +448,7 @@ FTP: Mapping[str, Callable[..., Any]] = {
     "mv": _ftp_move,
     "rm_file": _ftp_remove,
 }
-SFTP: Mapping[str, Callable[..., Any]] = {
+_SFTP: Verbs = {
     "info": _sftp_verb("info"),
     "ls": _sftp_verb("ls", ("detail", True)),
     "cat_file": _sftp_read,
@@ -273,3 +457,40 @@ SFTP: Mapping[str, Callable[..., Any]] = {
     "mv": _sftp_move,
     "rm_file": _sftp_verb("rm_file"),
 }
+
+_GOOGLE = FilesystemPromise(("generation",), coroutines={"read": _google_read})
+_AZURE = FilesystemPromise(("etag",), coroutines={"read": _azure_read})
+_ARCHIVE = FilesystemPromise(writes=False, verbs={"cat_file": _member})
+_LOGIN = FilesystemPromise(renames=True, verbs=_SFTP)
+
+PROMISES: Mapping[str, FilesystemPromise] = {
+    "file": FilesystemPromise(
+        ("ino", "mtime", "size"),
+        renames=True,
+        coarse=True,
+        waits=False,
+        verbs={"info": _local_info, "read": _local_read, "mv": _local_move},
+    ),
+    "memory": FilesystemPromise(
+        ("id", "modified", "size"),
+        creates=True,
+        waits=False,
+        verbs={
+            "info": _memory_info,
+            "read": _memory_read,
+            "insert": _memory_insert,
+            "find": _memory_find,
+        },
+    ),
+    "gs": _GOOGLE,
+    "gcs": _GOOGLE,
+    "abfs": _AZURE,
+    "az": _AZURE,
+    "abfss": _AZURE,
+    "ftp": FilesystemPromise(renames=True, verbs=_FTP),
+    "sftp": _LOGIN,
+    "ssh": _LOGIN,
+    **dict.fromkeys(("git", "github", "libarchive", "tar", "zip"), _ARCHIVE),
+}
+"""The promises by protocol."""
+NOTHING = FilesystemPromise()
