@@ -10,5 +10,4 @@
 * `arrangement`, `numeric`, `zfp`: codecs from the registry of zarr v3 extensions: order, values, streams of zfp
 * `image_header`: checks of image headers before a decoder in C trusts them
 * `buffers`: scratch memory, copies between strided arrays, comparison with the fill value
-* `tuning`: the numbers that tune all this
 """

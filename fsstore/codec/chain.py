@@ -15,7 +15,7 @@ from typing import Any, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from fsstore.codec.buffers import copy_elements, scratch
+from fsstore.codec.buffers import DIRECT_BYTES, copy_elements, scratch
 from fsstore.codec.contract import (
     Abilities,
     Array,
@@ -29,7 +29,6 @@ from fsstore.codec.contract import (
     Span,
     abilities_of,
 )
-from fsstore.codec.tuning import DIRECT_BYTES
 from fsstore.codec.zarr3 import BoundBytes, BoundTranspose
 from fsstore.errors import JsonError, StoreError
 from fsstore.runtime.tuning import BATCH_BYTES, CACHE_BYTES, PIECE_BYTES

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from fsstore.codec.buffers import passing
+from fsstore.codec.buffers import DIRECT_BYTES, passing
 from fsstore.codec.contract import (
     Array,
     Buffer,
@@ -37,7 +37,6 @@ from fsstore.codec.contract import (
     too_long,
     too_short,
 )
-from fsstore.codec.tuning import DIRECT_BYTES
 from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
 from fsstore.runtime.tuning import CACHE_BYTES, PIECE_BYTES
 from fsstore.values.json_value import integer

@@ -16,10 +16,9 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from fsstore.codec.buffers import copy_elements, missing_element, rows_equal_fill
+from fsstore.codec.buffers import SHARD_PORTION_PARTS, copy_elements, missing_element, rows_equal_fill
 from fsstore.codec.chain import BoundChain, CodecChain, encode_rows, in_rows, rows_together
 from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Configured, Kind, Member, Members
-from fsstore.codec.tuning import SHARD_PORTION_PARTS
 from fsstore.errors import DataLossError, StoreError
 from fsstore.index.value import MAX_RANK
 from fsstore.runtime import execution

@@ -18,8 +18,14 @@ from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES, TRUSTED_S
-from fsstore.scan.tuning import SCAN_BLOCK_BYTES
 from fsstore.values.json_value import Fields, Json
+
+# bytes that a scan reads at a time: requests against bytes that it does not need
+SCAN_BLOCK_BYTES = 16 * 1024
+# bytes of a header or directory in most files; sections of GRIB take two, objects of HDF5 four: another request
+# against bytes in vain
+HEADER_BYTES = 512
+
 
 # The file a scanner reads: a block cache over a key-value store, in rounds.
 #

@@ -14,7 +14,15 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError, Unimplement
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
 from fsstore.reference.table.table import Row, Rows
 from fsstore.runtime import execution
-from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
+from fsstore.scan.contract import (
+    HEADER_BYTES,
+    MADE,
+    ChunkTable,
+    FileScanner,
+    Numbers,
+    ScanHierarchy,
+    ScanSource,
+)
 from fsstore.scan.grib_message import (
     FieldKeys,
     GribField,
@@ -25,7 +33,6 @@ from fsstore.scan.grib_message import (
     idx_offsets,
 )
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, inline, single
-from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
 # Fields as arrays: which of them stand in one, and which arrays fit into one dataset, as cfgrib groups

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError
 from fsstore.runtime.tuning import COLUMNS_FROM
-from fsstore.scan.contract import Blocks, MissError
-from fsstore.scan.tuning import HEADER_BYTES
+from fsstore.scan.contract import HEADER_BYTES, Blocks, MissError
 
 # The directories of a TIFF file: where the values of each tag lie, read in rounds.
 #

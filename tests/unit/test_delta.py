@@ -6,8 +6,7 @@ import numcodecs
 import numpy as np
 import pytest
 
-from fsstore.codec.numcodecs.filters import BoundDelta
-from fsstore.codec.numcodecs.flat import FlatSpec
+from fsstore.codec.numcodecs.filters import BoundDelta, FlatSpec
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.errors import FailedPreconditionError, JsonError
 

@@ -8,8 +8,7 @@ import numcodecs
 import numpy as np
 import pytest
 
-from fsstore.codec.numcodecs.filters import BLOCKS_BYTES
-from fsstore.codec.numcodecs.flat import FlatSpec
+from fsstore.codec.numcodecs.filters import BLOCKS_BYTES, FlatSpec
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.errors import FailedPreconditionError, StoreError
 

@@ -34,7 +34,7 @@ from fsstore.codec.contract import (
     check_size,
     read_options,
 )
-from fsstore.codec.numcodecs.flat import FlatSpec, as_array, size_of
+from fsstore.codec.numcodecs.filters import FlatSpec, as_array, size_of
 from fsstore.codec.numcodecs.numcodecs_v2 import Numcodec
 from fsstore.codec.zarr3 import BoundBytes, TransposeCodec
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind, check_size, encoded_bound
-from fsstore.codec.numcodecs.flat import BoundReader, FlatSpec, as_array, fixed_dtype, octets
+from fsstore.codec.numcodecs.filters import BoundReader, FlatSpec, as_array, fixed_dtype, octets
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import (
     Json,

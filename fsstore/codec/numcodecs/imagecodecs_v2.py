@@ -28,7 +28,7 @@ from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import BoundCodec, ByteSpec, ChunkSpec, Kind, encoded_bound, too_long
 from fsstore.codec.deflate import BoundDeflate, bz2_stream, lzma_stream
 from fsstore.codec.image_header import checked_image
-from fsstore.codec.numcodecs.flat import BoundReader, FlatSpec, as_array, fixed_dtype, fixed_size, octets
+from fsstore.codec.numcodecs.filters import BoundReader, FlatSpec, as_array, fixed_dtype, fixed_size, octets
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, array_of, boolean, integer, quote

@@ -19,7 +19,7 @@ import numpy as np
 
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind, check_size, encoded_bound
 from fsstore.codec.deflate import BoundDeflate
-from fsstore.codec.numcodecs.flat import BoundReader, FlatSpec, fixed_dtype, fixed_size, octets
+from fsstore.codec.numcodecs.filters import BoundReader, FlatSpec, fixed_dtype, fixed_size, octets
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.runtime import fork
 from fsstore.values.json_value import Json, array_of, integer, quote, string

@@ -28,12 +28,17 @@ from fsstore.codec.numcodecs.filters import (
     BoundLz4,
     BoundObjectList,
     BoundShuffle,
+    FlatSpec,
+    ForeignCodec,
     Json2,
     MsgPack2,
+    as_array,
+    fixed_dtype,
     in_blocks,
     is_elementwise,
+    octets,
+    size_of,
 )
-from fsstore.codec.numcodecs.flat import FlatSpec, ForeignCodec, as_array, fixed_dtype, octets, size_of
 from fsstore.codec.zarr3 import BoundVlen
 from fsstore.codec.zstd import BoundZstd
 from fsstore.errors import (

@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.codec.contract import Array, BoundCodec, ByteSpec, Kind, check_size, too_long
-from fsstore.codec.numcodecs.flat import FlatSpec, as_array
+from fsstore.codec.numcodecs.filters import FlatSpec, as_array
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, integer, quote
 

@@ -8,7 +8,7 @@ from functools import cache, lru_cache
 from typing import Any, NamedTuple, Protocol
 
 from fsstore.errors import DataLossError, UnimplementedError
-from fsstore.scan.tuning import HEADER_BYTES
+from fsstore.scan.contract import HEADER_BYTES
 
 # How structures are read: by addresses relative to the base of the file, each checked against its size.
 #

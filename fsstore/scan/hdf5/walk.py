@@ -21,12 +21,11 @@ from fsstore.reference.policy import is_relative
 from fsstore.runtime import execution, fork
 from fsstore.runtime.together import FirstTouch
 from fsstore.runtime.tuning import ENTRIES_KEPT, KEPT, REQUESTS
-from fsstore.scan.contract import Blocks, MissError, ScanSource
+from fsstore.scan.contract import HEADER_BYTES, Blocks, MissError, ScanSource
 from fsstore.scan.hdf5.dataset import Dataset
 from fsstore.scan.hdf5.layout import COLLECTION, ObjectLink, begin, ends
 from fsstore.scan.hdf5.parsed import ParsedGroup, parsed_object
 from fsstore.scan.hdf5.structure import Reader
-from fsstore.scan.tuning import HEADER_BYTES
 from fsstore.values.json_value import Json
 
 # An HDF5 file over cached blocks, parsed here; h5py opens it to read values that no codec can: a miss is
