@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2608),
     "chunk": (22, 8039),
-    "codec": (24, 7552),
+    "codec": (22, 7538),
     "combine": (16, 6151),
     "command": (5, 1827),
     "compat": (2, 41),
@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2433),
     "reference": (23, 8472),
     "runtime": (10, 2716),
-    "scan": (29, 9878),
+    "scan": (28, 9882),
     "schema": (8, 2689),
     "serve": (3, 866),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (332, 110051)
+WHOLE = (329, 110041)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
