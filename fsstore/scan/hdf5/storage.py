@@ -171,14 +171,9 @@ class IndexedStorage:
 
     async def _load(self) -> tuple[IndexPlace, Chunks]:
         source, dataset, place = self._file.source, self._dataset, self._dataset.index
-        if place is None:
-            raise DataLossError("where its chunk index is cannot be told")
+        assert place is not None  # a chunked dataset has one
         chunked = Chunked(
-            dataset.shape,
-            dataset.maxshape,
-            dataset.chunks,
-            self._nbytes,
-            bool(dataset.filters),
+            dataset.shape, dataset.maxshape, dataset.chunks, self._nbytes, bool(dataset.filters)
         )
         return place, await load_index(source, self._file.reader.base, place, chunked)
 
