@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2433),
     "reference": (23, 8472),
     "runtime": (10, 2716),
-    "scan": (28, 9882),
+    "scan": (28, 9877),
     "schema": (8, 2689),
     "serve": (3, 866),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (329, 110041)
+WHOLE = (329, 110036)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
