@@ -24,6 +24,7 @@ from fsstore.scan.contract import (
     ScanSource,
 )
 from fsstore.scan.grib_message import (
+    PARAMETER_NUMBERS,
     FieldKeys,
     GribField,
     GribGrid,
@@ -205,7 +206,8 @@ def _called(attributes: Mapping[str, Json]) -> str:
     for name in (attributes.get("GRIB_cfVarName"), attributes.get("GRIB_shortName")):
         if isinstance(name, str) and name not in ("undef", "unknown", "~", ""):
             return name.replace("/", "_")
-    return f"paramId_{attributes.get('GRIB_paramId')}"
+    numbers = [attributes[f"GRIB_{name}"] for name in PARAMETER_NUMBERS if f"GRIB_{name}" in attributes]
+    return "_".join(map(str, ["paramId", attributes.get("GRIB_paramId"), *numbers]))
 
 
 def _of_coordinate(name: str, key: str) -> dict[str, Json]:
@@ -299,9 +301,12 @@ class GribFile:
             if name not in dataset.arrays:
                 self._coordinate(prefix + name, coordinate)
         for cube in dataset.arrays.values():
-            if not cube.grid.axes and cube.attributes.get("GRIB_gridType") != "sh":
-                for name in ("latitude", "longitude"):
+            kind = cube.attributes.get("GRIB_gridType")
+            for name in () if cube.grid.axes or kind == "sh" else ("latitude", "longitude"):
+                if cube.grid.located:
                     self._plane(f"{prefix}{name}", name, cube)
+                else:
+                    self._builder.note(prefix + name, f"ecCodes cannot compute the points of a grid {kind}")
         for cube in dataset.arrays.values():
             self._array(prefix, cube)
 
@@ -325,9 +330,8 @@ class GribFile:
     def _array(self, prefix: str, cube: GribCube) -> None:
         grid = cube.grid
         shape = (*cube.lead, *grid.shape)
-        points = (
-            () if grid.axes or cube.attributes.get("GRIB_gridType") == "sh" else ("latitude", "longitude")
-        )
+        is_plane = not grid.axes and grid.located and cube.attributes.get("GRIB_gridType") != "sh"
+        points = ("latitude", "longitude") if is_plane else ()
         named = " ".join((*cube.coordinates, *points))
         attributes = {name: value for name, value in cube.attributes.items() if name not in _GLOBAL}
         codec: dict[str, Json] = {"id": "grib", "var": cube.name, "dtype": "<f4"}
@@ -347,7 +351,7 @@ class GribFile:
         self._cubes[prefix + cube.name] = cube
         if cube.doubles:
             self._builder.note(
-                f"{prefix}{cube.name}",
+                f"{prefix}{cube.name}/repeated",
                 f"of messages that say the same, the first count: {cube.doubles} do not",
             )
 
@@ -452,7 +456,8 @@ def _group(attributes: Mapping[str, Json]) -> list[Json]:
         "typeOfLevel",
         "stepType",
     )
-    return [attributes.get(f"GRIB_{name}") for name in (*names, "gridType", "uvRelativeToGrid")]
+    more = ("gridType", "uvRelativeToGrid", *PARAMETER_NUMBERS)
+    return [attributes.get(f"GRIB_{name}") for name in (*names, *more)]
 
 
 def _number(value: Any) -> float:

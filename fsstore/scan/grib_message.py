@@ -191,6 +191,10 @@ def assembled(parts: Sequence[bytes]) -> bytes:
 _LOCK = fork.lock()  # for builds of ecCodes that cannot be called from several threads
 _GLOBAL = ("edition", "centre", "centreDescription", "subCentre")
 _DATA = ("paramId", "dataType", "numberOfPoints", "typeOfLevel", "stepType", "gridType", "uvRelativeToGrid")
+PARAMETER_NUMBERS = (
+    *("discipline", "parameterCategory", "parameterNumber"),
+    *("table2Version", "indicatorOfParameter"),
+)
 _EXTRA = (
     *("shortName", "units", "name", "cfName", "cfVarName", "totalNumber"),
     *("numberOfDirections", "numberOfFrequencies", "NV", "gridDefinitionDescription"),
@@ -227,21 +231,28 @@ _TIMES_2 = slice(12, 19)  # of section 1: year to second
 
 
 class FieldKeys(NamedTuple):
-    """The marks that tell fields of one parameter apart: seconds since 1970, hours, level and member."""
+    """The marks that tell fields of one parameter apart: seconds since 1970, hours, level and member.
+
+    A step is None if it is counted in a unit that nobody knows.
+    """
 
     time: int
-    step: float
+    step: float | None
     level: float | None
     number: int | None
 
 
 class GribGrid(NamedTuple):
-    """The points of a grid: its axes, coordinates along them, and whether every other row is turned."""
+    """The points of a grid: its axes, coordinates along them, and whether every other row is turned.
+
+    Where it has no axes, `located` says whether ecCodes knows where its points are.
+    """
 
     dims: tuple[str, ...]
     shape: tuple[int, ...]
     axes: Mapping[str, Any]
     turned: bool = False
+    located: bool = True
 
 
 class GribLibrary:
@@ -289,13 +300,11 @@ class GribLibrary:
         except ValueError:
             raise DataLossError(f"its date {date} is none") from None
         seconds = _SECONDS[unit] if isinstance(unit, int) and 0 <= unit < len(_SECONDS) else None
-        if seconds is None or not isinstance(end, int):
-            raise UnimplementedError(f"its steps are counted in the unit {unit}")
         level, number = self._get(handle, "level", float), self._get(handle, "number", int)
         begun = int(day.astype("i8")) + time // 100 * 3600 + time % 100 * 60
         return FieldKeys(
             begun,
-            end * seconds / 3600.0,
+            None if seconds is None or not isinstance(end, int) else end * seconds / 3600.0,
             level if isinstance(level, float) else None,
             number if isinstance(number, int) else None,
         )
@@ -304,6 +313,8 @@ class GribLibrary:
         grid = self._get(handle, "gridType", str)
         names = (*_GLOBAL, *_DATA, *_EXTRA, *_GRIDS.get(str(grid), ()))
         found = {name: self._get(handle, name, None) for name in names}
+        if not found["paramId"]:  # ecCodes does not know the parameter: its numbers tell it from others
+            found |= {name: self._get(handle, name, int) for name in PARAMETER_NUMBERS}
         out = {f"GRIB_{name}": value for name, value in found.items() if value is not None}
         if grid == "reduced_gg":
             try:
@@ -339,13 +350,14 @@ class GribLibrary:
                 for name in ("jPointsAreConsecutive", "alternativeRowScanning")
             ]
             if not isinstance(columns, int) or not isinstance(rows, int) or columns * rows != count:
-                return GribGrid(("values",), (count,), {})
+                return GribGrid(("values",), (count,), {}, located=self._locates(handle, kind))
             if kind not in (*_AXES, *_PLANES):
-                return GribGrid(("values",), (count,), {})
+                return GribGrid(("values",), (count,), {}, located=self._locates(handle, kind))
             down, turned = flags
             shape = (columns, rows) if down else (rows, columns)
             if kind in _PLANES:
-                return GribGrid(("x", "y") if down else ("y", "x"), shape, {}, turned)
+                located = self._locates(handle, kind)
+                return GribGrid(("x", "y") if down else ("y", "x"), shape, {}, turned, located)
             dims = ("longitude", "latitude") if down else ("latitude", "longitude")
             axes = {}
             for axis, name in enumerate(dims):
@@ -356,6 +368,23 @@ class GribLibrary:
             raise DataLossError(f"ecCodes cannot read its grid: {error}") from None
         finally:
             codes.codes_release(handle)
+
+    def _locates(self, handle: Any, kind: Json) -> bool:
+        """Return whether ecCodes can compute the points of a grid; of a plane four of them are tried."""
+        codes = self._codes
+        if kind in ("reduced_gg", "reduced_ll"):
+            return True
+        tried = codes.codes_clone(handle)
+        try:
+            for name in ("Nx", "Ny") if kind in _PLANES else ():
+                codes.codes_set(tried, name, 2)
+            if kind in _PLANES and self._get(tried, "edition", int) == 2:
+                codes.codes_set(tried, "numberOfDataPoints", 4)
+            return len(codes.codes_get_array(tried, "latitudes")) > 0
+        except (codes.CodesInternalError, ValueError):
+            return False
+        finally:
+            codes.codes_release(tried)
 
 
 def _alike(field: GribField) -> bytes:

@@ -207,6 +207,9 @@ class HierarchyBuilder:
 
     def array(self, path: str, array: Array) -> None:
         """Add an array; raises `JsonError` if it has more chunks than can be counted."""
+        if "\n" in path:
+            self.note(path, "its name has a line break, which keys of chunks cannot have")
+            return
         document = array.document()
         grid = grid_of(path, document)
         assert grid is not None

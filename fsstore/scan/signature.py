@@ -6,20 +6,26 @@ from fsstore.values.detection import Detection
 
 
 def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
-    return head[:4] == b"GRIB" and head[7:8] in (b"\x01", b"\x02")
+    """Return whether a message begins at once, or behind the heading of a bulletin."""
+    at = head.find(b"GRIB", 0, 64)
+    return at >= 0 and head[at + 7 : at + 8] in (b"\x01", b"\x02")
 
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 FITS = Detection("fits", "store", signatures=(((0, b"SIMPLE  ="),),), title="a FITS file")
-GRIB = Detection("grib", "store", matches=_grib, head=32, at_least=8, title="a GRIB file")
+GRIB = Detection("grib", "store", matches=_grib, head=72, at_least=8, title="a GRIB file")
 HDF5 = Detection(
     "hdf5",
     "store",
-    signatures=(((0, _MAGIC),), ((0, b"MATLAB 7.3 MAT-file"),)),
+    signatures=(
+        ((0, _MAGIC),),
+        ((0, b"MATLAB 7.3 MAT-file"),),
+        *(((512 << each, _MAGIC),) for each in range(3)),
+    ),
     title="an HDF5 or NetCDF 4 file",
 )
-"""A file with a block of the user's own before the signature is opened by name: detection reads few bytes.
+"""A file with more than 2 KiB of the user's own before the signature is opened by name: detection reads few bytes.
 
 MATLAB writes such a block, and it begins with a mark.
 """

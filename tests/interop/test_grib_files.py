@@ -222,3 +222,71 @@ def test_without_eccodes_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "eccodes", None)
     with pytest.raises(StoreError, match=r"pip install 'fsstore\[grib\]'"):
         ts.list_arrays(f"file://{path}")
+
+
+def listed(path):
+    """Return the arrays of a file that is opened without saying what it is."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return [each.path for each in ts.list_arrays(f"file://{path}")]
+
+
+def test_a_bulletin_begins_with_its_heading(tmp_path):
+    """A file whose first message stands behind the heading of a bulletin is recognised, and has its values."""
+    path = tmp_path / "a"
+    path.write_bytes(b"\x01\r\r\n123\r\r\nHHXE85 ECMG 131200\r\r\n0123456789" + message(shortName="2t"))
+    assert "t2m" in listed(path)
+    assert np.isfinite(ts.open_group(f"file://{path}").result()["t2m"].read().result()).all()
+
+
+def test_points_that_nobody_can_compute_are_named(tmp_path):
+    """The values of a plane whose points ecCodes does not know are shown; its latitudes are left out by name."""
+    path = tmp_path / "a.grib2"
+    path.write_bytes(message("polar_stereographic_sfc_grib2", shortName="2t", shapeOfTheEarth=5))
+    with pytest.warns(UserWarning, match="itude. is left out: ecCodes cannot compute the points"):
+        assert "latitude" not in [each.path for each in ts.list_arrays(f"file://{path}")]
+    with pytest.warns(UserWarning, match="itude"):
+        found = xr.open_dataset(path, engine="fsstore")
+    assert found["t2m"].size == 496
+    assert np.isfinite(found["t2m"].values).all()
+
+
+def test_steps_in_an_unknown_unit_leave_the_values(tmp_path):
+    """A message whose step unit nobody knows has its values, and no step."""
+    made = bytearray(message(shortName="2t"))
+    at = next(start for number, start, _ in sections_of(made) if number == 4)
+    made[at + 17] = 77
+    path = tmp_path / "a.grib2"
+    path.write_bytes(made)
+    found = listed(path)
+    assert "t2m" in found
+    assert "step" not in found
+
+
+def sections_of(data):
+    """Yield the number, the start and the end of each section of a message of edition 2."""
+    at = 16
+    while at + 5 < len(data):
+        size = int.from_bytes(data[at : at + 4], "big")
+        yield data[at + 4], at, at + size
+        at += size
+
+
+def test_unknown_parameters_are_told_apart(tmp_path):
+    """Fields of parameters that ecCodes has no name for stand in arrays of their own, by the numbers of the parameter."""
+    path = tmp_path / "a.grib2"
+    unknown = [
+        message(seed=seed, discipline=0, parameterCategory=19, parameterNumber=200 + seed) for seed in (1, 2)
+    ]
+    path.write_bytes(b"".join(unknown))
+    names = [name for name in listed(path) if name.startswith("paramId")]
+    assert names == ["paramId_0_0_19_201", "paramId_0_0_19_202"]
+
+
+def test_a_repeated_message_does_not_hide_its_array(tmp_path):
+    """Of messages that say the same the first is read; the others are named below it."""
+    path = tmp_path / "a.grib2"
+    path.write_bytes(message(shortName="2t", seed=1) + message(shortName="2t", seed=2))
+    group = ts.open_group(f"file://{path}").result()
+    assert group["t2m"].shape == (7, 12)
+    assert "repeated is left out: of messages that say the same, the first count: 1 do not" in group.tree()

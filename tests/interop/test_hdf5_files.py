@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
+from h5py import h5d, h5s, h5t
 
 import fsstore as ts
 from fsstore.context.context import Context
@@ -182,3 +183,40 @@ def test_names_of_other_encodings(tmp_path):
         refs = ts.references.scan(tmp_path / "a.h5")
     refs.save(str(tmp_path / "a.json"))
     assert list(ts.open_group(tmp_path / "a.json").result()) == ["ok"]
+
+
+def test_fields_in_another_order_than_their_places_keep_their_values(tmp_path):
+    """A record whose first field stands last in the file has each value under its own name."""
+    kind = np.dtype({"names": ["a", "b", "c"], "formats": ["S5", "S10", "i4"], "offsets": [14, 4, 0]})
+    values = np.zeros(2, kind)
+    values["a"], values["b"], values["c"] = [b"aaaa", b"a"], [b"bbbb", b"b"], [1, 2]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        text = [h5t.C_S1.copy() for _ in "ab"]
+        for each, size in zip(text, (5, 10), strict=True):
+            each.set_size(size)
+        made = h5t.create(h5t.COMPOUND, 19)
+        made.insert(b"a", 14, text[0])
+        made.insert(b"b", 4, text[1])
+        made.insert(b"c", 0, h5t.STD_I32LE)
+        found = h5d.create(file.id, b"r", made, h5s.create_simple((2,)))
+        found.write(h5s.ALL, h5s.ALL, values, made)
+    got = ts.open(f"file://{tmp_path}/a.h5|hdf5:r").result().read().result()
+    for name in "abc":
+        assert got[name].tolist() == values[name].tolist()
+
+
+def test_a_name_with_a_line_break_is_left_out_by_name(tmp_path):
+    """Chunks of it could not be found by their keys, so its values would be fill values."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["a\nb"], file["c"] = np.arange(4), np.arange(3)
+    with pytest.warns(UserWarning, match="its name has a line break"):
+        assert [each.path for each in ts.list_arrays(f"file://{tmp_path}/a.h5")] == ["c"]
+
+
+@pytest.mark.parametrize("size", [512, 1024, 2048])
+def test_a_file_behind_a_block_of_the_user_is_recognised(size, tmp_path):
+    """Nobody has to say that it is HDF5."""
+    with h5py.File(tmp_path / "a.bin", "w", userblock_size=size) as file:
+        file["a"] = np.arange(4)
+    group = ts.open_group(f"file://{tmp_path}/a.bin").result()
+    assert group["a"].read().result().tolist() == [0, 1, 2, 3]

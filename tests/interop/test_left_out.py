@@ -160,7 +160,7 @@ LEFT_OUT = {
     "double": (
         "grib",
         messages(message(), message()),
-        "t",
+        "t/repeated",
         "of messages that say the same, the first count: 1 do not",
     ),
     "far variable": ("netcdf3", far_variable, "v", "which no file has"),

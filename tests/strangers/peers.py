@@ -197,7 +197,12 @@ def _field(handle: Any) -> Any:
     values = eccodes.codes_get_values(handle)
     if eccodes.codes_get(handle, "bitmapPresent"):
         values = np.where(values == 1e34, np.nan, values)
-    return values.astype("f4")
+    if eccodes.codes_is_defined(handle, "alternativeRowScanning") and eccodes.codes_get(
+        handle, "alternativeRowScanning"
+    ):
+        values = values.reshape(eccodes.codes_get(handle, "Ny"), -1)
+        values[1::2] = values[1::2, ::-1].copy()
+    return values.ravel().astype("f4")
 
 
 # FITS by astropy: an image is an array, a table one with a field for each column.

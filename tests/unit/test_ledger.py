@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2433),
     "reference": (23, 8472),
     "runtime": (10, 2716),
-    "scan": (28, 9877),
+    "scan": (28, 9931),
     "schema": (8, 2689),
     "serve": (3, 866),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (329, 110036)
+WHOLE = (329, 110090)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "stores that show a file say when they show another generation of it; a value comes with its version from filesystems of fsspec",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
-    "scan": "a scanned file says when it shows another generation",
+    "scan": "what real files hold is shown as their readers show it, or named",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
     "the top": "run, status and finish of plans are names at the top",

@@ -347,11 +347,22 @@ def encoded(values: Any, dataset: Dataset, chunk: Sequence[int]) -> bytes:
         texts = np.full(whole, dataset.fill, object)
         texts[_corner(values)] = values
         return _texts(texts)
+    values = _by_name(values, element.dtype)
     if values.shape == whole and values.dtype == element.dtype:
         return bytes(values.tobytes())
     out = np.full(whole, dataset.fill, element.dtype)
     out[_corner(values)] = values
     return bytes(out.tobytes())
+
+
+def _by_name(values: Any, dtype: np.dtype[Any]) -> Any:
+    """Return records with their fields in the order of a type: NumPy copies fields by their place."""
+    if dtype.names is None:
+        return values
+    out = np.empty(values.shape, dtype)
+    for name in dtype.names:
+        out[name] = _by_name(values[name], dtype[name].base)
+    return out
 
 
 def _corner(values: Any) -> Any:
