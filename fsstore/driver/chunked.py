@@ -12,14 +12,13 @@ from typing import Any
 
 from fsstore.chunk.write.request import finish
 from fsstore.driver.attributes import renew_collected
-from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions
-from fsstore.driver.contract import OpenArray, Opening, OwnSpace, Role
+from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions, StoredKind
+from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.probe import instead_of_metadata
 from fsstore.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
-    JsonError,
     NotFoundError,
     StoreError,
     UrlError,
@@ -32,7 +31,7 @@ from fsstore.index import IndexDomain
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec_parse import as_directory
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import Schema
 from fsstore.values.json_value import Fields, Json, one_of
@@ -40,7 +39,7 @@ from fsstore.values.registry import decode_path, encode_path, reject_query
 
 
 @dataclass(frozen=True, slots=True)
-class ChunkedKind(OwnSpace):
+class ChunkedKind(StoredKind):
     """The driver kind of a format."""
 
     format: Format
@@ -110,10 +109,6 @@ class ChunkedKind(OwnSpace):
             return {}
         return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
 
-    def kvstore_path(self, path: str) -> str:
-        """Return the path with a slash at its end, unless it is empty."""
-        return as_directory(path)
-
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Return the path below the key-value store's."""
         reject_query(rest)
@@ -127,14 +122,15 @@ class ChunkedKind(OwnSpace):
                 raise UrlError(f"{self.format.scheme} URL syntax not supported with {what} specified")
         return f"{self.format.scheme}:{encode_path('')}"
 
-    async def open(self, opening: Opening) -> OpenArray:
+    async def open_in(
+        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
+    ) -> OpenArray:
         """Open or create the array."""
-        try:
-            return await _open(self, opening)
-        except JsonError as error:
-            raise FailedPreconditionError(f'Error opening "{self.id}" driver: {error.message}') from error
-        except StoreError as error:
-            raise error.within(f'Error opening "{self.id}" driver') from error
+        chosen = self._chosen(opening.members)
+        entry = MetadataEntry.shared(self.format, kvstore, chosen, options.metadata_pool)
+        array = await _find_or_create(_ArrayOpening(self, opening, entry, chosen), mode, options)
+        driver = ChunkedDriver(self, kvstore, entry, array, options, mode)
+        return opening.view_of(driver, identity(_labeled(driver.domain(), opening.schema)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,20 +158,6 @@ class _ArrayOpening:
 
     def check(self, array: ChunkedArray) -> None:
         self.kind.format.check(array, self.constraints, self.chosen, self.opening.schema)
-
-
-async def _open(kind: ChunkedKind, opening: Opening) -> OpenArray:
-    mode: OpenMode = opening.mode.effective()
-    mode.check(writable=opening.writable)
-    if opening.kvstore is None:
-        raise StoreError('"kvstore" must be specified')
-    options = ChunkedOptions.of(opening.members, opening.resources)
-    chosen = kind._chosen(opening.members)
-    entry = MetadataEntry.shared(kind.format, opening.kvstore, chosen, options.metadata_pool)
-    job = _ArrayOpening(kind, opening, entry, chosen)
-    array = await _find_or_create(job, mode, options)
-    driver = ChunkedDriver(kind, opening.kvstore, entry, array, options, mode)
-    return opening.view_of(driver, identity(_labeled(driver.domain(), opening.schema)))
 
 
 def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:

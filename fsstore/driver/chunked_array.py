@@ -33,17 +33,17 @@ from fsstore.chunk.write.queue import after, before, in_turn, touched
 from fsstore.chunk.write.request import finish, settle
 from fsstore.chunk.write.request import write as write_chunks
 from fsstore.context.context import ContextResource
-from fsstore.driver.contract import Array, ArrayDriver, DriverKind, Statistics
+from fsstore.driver.contract import Array, ArrayDriver, DriverKind, OpenArray, Opening, OwnSpace, Statistics
 from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
 from fsstore.driver.resize import Resize
-from fsstore.errors import FailedPreconditionError, StoreError
+from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.compose import compose
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.ability import Borrows, ShowsFile, able
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.kvstore.spec_parse import OpenKv
+from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
@@ -131,6 +131,41 @@ class ChunkedOptions:
     def data_fresh_after(self) -> float:
         """Return from which time on cached chunks need no recheck."""
         return fresh_after(self.recheck_cached_data, self.opened)
+
+
+class StoredKind(OwnSpace):
+    """A kind of arrays whose metadata and chunks are keys of a store."""
+
+    __slots__ = ()
+
+    @property
+    def id(self) -> str:
+        """The `driver` member in JSON."""
+        raise NotImplementedError  # each kind has one
+
+    def kvstore_path(self, path: str) -> str:
+        """Return the path with a slash at its end, unless it is empty."""
+        return as_directory(path)
+
+    async def open(self, opening: Opening) -> OpenArray:
+        """Open or create an array."""
+        try:
+            mode: OpenMode = opening.mode.effective()
+            mode.check(writable=opening.writable)
+            if opening.kvstore is None:
+                raise StoreError('"kvstore" must be specified')
+            options = ChunkedOptions.of(opening.members, opening.resources)
+            return await self.open_in(opening.kvstore, opening, mode, options)
+        except JsonError as error:
+            raise FailedPreconditionError(f'Error opening "{self.id}" driver: {error.message}') from error
+        except StoreError as error:
+            raise error.within(f'Error opening "{self.id}" driver') from error
+
+    async def open_in(
+        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
+    ) -> OpenArray:
+        """Do the part of `open` that kinds differ in."""
+        raise NotImplementedError  # each kind has one
 
 
 # How much of a region of a chunked array is stored.

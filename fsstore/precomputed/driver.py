@@ -13,13 +13,12 @@ from functools import partial
 from typing import Any
 
 from fsstore.chunk.write.request import finish
-from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions
-from fsstore.driver.contract import OpenArray, Opening, OwnSpace, Role
+from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions, StoredKind
+from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.errors import (
     AlreadyExistsError,
     FailedPreconditionError,
-    JsonError,
     NotFoundError,
     StoreError,
     UrlError,
@@ -29,7 +28,7 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, ReadResult, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.spec_parse import OpenKv, as_directory
+from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.precomputed.format import (
     LABELS,
     Precomputed,
@@ -52,7 +51,7 @@ _FORMAT: Any = Precomputed()
 
 
 @dataclass(frozen=True, slots=True)
-class PrecomputedKind(OwnSpace):
+class PrecomputedKind(StoredKind):
     """The kind of `neuroglancer_precomputed`."""
 
     id: str = "neuroglancer_precomputed"
@@ -93,10 +92,6 @@ class PrecomputedKind(OwnSpace):
         """Return the schema with the constraints of the members."""
         return implied(members, schema)
 
-    def kvstore_path(self, path: str) -> str:
-        """Return the path with a slash at its end, unless it is empty."""
-        return as_directory(path)
-
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
         """Refuse everything after the scheme."""
         reject_query(rest)
@@ -110,31 +105,18 @@ class PrecomputedKind(OwnSpace):
             raise UrlError("neuroglancer-precomputed URL syntax not supported with non-zero scale_index")
         return "neuroglancer-precomputed:"
 
-    async def open(self, opening: Opening) -> OpenArray:
+    async def open_in(
+        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
+    ) -> OpenArray:
         """Open a scale, or add it."""
-        try:
-            return await _open(self, opening)
-        except JsonError as error:
-            raise FailedPreconditionError(f'Error opening "{self.id}" driver: {error.message}') from error
-        except StoreError as error:
-            raise error.within(f'Error opening "{self.id}" driver') from error
-
-
-async def _open(kind: PrecomputedKind, opening: Opening) -> OpenArray:
-    mode: OpenMode = opening.mode.effective()
-    mode.check(writable=opening.writable)
-    if opening.kvstore is None:
-        raise StoreError('"kvstore" must be specified')
-    options = ChunkedOptions.of(opening.members, opening.resources)
-    array, answer = await _Finder(opening, opening.kvstore, mode).run()
-    pool = options.metadata_pool
-    entry = MetadataEntry.shared(_FORMAT, opening.kvstore, array.extra, pool)
-    if not mode.assume_metadata and answer.generation != UNKNOWN:
-        entry.keep(array, answer.generation, answer.time)
-    else:
-        entry.keep(array, UNKNOWN, -math.inf)
-    driver = PrecomputedDriver(kind, opening.kvstore, entry, array, options, mode)
-    return opening.view_of(driver, identity(driver.domain()))
+        array, answer = await _Finder(opening, kvstore, mode).run()
+        entry = MetadataEntry.shared(_FORMAT, kvstore, array.extra, options.metadata_pool)
+        if not mode.assume_metadata and answer.generation != UNKNOWN:
+            entry.keep(array, answer.generation, answer.time)
+        else:
+            entry.keep(array, UNKNOWN, -math.inf)
+        driver = PrecomputedDriver(self, kvstore, entry, array, options, mode)
+        return opening.view_of(driver, identity(driver.domain()))
 
 
 class _Finder:
