@@ -21,12 +21,11 @@ from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.context.context import Context, context_of
 from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.cast import conversion, is_lossless
-from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions
+from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, leaves_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.operation import Batch, checked, refused
-from fsstore.kvstore.spec_parse import whereabouts
 from fsstore.kvstore.transaction import Transaction, check_rebinding, check_transaction
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -91,7 +90,7 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
 
 async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regions:
     """Return the boxes of a copy, or a single one where later ones would read what earlier ones have written."""
-    if len(regions) < 2 or (await _places(source.driver)).isdisjoint(await _places(target.driver)):
+    if len(regions) < 2 or not await _share_place(source.driver, target.driver):
         return regions
     if target.transform.size * _itemsize(source, target) > _WHOLE_BYTES:
         raise FailedPreconditionError(
@@ -102,20 +101,18 @@ async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regi
     )
 
 
-async def _places(driver: ArrayDriver) -> set[tuple[str, Any]]:
-    """Return where the elements of an array lie: the places of stores, and which object in memory."""
-    found: set[tuple[str, Any]] = set()
-    waiting = [driver]
-    while waiting:
-        each = waiting.pop()
-        if each.kvstore is not None:
-            found.add(whereabouts(each.kvstore))
-        elif each.base is None and not each.layers:
-            found.add(("", id(each)))
-        waiting += [each.base.driver] if each.base is not None else []
-        for layer in each.layers:
-            waiting.append((await layer.opened("read", transaction=each.transaction, writable=False)).driver)
-    return found
+async def _share_place(source: ArrayDriver, target: ArrayDriver) -> bool:
+    """Return whether elements of two arrays may lie at the same place of a store, or in the same object."""
+    from fsstore.kvstore.same_place import relation
+
+    others = await leaves_of(target)
+    return any(
+        one is other
+        if one.kvstore is None or other.kvstore is None
+        else relation(one.kvstore, other.kvstore) == "is"
+        for one in await leaves_of(source)
+        for other in others
+    )
 
 
 def _read_there(source: OpenArray, memory: Array) -> Future[None]:

@@ -4,6 +4,6 @@
 * `listing`: list_arrays and tree: which arrays there are below a URL, without opening them; the tree in notebooks
 * `members`: the members of a group: find, open, create, delete and move them; and the specs of new arrays
 * `multiscale`: images in several resolutions: their description in the attributes of a group, and their levels
+* `origin`: the places that values come from
 * `place`: the place of a group: an open store, its format, and its consolidated metadata; removing what lies below
-* `same_place`: whether two places are the same, or one lies in the other, whatever they are called
 """

@@ -340,6 +340,20 @@ def opening_beneath(
     )
 
 
+async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
+    """Return an array, and all those below it of which it shows something."""
+    found, waiting = [], [driver]
+    while waiting:
+        each = waiting.pop()
+        found.append(each)
+        if each.base is not None:
+            waiting.append(each.base.driver)
+        for layer in each.layers:
+            opened = await layer.opened("read", transaction=each.transaction, writable=False)
+            waiting.append(opened.driver)
+    return found
+
+
 # The usual kind of array driver: defaults of all that a kind may say.
 
 

@@ -17,8 +17,8 @@ from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.members import NewArray, dtype_name, new_array
+from fsstore.dataset.origin import places_of, relations
 from fsstore.dataset.place import store_spec
-from fsstore.dataset.same_place import Relation, names_differ, places_of, relations, shows
 from fsstore.driver.cast import Cast
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.format.attributes import (
@@ -35,6 +35,7 @@ from fsstore.format.attributes import (
 )
 from fsstore.job.scratch import around
 from fsstore.kvstore.kv_store import KvStore
+from fsstore.kvstore.same_place import Relation, names_differ, shows
 from fsstore.kvstore.spec_parse import OpenKv, with_root
 from fsstore.task.claim import Claim
 from fsstore.values.dtypes import dtype

@@ -35,10 +35,9 @@ from fsstore.arrays.store import open as open_array
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, cut
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
-from fsstore.dataset.same_place import leaves_of
 from fsstore.driver.cast import Cast, is_lossless
 from fsstore.driver.chunked_array import ChunkedDriver
-from fsstore.driver.contract import ResizeBounds, ResizeOptions
+from fsstore.driver.contract import ResizeBounds, ResizeOptions, leaves_of
 from fsstore.driver.resize import delete_outside
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray

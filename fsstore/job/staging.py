@@ -32,9 +32,8 @@ from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.regions import BoxSlabs, Region
 from fsstore.context.context import Context
 from fsstore.dataset.place import remove_directory
-from fsstore.dataset.same_place import leaves_of
 from fsstore.driver.chunked_array import ChunkedDriver
-from fsstore.driver.contract import ArrayDriver
+from fsstore.driver.contract import ArrayDriver, leaves_of
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
 from fsstore.index.transform import IndexTransform
 from fsstore.job.passes import Order, OwnDatabase, chunk_keys, finished_keys, opened_database, unsynced

@@ -11,6 +11,7 @@ For users, and what stands below them:
 * `spec_value`: the value that the library works with, and the options that a caller gives beside a place
 * `transaction`: changes that are not yet written: the class that users see, and a driver as after the commit
 * `ledger`: the state of a transaction, the changes of each store, and the commit
+* `same_place`: whether two places are the same, or one lies in the other, whatever they are called
 
 Roots: `memory`, `local` files, and `root` for everything that a client library reaches: one driver (`engine`) over the
 clients in `client`, of which `web` speaks HTTP by itself.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -329,19 +328,6 @@ class KvSpec(KvSpecValue):
 _LOCAL = frozenset(("file", "memory"))
 _KEEP_TO_THEIR_BASE = frozenset(("ocdbt", "zip"))
 _NOTHING: Mapping[str, Any] = {}
-
-
-def whereabouts(opened: OpenKv) -> tuple[str, Any]:
-    """Return what two stores have in common that show the same place: on local disk, whatever it is called there."""
-    place = opened.within(None).as_directory()
-    root, described = place, place.prefix.describe()
-    while root.base is not None:
-        root = root.base
-    if root.driver.id == "file":
-        with suppress(OSError):
-            found = Path(root.path).stat()
-            return described.replace(root.path.rstrip("/"), "", 1), (found.st_dev, found.st_ino)
-    return described, id(root.driver) if root.driver.id == "memory" else 0
 
 
 def as_directory(path: str) -> str:

@@ -13,8 +13,8 @@ import pytest
 
 import fsstore as ts
 from fsstore.dataset.place import store_spec
-from fsstore.dataset.same_place import relation
 from fsstore.errors import FailedPreconditionError
+from fsstore.kvstore.same_place import relation
 from fsstore.kvstore.spec_parse import open_kv
 from fsstore.runtime import execution
 

@@ -2,7 +2,7 @@
 
 A place is known by what its keys lie in, from the root outwards: a file of this machine by device and inode, so that
 links, mounts, case and protocols do not matter; a bucket, a host or a memory by its name; an archive, a database or a
-set by what it lies in.  A source that is made of others, as views and reference sets are, is in all their places.
+set by what it lies in.
 
 Another server may show the same files under a name that says nothing of it.  There a key of the target is looked for
 at the source (`shows`): a claim that was just written is at no other place.
@@ -16,19 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-
-from fsstore.combine.mosaic_driver import MosaicDriver
-from fsstore.driver.contract import ArrayDriver
-from fsstore.errors import PermissionDeniedError, StoreError
+from fsstore.errors import StoreError
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, StandsOver
-from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.driver import EngineDriver
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
-from fsstore.reference.driver import ReferenceDriver
 
 Relation: TypeAlias = Literal["is", "lies in", "holds"]
 """How the first place stands to the second."""
@@ -44,75 +38,6 @@ class _Stratum:
 
     what: tuple[str, Any]
     path: str
-
-
-async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
-    """Return an array, and all those below it of which it shows something."""
-    found, waiting = [], [driver]
-    while waiting:
-        each = waiting.pop()
-        found.append(each)
-        if each.base is not None:
-            waiting.append(each.base.driver)
-        for layer in each.layers:
-            opened = await layer.opened("read", transaction=each.transaction, writable=False)
-            waiting.append(opened.driver)
-    return found
-
-
-async def places_of(source: ArrayDriver | OpenKv) -> list[OpenKv | KvPrefix]:
-    """Return the places from which values come: of an array, those of its layers; of references, their targets."""
-    opened = await _own_places(source)
-    return [*opened, *[place for each in opened for place, _ in await _referred(each.within(None).prefix)]]
-
-
-async def _own_places(source: ArrayDriver | OpenKv) -> list[OpenKv]:
-    below = [source] if isinstance(source, OpenKv) else [leaf.kvstore for leaf in await leaves_of(source)]
-    return [each for each in below if each is not None]
-
-
-async def relations(source: ArrayDriver | OpenKv, other: OpenKv | KvPrefix) -> set[Relation]:
-    """Return how the places from which values come stand to another one.
-
-    The other place may hold files to which references lead, or be one of them; a new place beside them, in the same
-    directory, has nothing to do with them.
-    """
-    opened = await _own_places(source)
-    found = {relation(each, other) for each in opened}
-    for each in opened:
-        for directory, names in await _referred(each.within(None).prefix):
-            related = relation(directory, other)
-            if related == "holds":
-                is_one = any(relation(directory.join(name), other) == "is" for name in sorted(names))
-                related = "is" if is_one else None
-            found.add(related)
-    return {each for each in found if each is not None}
-
-
-async def _referred(place: KvPrefix) -> list[tuple[KvPrefix, set[str]]]:
-    """Return the files to which a reference set or a dataset refers below a path: directories, and names in each."""
-    driver = place.driver.references if isinstance(place.driver, MosaicDriver) else place.driver
-    if not isinstance(driver, ReferenceDriver):
-        return []
-    urls: set[str] = set()
-    async for _, rows in driver.overlay.scan(
-        KeyRange.prefix(place.path) if driver is place.driver else KeyRange()
-    ):
-        used = np.unique(rows.rows.url[rows.rows.url >= 0])
-        urls |= {rows.urls[number] for number in used.tolist()}
-    targets = driver.fetcher.targets
-    roots: dict[tuple[Any, str], set[str]] = {}
-    for url in urls:
-        try:
-            at = targets.locate(url)
-        except PermissionDeniedError:  # it is never read either
-            continue
-        directory, _, name = at.key.rpartition("/")
-        roots.setdefault((at.root, directory), set()).add(name)
-    return [
-        ((await targets.root(root)).join(f"{directory}/"), names)
-        for (root, directory), names in roots.items()
-    ]
 
 
 def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | None:
