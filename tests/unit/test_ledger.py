@@ -14,24 +14,24 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2608),
+    "arrays": (7, 2605),
     "chunk": (22, 8039),
     "codec": (22, 7538),
     "combine": (16, 6151),
     "command": (5, 1827),
     "compat": (2, 41),
     "context": (3, 908),
-    "dataset": (7, 2351),
-    "driver": (15, 5443),
+    "dataset": (7, 2185),
+    "driver": (15, 5474),
     "filesystem": (9, 2848),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3913),
     "interop": (16, 3756),
-    "job": (14, 5542),
-    "kvstore": (49, 16165),
+    "job": (14, 5541),
+    "kvstore": (50, 16314),
     "ocdbt": (9, 3937),
-    "precomputed": (7, 2433),
+    "precomputed": (7, 2415),
     "reference": (23, 8472),
     "runtime": (10, 2716),
     "scan": (28, 9931),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (329, 110090)
+WHOLE = (330, 110082)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
