@@ -202,7 +202,7 @@ def test_a_replacement_on_a_bucket_is_ended_by_any_later_job(places, monkeypatch
         raise InterruptedError
 
     with monkeypatch.context() as patched:
-        patched.setattr("fsstore.job.delete._copied_inside", killed)
+        patched.setattr("fsstore.job.delete.work_on", killed)
         with pytest.raises(InterruptedError):
             ts.write_dataset(new, place, mode="w", **options)
     with pytest.raises(NotFoundError):

@@ -63,6 +63,7 @@ PACKAGES: tuple[str, ...] = (
     "references",
     "dataset",
     "job",
+    "sync",
     "interop",
     "serve",
     "viewer",

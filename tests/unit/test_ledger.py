@@ -39,11 +39,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "serve": (3, 866),
     "task": (4, 944),
     "testing": (6, 1256),
-    "the top": (7, 1544),
+    "the top": (8, 1942),
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (330, 110082)
+WHOLE = (331, 110480)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -60,7 +60,7 @@ RAISED: dict[str, str] = {
     "scan": "what real files hold is shown as their readers show it, or named",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
-    "the top": "run, status and finish of plans are names at the top",
+    "the top": "the synchronous door, fsstore.sync, is a module at the top",
     "values": "the codec specs of drivers stand in a registry, so that a product can be taken out; the registry has the adapter for HDF4 files",
 }
 

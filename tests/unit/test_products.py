@@ -33,7 +33,7 @@ PRODUCTS: dict[str, tuple[str, ...]] = {
 }
 
 # The doors of users and authors lead into every product.
-DOORS = {"__init__", "plugin", "testing", "compat"}
+DOORS = {"__init__", "sync", "plugin", "testing", "compat"}
 
 # (importer, imported): why.
 ALLOWED: dict[tuple[str, str], str] = {

@@ -5,6 +5,7 @@ from typing import Any, assert_type
 import numpy as np
 
 import fsstore as ts
+import fsstore.sync as fs
 
 spec: dict[str, Any] = {"driver": "zarr3", "kvstore": "memory://a/"}
 store = ts.open(spec, create=True, dtype="uint16", shape=[4, 5]).result()
@@ -27,6 +28,25 @@ store.write(np.zeros((4, 5))).result()
 store[0] = 3
 store.spec(minimal_spec=True).update(create=True)
 
+halves = fs.open("memory://b/", data=np.zeros((4, 5), np.float32))
+assert_type(halves, fs.StoredArray[np.float32])
+assert_type(halves[1:, -1], np.ndarray[Any, np.dtype[np.float32]])
+assert_type(halves[[0, -1]], np.ndarray[Any, np.dtype[np.float32]])
+assert_type(halves.oindex[[0, 2], :], np.ndarray[Any, np.dtype[np.float32]])
+assert_type(halves.dtype, np.dtype[np.float32])
+assert_type(halves.append(np.ones((1, 5)), axis=0), tuple[int, ...])
+assert_type(fs.open("memory://b/", mode="r"), fs.StoredArray[Any])
+group = fs.open_group("memory://c/", mode="a")
+assert_type(group, fs.StoredGroup)
+assert_type(group.create_array("t", shape=(4,), dtype="f4"), fs.StoredArray[Any])
+assert_type(group.create_group("g"), fs.StoredGroup)
+assert_type(group.array("t"), fs.StoredArray[Any])
+assert_type(group.subgroup("g"), fs.StoredGroup)
+assert_type(group.arrays(), dict[str, fs.StoredArray[Any]])
+assert_type(list(group), list[str])
+halves[-1] = 3
+group["values"] = [1, 2]
+
 ts.open(spec, creat=True)  # wrong
 ts.open(spec, create="yes")  # wrong
 ts.open(5)  # wrong
@@ -41,3 +61,11 @@ ts.cast(store)  # wrong
 store.resolve(fix=True)  # wrong
 ts.KvStore.open("memory://").result().write("key", 3)  # wrong
 ts.arrray([1])  # wrong
+halves["x"]  # wrong
+halves[1.5]  # wrong
+halves[1:].shap  # wrong
+fs.open("memory://b/", mode="rw")  # wrong
+fs.open("memory://b/", shap=(4,))  # wrong
+fs.open_group("memory://c/", zarr_format=4)  # wrong
+group[3]  # wrong
+group.array("t").result()  # wrong
