@@ -3,7 +3,7 @@
 obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
 `Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Retries are ours:
 obstore's would be silent, would wait a minute for a connection that is refused, and would send a write again whose
-answer was lost (see `lost_answer`).
+answer was lost (see `write_surely`).
 
 Generations hold the entity tag and, where the storage has one, the version.
 """
@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from fsstore.errors import OutcomeUnknownError, UnavailableError, UrlError
+from fsstore.errors import UnavailableError, UrlError
 from fsstore.kvstore.client.credential import NO_TAG, RangeAnswer, entity_tag, fit, received
 from fsstore.kvstore.contract.ability import AnswersSoon, TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import (
@@ -36,17 +36,17 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.engine.contract import (
     MARK,
     Attempts,
+    ConflictError,
     Retry,
     Standing,
-    TrackedWrite,
     check_condition,
     is_missing,
     located,
     offload_whole,
-    outcome_unknown,
     persist_blocking,
     status_of,
     translate,
+    write_surely,
 )
 from fsstore.kvstore.engine.turns import SoonReads, Turns, each_by_threads, read_bytes
 from fsstore.kvstore.tuning import SLOWEST_LINE
@@ -101,38 +101,26 @@ class WritesObjects:
         return persist_blocking(self.retry, delete)
 
     def _write(self, write: Write) -> Stamp:
-        place = quote(without_user(self.shown + write.key))
-        with TrackedWrite(write, place) as tracked:
-            return self._persistently(write, tracked, place)
-
-    def _persistently(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        attempts, conditional = Attempts(self.retry, self.turns.failed), write.if_equal != UNKNOWN
         verb = "deleting" if write.value is None else "writing"
-        while True:
-            try:
-                return self._try(write, tracked, lost=attempts.ambiguous)
-            except OutcomeUnknownError:
-                raise
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if conditional and _is_conflict(error):
-                    return (
-                        self._settle(write, tracked, place) if attempts.ambiguous else Stamp(UNKNOWN, now())
-                    )
-                known = located(error, verb, self.shown + write.key)
-            if not isinstance(known, UnavailableError):
-                raise known
-            try:
-                pause = attempts.pause_after(known)
-            except UnavailableError:
-                if attempts.ambiguous and conditional:
-                    return self._settle(write, tracked, place)
-                raise
-            time.sleep(pause)
 
-    def _try(self, write: Write, tracked: TrackedWrite, *, lost: bool) -> Stamp:
-        """Send a write; if an earlier answer was lost, look first whether there is anything left to do."""
-        stamp = tracked.after_loss(self._found(write.key)) if lost else None
-        return self._put(write, tracked.mark) if stamp is None else stamp
+        async def send(mark: str) -> Stamp:
+            try:
+                return self._put(write, mark)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if write.if_equal != UNKNOWN and _is_conflict(error):
+                    raise ConflictError from None
+                failure = located(error, verb, self.shown + write.key)
+            raise failure
+
+        async def look() -> Standing | None:
+            try:
+                return self._found(write.key)
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                failure = located(error, "reading", self.shown + write.key)
+            raise failure
+
+        place, attempts = quote(without_user(self.shown + write.key)), Attempts(self.retry, self.turns.failed)
+        return execution.drive(write_surely(write, place, attempts, send, look))
 
     def _put(self, write: Write, mark: str) -> Stamp:
         import obstore
@@ -167,22 +155,6 @@ class WritesObjects:
         return Standing(
             generation_of(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp()
         )
-
-    def _settle(self, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a write under a condition that is not sent again, or raise that nobody knows it."""
-
-        def look() -> Standing | None:
-            try:
-                return self._found(write.key)
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                failure = located(error, "reading", self.shown + write.key)
-            raise failure
-
-        try:
-            found = persist_blocking(self.retry, look)
-        except UnavailableError as error:
-            raise outcome_unknown(place, error) from error
-        return tracked.settled(found)
 
 
 def generation_of(meta: Any) -> bytes:

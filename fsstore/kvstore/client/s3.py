@@ -3,14 +3,13 @@
 s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
 under a condition, and repeat failed writes by themselves, whose answers may only have been lost.
 So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and after a lost
-answer a look at whose the object is (see `lost_answer`).
+answer a look at whose the object is (see `write_surely`).
 
 Conditional deletes are refused: S3 has no such request that every server honours.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Sequence
 from typing import Any
 
@@ -42,15 +41,15 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.engine.contract import (
     MARK,
     Attempts,
+    ConflictError,
     Retry,
     Standing,
-    TrackedWrite,
     check_condition,
     is_missing,
     located,
-    outcome_unknown,
     persist,
     status_of,
+    write_surely,
 )
 from fsstore.kvstore.engine.driver import Home
 from fsstore.kvstore.engine.turns import Turns, each, read_bytes
@@ -113,32 +112,14 @@ class S3Engine(TakesValues, TellsModified):
         return await self.home.visit(write_all)
 
     async def _write(self, filesystem: Any, write: Write) -> Stamp:
-        place = quote(without_user(f"s3://{write.key}"))
-        with TrackedWrite(write, place) as tracked:
-            return await self._persistently(filesystem, write, tracked, place)
-
-    async def _persistently(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
         attempts = Attempts(self.retry, self.turns.failed)
-        while True:
-            try:
-                return await _try(filesystem, write, tracked, attempts)
-            except UnavailableError as error:
-                pause = _pause(attempts, error, write)
-            except _ConflictError:
-                if not attempts.ambiguous:
-                    return Stamp(UNKNOWN, now())
-                pause = None
-            if pause is None:
-                return await self._settle(filesystem, write, tracked, place)
-            await asyncio.sleep(pause)
-
-    async def _settle(self, filesystem: Any, write: Write, tracked: TrackedWrite, place: str) -> Stamp:
-        """Return the stamp of a conditional write that is not sent again, or raise that its outcome is unknown."""
-        try:
-            found = await persist(self.retry, lambda: _found(filesystem, write.key))
-        except UnavailableError as error:
-            raise outcome_unknown(place, error) from error
-        return tracked.settled(found)
+        return await write_surely(
+            write,
+            quote(without_user(f"s3://{write.key}")),
+            attempts,
+            lambda mark: _put(filesystem, write, attempts=attempts, mark=mark),
+            lambda: _found(filesystem, write.key),
+        )
 
     def takes_from(self, other: object) -> bool:
         """Return whether `other` reaches the same server with the same credentials."""
@@ -192,10 +173,6 @@ class S3Engine(TakesValues, TellsModified):
             more = {"ContinuationToken": token}
 
 
-class _ConflictError(Exception):
-    """The condition of a write did not hold."""
-
-
 async def _tries_once(filesystem: Any) -> bool:
     """Make the HTTP sessions of the client send each request once, and return whether that is certain.
 
@@ -225,16 +202,6 @@ async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, An
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = located(error, "accessing", f"s3://{path}")
     raise failure
-
-
-def _pause(attempts: Attempts, error: UnavailableError, write: Write) -> float | None:
-    """Return how long to wait before a write is tried again; None after the last try of one that may have happened."""
-    try:
-        return attempts.pause_after(error)
-    except UnavailableError:
-        if attempts.ambiguous and write.if_equal != UNKNOWN:
-            return None
-        raise
 
 
 async def _page(filesystem: Any, prefix: str, asked: dict[str, str]) -> Any:
@@ -363,14 +330,6 @@ def _retried(error: BaseException) -> bool:
     return isinstance(response, dict) and bool(response.get("ResponseMetadata", {}).get("RetryAttempts"))
 
 
-async def _try(filesystem: Any, write: Write, tracked: TrackedWrite, attempts: Attempts) -> Stamp:
-    """Send a write; if an earlier answer was lost, look first whether there is anything left to do."""
-    stamp = tracked.after_loss(await _found(filesystem, write.key)) if attempts.ambiguous else None
-    if stamp is None:
-        return await _put(filesystem, write, attempts=attempts, mark=tracked.mark)
-    return stamp
-
-
 async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) -> Stamp:
     arguments = _arguments(write.key)
     try:
@@ -394,7 +353,7 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
         if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
             # live filesystems come with the retries of botocore
             attempts.ambiguous |= _retried(error)
-            raise _ConflictError from None
+            raise ConflictError from None
         failure = located(error, "writing", f"s3://{write.key}")
     raise failure
 

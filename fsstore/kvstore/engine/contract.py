@@ -13,7 +13,7 @@ Only `UnavailableError` is tried again, after exponential pauses with jitter, un
 refused connection is tried three times in all, quickly, because waiting seldom helps.  The logger `fsstore.kvstore`
 reports the first retry of an operation as a warning, so that a server that is down does not look like silence; later
 retries are information.  `Attempts` remembers that a request may have been carried out although its answer was lost:
-then a write must not simply be sent again (see `lost_answer`).
+then a write must not simply be sent again (see `TrackedWrite`).
 """
 
 from __future__ import annotations
@@ -364,7 +364,7 @@ class Attempts:
     """
 
     def __init__(self, policy: Retry, told: Callable[[UnavailableError], object] = bool) -> None:
-        self._pauses, self._told = policy.pauses(), told
+        self.policy, self._pauses, self._told = policy, policy.pauses(), told
         self._quick = iter(REFUSED_PAUSES_S)
         self._logged = self.ambiguous = False
         self._tries = 0
@@ -397,7 +397,7 @@ async def persist(
         failed = error
     attempts = Attempts(policy, told)
     while True:
-        await asyncio.sleep(attempts.pause_after(failed))
+        await execution.pause(attempts.pause_after(failed))
         try:
             return await call()
         except UnavailableError as error:
@@ -406,17 +406,11 @@ async def persist(
 
 def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
     """Return what `persist` does, on a thread that may wait."""
-    try:
+
+    async def once() -> T:
         return call()
-    except UnavailableError as error:
-        failed = error
-    attempts = Attempts(policy)
-    while True:
-        time.sleep(attempts.pause_after(failed))
-        try:
-            return call()
-        except UnavailableError as error:
-            failed = error
+
+    return execution.drive(persist(policy, once))
 
 
 # Writes whose answer was lost.
@@ -511,6 +505,46 @@ class TrackedWrite:
         if name == self._all.name and number.isdecimal():
             return int(number) < self._number and int(number) not in self._others
         return found.modified + CLOCKS_DIFFER_S <= self._begun
+
+
+class ConflictError(Exception):
+    """The condition of a write did not hold."""
+
+
+async def write_surely(
+    write: Write,
+    place: str,
+    attempts: Attempts,
+    send: Callable[[str], Awaitable[Stamp]],
+    look: Callable[[], Awaitable[Standing | None]],
+) -> Stamp:
+    """Return the stamp of a write that is sent until it is answered, and of which one that was lost is looked for.
+
+    `send` sends it once with a mark, and raises `ConflictError` if its condition did not hold; `look` finds what stands
+    under its key.  A write under a condition is not sent again after the last try: what stands there settles it.
+    """
+    with TrackedWrite(write, place) as tracked:
+        while True:
+            try:
+                stamp = tracked.after_loss(await look()) if attempts.ambiguous else None
+                return await send(tracked.mark) if stamp is None else stamp
+            except UnavailableError as error:
+                try:
+                    pause = attempts.pause_after(error)
+                except UnavailableError:
+                    if not attempts.ambiguous or write.if_equal == UNKNOWN:
+                        raise
+                    break
+            except ConflictError:
+                if not attempts.ambiguous:
+                    return Stamp(UNKNOWN, now())
+                break
+            await execution.pause(pause)
+        try:
+            found = await persist(attempts.policy, look)
+        except UnavailableError as error:
+            raise outcome_unknown(place, error) from error
+        return tracked.settled(found)
 
 
 def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
