@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3913),
     "interop": (16, 3756),
     "job": (14, 5541),
-    "kvstore": (50, 16314),
+    "kvstore": (50, 16279),
     "ocdbt": (9, 3937),
     "precomputed": (7, 2415),
     "reference": (23, 8472),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (331, 110480)
+WHOLE = (331, 110445)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -51,11 +51,11 @@ RAISED: dict[str, str] = {
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "command": "run, status and finish are commands for plans of copies",
     "dataset": "the documents of what is replaced go, but those of its replacement",
-    "driver": "a read of a scanned file is of one generation, and of the array that was opened",
+    "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, in any blocks and from any executor",
     "job": "plans in files are run in parts by any engine, and finished by one step",
-    "kvstore": "stores that show a file say when they show another generation of it; a value comes with its version from filesystems of fsspec",
+    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
     "scan": "what real files hold is shown as their readers show it, or named",
     "schema": "that a missing chunk is an error is an argument of every door",
