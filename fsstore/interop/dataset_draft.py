@@ -17,13 +17,18 @@ from typing import Any
 
 import numpy as np
 from xarray import Dataset, Variable, conventions
+from xarray.backends import BackendArray
 from xarray.backends import ZarrStore as DatasetStore
+from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_indexing_adapter
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
+from fsstore.arrays.store import open as open_array
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.attributes import BESIDE, WORDS, NodeWords, is_document
+from fsstore.interop.numpy_index import read_outer
 from fsstore.interop.zarr import ZarrStore
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.values.json_value import same, show
 
 _PACKING = ("scale_factor", "add_offset")
@@ -156,8 +161,36 @@ class _Writer:
         self.sources.append(EncodedValues(target.path.strip("/"), values, begin or (0,) * values.ndim))
 
 
+class _StoredValues(BackendArray):  # type: ignore[misc]  # xarray is not followed by the type checker
+    """The numbers of an array that exists, read by fsstore.
+
+    zarr-python reads the index of a shard and then parts of it.  A writer beside it may have replaced the shard
+    meanwhile, and then the parts are of another one.
+    """
+
+    def __init__(self, place: KvStore, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+        self.place, self.shape, self.dtype = place, shape, dtype
+
+    def __getitem__(self, key: Any) -> Any:
+        """Return the selected values."""
+        return explicit_indexing_adapter(key, self.shape, IndexingSupport.OUTER, self._select)
+
+    def _select(self, key: tuple[Any, ...]) -> Any:
+        array = open_array({"driver": "auto"}, kvstore=self.place).result()
+        return read_outer(key, self.shape, lambda outer: array.oindex[outer].read().result())
+
+
 class _Drafting(DatasetStore):  # type: ignore[misc]  # xarray is not followed by the type checker
     """The zarr backend of xarray, which refuses values that would mean something else in the array that exists."""
+
+    def open_store_variable(self, name: Any) -> Variable:
+        """Return a variable, whose numbers we read where they are stored."""
+        variable: Variable = super().open_store_variable(name)
+        overlay, path = self.zarr_group.store, f"{self.zarr_group.path}/{name}".strip("/")
+        if overlay.below is None or variable.dtype.kind not in "biufc":
+            return variable
+        values = _StoredValues(overlay.below.kvstore / f"{path}/", variable.shape, variable.dtype)
+        return variable._replace(data=LazilyIndexedArray(values))
 
     def encode(self, variables: Mapping[Any, Variable], attributes: Mapping[Any, Any]) -> Any:
         """Encode variables; values that their integers cannot hold are an error."""

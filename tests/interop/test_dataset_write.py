@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
+
 import dask
 import numpy as np
 import pandas as pd
@@ -357,6 +360,35 @@ def test_wrong_words_are_refused(tmp_path):
         ts.write_dataset(days(0, 2), tmp_path / "a.zarr", schema={"chunk": {}})
     with pytest.raises(StoreError, match="'nothing', which is no variable"):
         ts.write_dataset(days(0, 2), tmp_path / "a.zarr", encoding={"nothing": {}})
+
+
+def test_a_shard_that_is_replaced_meanwhile_is_read_whole(tmp_path):
+    """The draft of a write reads stored values of one shard, not the index of one and parts of the next."""
+    from fsstore.interop.dataset_draft import stored_variables
+    from fsstore.interop.zarr import ZarrStore
+
+    dataset = xr.Dataset({"t": ("x", np.zeros(4000, "i4"))})
+    ts.write_dataset(dataset, tmp_path, encoding={"t": {"shards": (4000,), "chunks": (40,)}})
+    array = ts.open(tmp_path / "t").result()
+    dice, ended = np.random.default_rng(0), Event()
+
+    def rewrite():
+        while (
+            not ended.is_set()
+        ):  # one version has equal numbers, of as many bits as it likes: chunks differ in size
+            values = np.where(dice.random(4000) < dice.random(), dice.integers(2**30), -1)
+            array.write(values.astype("i4")).result()
+
+    with ThreadPoolExecutor(1) as writers:
+        writing = writers.submit(rewrite)
+        try:
+            for _ in range(60):
+                variable = stored_variables(ZarrStore(tmp_path), "")["t"]
+                values = np.asarray(variable[3500:])
+                assert len(np.unique(values[values >= 0])) <= 1
+        finally:
+            ended.set()
+        writing.result()
 
 
 def test_a_bucket_takes_datasets(moto_bucket, s3_credentials):
