@@ -27,7 +27,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3913),
-    "interop": (16, 3756),
+    "interop": (16, 3789),
     "job": (14, 5541),
     "kvstore": (50, 16279),
     "ocdbt": (9, 3937),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (331, 110445)
+WHOLE = (331, 110478)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -53,7 +53,7 @@ RAISED: dict[str, str] = {
     "dataset": "the documents of what is replaced go, but those of its replacement",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "datasets of xarray are written by us, and replaced by a switch, in any blocks and from any executor",
+    "interop": "the draft of a dataset reads stored shards by our reader, of one version each",
     "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
     "runtime": "a read may begin again, and the numbers that packages share stand in one module",
