@@ -524,27 +524,39 @@ async def write_surely(
     under its key.  A write under a condition is not sent again after the last try: what stands there settles it.
     """
     with TrackedWrite(write, place) as tracked:
-        while True:
-            try:
-                stamp = tracked.after_loss(await look()) if attempts.ambiguous else None
-                return await send(tracked.mark) if stamp is None else stamp
-            except UnavailableError as error:
-                try:
-                    pause = attempts.pause_after(error)
-                except UnavailableError:
-                    if not attempts.ambiguous or write.if_equal == UNKNOWN:
-                        raise
-                    break
-            except ConflictError:
-                if not attempts.ambiguous:
-                    return Stamp(UNKNOWN, now())
-                break
-            await execution.pause(pause)
+        stamp = await _answered(write, tracked, attempts, send, look)
+        if stamp is not None:
+            return stamp
         try:
             found = await persist(attempts.policy, look)
         except UnavailableError as error:
             raise outcome_unknown(place, error) from error
         return tracked.settled(found)
+
+
+async def _answered(
+    write: Write,
+    tracked: TrackedWrite,
+    attempts: Attempts,
+    send: Callable[[str], Awaitable[Stamp]],
+    look: Callable[[], Awaitable[Standing | None]],
+) -> Stamp | None:
+    """Return the answer to a write; None for one under a condition that is not sent again and may have happened."""
+    while True:
+        try:
+            stamp = tracked.after_loss(await look()) if attempts.ambiguous else None
+            return await send(tracked.mark) if stamp is None else stamp
+        except ConflictError:
+            return None if attempts.ambiguous else Stamp(UNKNOWN, now())
+        except UnavailableError as error:
+            failed = error
+        try:
+            pause = attempts.pause_after(failed)
+        except UnavailableError:
+            if not attempts.ambiguous or write.if_equal == UNKNOWN:
+                raise
+            return None
+        await execution.pause(pause)
 
 
 def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
