@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3913),
     "interop": (16, 3789),
     "job": (14, 5541),
-    "kvstore": (50, 16279),
+    "kvstore": (50, 16291),
     "ocdbt": (9, 3937),
     "precomputed": (7, 2415),
     "reference": (23, 8472),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (331, 110478)
+WHOLE = (331, 110490)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
