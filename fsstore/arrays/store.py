@@ -18,7 +18,7 @@ from fsstore.arrays.spec import Spec, array_waits, begun, bound_spec, check_able
 from fsstore.arrays.spec_parse import apply_options, requested, with_mode, written_down
 from fsstore.arrays.spec_value import OpenOptions, SpecLike, SpecValue, ViewSpecOptions
 from fsstore.chunk.regions import Region, Regions, covered, cut
-from fsstore.context.context import Context, context_of
+from fsstore.context.context import Context, caching, context_of
 from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, leaves_of
@@ -552,6 +552,7 @@ def open(  # noqa: A001  # TensorStore's name
     transaction: Transaction | None = None,
     batch: Batch | None = None,
     data: Any = None,
+    cache_path: Any = None,
     **options: Unpack[OpenOptions],
 ) -> Future[TensorStore]:
     """Open or create the array that `spec` describes: JSON, a URL, a `Spec`, or a key-value store to look into.
@@ -561,7 +562,8 @@ def open(  # noqa: A001  # TensorStore's name
     those of the root in fsspec's words, and `engine`, what serves it.  zarr's words are understood besides: `mode`
     (`r`, `r+`, `a`, `w`, `w-`), `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  With `w` and
     `w-` a new array is of zarr version 3 unless the spec says otherwise.  `data` makes an array with these values, of
-    their shape and type.  `read=True` or `write=True` alone restricts what the store may be used for.
+    their shape and type.  `read=True` or `write=True` alone restricts what the store may be used for.  `cache_path` is
+    a directory that keeps what comes from far.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()
@@ -574,7 +576,7 @@ def open(  # noqa: A001  # TensorStore's name
     check_transaction(transaction)
     if transaction is None:
         transaction = _transaction_of(options.get("kvstore"))
-    bound = asked.bound(context_of(context))
+    bound = asked.bound(caching(context, cache_path))
     read, write = as_flag("read", read), as_flag("write", write)
     readable, writable = read or not write, write or not read
 

@@ -7,6 +7,7 @@ gives the same resource; equal JSON in two contexts gives two.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -480,6 +481,14 @@ def context_of(context: Any) -> Context:
     if context is not None and not isinstance(context, ContextSpec | Mapping):
         raise TypeError(f"context must be a Context or a description of one, not {type(context).__name__}")
     return Context(context)
+
+
+def caching(context: Any, place: Any) -> Context:
+    """Return a context whose far stores are cached on disk at a place: a path, or one with `total_bytes_limit`."""
+    if place is None:
+        return context_of(context)
+    cache = dict(place) if isinstance(place, Mapping) else {"path": os.fspath(place)}
+    return Context({"disk_cache": cache}, context_of(context))
 
 
 def _unpickle_context(

@@ -7,16 +7,19 @@ is one entry of `KINDS`.
 from __future__ import annotations
 
 import itertools
+import os
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from fsstore.errors import JsonError
 from fsstore.runtime import fork
 from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.disk_cache import DiskCache
 from fsstore.values.json_value import (
     MISSING,
     Fields,
@@ -230,6 +233,16 @@ def _cache(value: Any) -> Json:
     return config
 
 
+_DISK_BYTES = 10**10
+
+
+def _disk_cache(config: Mapping[str, Any]) -> DiskCache:
+    """Return the cache of a configuration, or the one that the environment names."""
+    path = config.get("path") or os.environ.get("FSSTORE_CACHE_PATH", "")
+    limit = config.get("total_bytes_limit") or int(os.environ.get("FSSTORE_CACHE_BYTES", _DISK_BYTES))
+    return DiskCache(str(Path(path).expanduser().absolute()) if path else "", limit)
+
+
 def _limit(value: Any) -> int | str:
     if value == "shared" and isinstance(value, str):
         return "shared"
@@ -286,6 +299,13 @@ KINDS: Mapping[str, ResourceKind] = {
             lambda config: CachePool(config.get("total_bytes_limit", 0), config.get("read_ahead", 0)),
             {},
             {"total_bytes_limit": 0},
+            has_state=True,
+        ),
+        ResourceKind(
+            "disk_cache",
+            _members({"path": (string, ""), "total_bytes_limit": (integer(1), _DISK_BYTES)}),
+            _disk_cache,
+            {},
             has_state=True,
         ),
         _concurrency("data_copy_concurrency"),

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from fsstore.arrays.spec_parse import like
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
-from fsstore.context.context import Context, context_of
+from fsstore.context.context import Context, caching
 from fsstore.dataset.listing import described, tree_html, tree_text
 from fsstore.dataset.members import (
     NewArray,
@@ -402,12 +402,14 @@ def open_group(
     consolidated: bool = True,
     context: Context | None = None,
     storage_options: Mapping[str, Any] | None = None,
+    cache_path: Any = None,
 ) -> Future[Group]:
     """Begin to open the group at a URL, a path, a spec, a `KvStore` or a live object; formats around it are detected.
 
     `mode` is `r` (read only), `r+` (the default: read and change), `a` (create if there is none), `w-` (create) or `w`
     (delete everything there, then create); a new group is of `zarr_format` 3, 2 or, for N5, 0.  Consolidated metadata
-    are believed for listings unless `consolidated=False`.
+    are believed for listings unless `consolidated=False`.  With `cache_path`, a directory, what comes from far is kept
+    there for all processes.
 
     >>> group = open_group("memory://", mode="a").result()
     >>> list(group)
@@ -417,7 +419,7 @@ def open_group(
         raise ValueError(f"mode is one of {', '.join(_MODES)}, not {mode!r}")
     if zarr_format not in WORDS:
         raise ValueError(f"zarr_format is 3, 2 or, for N5, 0, not {zarr_format!r}")
-    spec, chosen = store_spec(place, storage_options), context_of(context)
+    spec, chosen = store_spec(place, storage_options), caching(context, cache_path)
 
     async def run() -> Group:
         store = await open_kv(spec, chosen)

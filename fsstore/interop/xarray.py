@@ -34,7 +34,7 @@ from xarray.core import indexing
 from xarray.core.variable import Variable
 
 from fsstore.arrays.store import TensorStore
-from fsstore.context.context import Context, context_of
+from fsstore.context.context import Context, caching, context_of
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import store_spec
 from fsstore.driver.auto import Node, enter_group, hierarchy
@@ -404,16 +404,17 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
     `filename_or_obj` is a URL, a path, a key-value store spec, a `KvStore`, a `Group`, `References`, a live
     filesystem or mapping, or a reference set as kerchunk and VirtualiZarr make it, a dictionary.
 
-    `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; with
-    `consolidated=False` consolidated metadata are not believed; `use_zarr_fill_value_as_mask` decides about fill
-    values, as for xarray's zarr engine; with `fill_missing_data_reads=False` a chunk that is missing is an error.
+    `group` is a path below it; `context` a `Context` or its JSON; `storage_options` are for the root; `cache_path` is a
+    directory that keeps what comes from far; with `consolidated=False` consolidated metadata are not believed;
+    `use_zarr_fill_value_as_mask` decides about fill values, as for xarray's zarr engine; with
+    `fill_missing_data_reads=False` a chunk that is missing is an error.
     """
 
     description: ClassVar[str] = "Open groups of chunked arrays by URL, on any filesystem, with fsstore"
     supports_groups: ClassVar[bool] = True
     open_dataset_parameters: ClassVar[tuple[str, ...]] = (
         *("filename_or_obj", *_DECODING),
-        *("group", "context", "consolidated", "storage_options", "use_zarr_fill_value_as_mask"),
+        *("group", "context", "cache_path", "consolidated", "storage_options", "use_zarr_fill_value_as_mask"),
         FILLS,
     )
 
@@ -456,7 +457,8 @@ class FsstoreBackend(BackendEntrypoint):  # type: ignore[misc]  # xarray is not 
 def _opened(source: Any, options: dict[str, Any]) -> tuple[OpenGroup, dict[str, Any]]:
     consolidated = options.pop("consolidated", None) is not False
     given = options.pop("storage_options", None)
-    context, fills = options.pop("context", None), options.pop(FILLS, None) is not False
+    context = caching(options.pop("context", None), options.pop("cache_path", None))
+    fills = options.pop(FILLS, None) is not False
     found = open_group(source, context, consolidated=consolidated, storage_options=given)
     return replace(found, fills=fills), options
 

@@ -18,7 +18,7 @@ from fsstore.context.context import (
     parse_resource,
 )
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UrlError
-from fsstore.kvstore.contract.ability import IsMetered, able
+from fsstore.kvstore.contract.ability import CachesReads, IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, KvPrefix
 from fsstore.kvstore.engine.secret import guard, lacks
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
@@ -447,7 +447,11 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
     }
     prefix = None if base is None else base.prefix
     opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
-    return OpenKv(_metered(await _opened(spec, opening), spec), spec.path, spec, base)
+    driver = _metered(await _opened(spec, opening), spec)
+    disk, caching = values.get("disk_cache"), able(driver, CachesReads)
+    if disk and caching is not None:
+        caching.cache_in(disk)
+    return OpenKv(driver, spec.path, spec, base)
 
 
 async def _opened(spec: KvSpecValue, opening: KvOpening) -> KvDriver:

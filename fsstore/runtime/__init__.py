@@ -10,5 +10,6 @@ Nothing else in fsstore starts a thread or a loop.
 * `fork`: what a forked child must reset, locks that are free there, and values that modules keep between calls
 * `observer`: counters of operations, and observers that see each of them
 * `cache_pool`: one byte budget shared by every cache of a context
+* `disk_cache`: a directory of values that processes share, bounded and safe against kills
 * `tuning`: the numbers that tune it, each with what it trades
 """

@@ -58,6 +58,8 @@ DISK_THREADS = 4
 MOMENT_S = 0.1
 # seconds for which something far away is taken as unchanged: requests against seeing a change late
 TRUSTED_S = 1.0
+# seconds between two notes that a value on disk was used: writes of metadata against knowing which was not
+USED_S = 60.0
 TASK_S = 2.2  # seconds of a task: handing one over costs milliseconds, and a killed one is done again
 TRIES = 3  # attempts at a task, scan or signature that fails by itself: waiting against failing by accident
 READ_ATTEMPTS = 20  # attempts at something that others write while it is read, before the read fails

@@ -19,8 +19,8 @@ import fsstore as ts
 
 PAGE = (Path(__file__).parents[2] / "docs/how-to/fleet.md").read_text(encoding="utf-8")
 ENGINES = {
-    "Dask": "distributed", "With [submitit]": "submitit", "MPI": "mpi4py", "Ray": "ray", "Apache Beam": "apache_beam",
-    "Lithops": "lithops",
+    "### Dask": "distributed", "With [submitit]": "submitit", "### MPI": "mpi4py", "### Ray": "ray",
+    "### Apache Beam": "apache_beam", "### Lithops": "lithops",
 }  # fmt: skip
 HERE = [title for title, module in ENGINES.items() if find_spec(module) is not None]
 SBATCH = """#!/bin/sh
@@ -113,7 +113,7 @@ def test_the_recipe_for_kubernetes_is_an_indexed_job(values, tmp_path):
     check_copied(values)
 
 
-@pytest.mark.parametrize("title", [*ENGINES, "Airflow"])
+@pytest.mark.parametrize("title", [*ENGINES, "### Airflow"])
 def test_a_recipe_is_python(title):
     """Each block is parsed."""
     assert ast.parse(block(title)).body

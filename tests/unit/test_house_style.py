@@ -76,7 +76,8 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.fleet:plan_copy": (8, "takes what `copy` takes, but for what only doing it needs"),
-    "fsstore.arrays.store:open": (8, "TensorStore's public function: each is an argument of its own there"),
+    "fsstore.dataset.group:open_group": (7, "a public function, whose choices but one are by name"),
+    "fsstore.arrays.store:open": (9, "TensorStore's public function: each is an argument of its own there"),
 }
 DEEP_FUNCTIONS: dict[str, tuple[int, str]] = {}
 

@@ -25,6 +25,7 @@ from fsstore.runtime.observer import Meter
 __all__ = [
     "AnswersSoon",
     "Borrows",
+    "CachesReads",
     "CopiesRanges",
     "DatesValues",
     "IsMetered",
@@ -177,6 +178,16 @@ class IsMetered:
     """
 
     meter: Meter | None = None
+
+
+class CachesReads:
+    """A driver whose reads a cache on disk may answer; it gets the cache when it is opened."""
+
+    __slots__ = ()
+
+    def cache_in(self, disk: Any) -> None:
+        """Read through a cache on disk from now on."""
+        raise NotImplementedError  # a driver that names the ability defines it
 
 
 class KnowsSizes:

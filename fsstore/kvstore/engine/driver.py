@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import os
+import re
 import weakref
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +21,7 @@ from typing import Any, ClassVar, TypeAlias, TypeVar
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import (
     AnswersSoon,
+    CachesReads,
     IsMetered,
     ListsDocuments,
     MayBeMissing,
@@ -42,16 +44,20 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_text, resolve_range, value_sizes
+from fsstore.kvstore.engine.cached import ReadCache
 from fsstore.kvstore.engine.contract import Engine
-from fsstore.kvstore.engine.secret import shown_url
+from fsstore.kvstore.engine.secret import entirely, shown_url
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime import future as futures
+from fsstore.runtime.disk_cache import DiskCache
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import PAGE
 from fsstore.values.json_value import Json, quote
 
 T = TypeVar("T")
+_LEADS = re.compile(r"(?:AWS|AZURE|GOOGLE|STORAGE)_.*(?:ENDPOINT|EMULATOR|ACCOUNT|CONNECTION|PROFILE)")
+"""Names of variables of the environment that say which server a bucket is on."""
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
 """Returns an engine and the root path in it."""
 
@@ -63,7 +69,7 @@ def check_key(path: str) -> None:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
-class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
+class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModified):
     """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
 
     A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
@@ -89,6 +95,13 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
         self._again, self._process = again, os.getpid()
         self.shown = shown_url(engine.shown + root if shown is None else shown)
         self._members = dict(members or {})
+        self._cache: ReadCache | None = None
+
+    def cache_in(self, disk: DiskCache) -> None:
+        """Read through a cache on disk from now on."""
+        where = {name: value for name, value in os.environ.items() if _LEADS.match(name)}
+        place = [self.id, self.engine.shown, self.root, entirely(self._members), where]
+        self._cache = ReadCache(disk, place)
 
     @property
     def features(self) -> Features:
@@ -99,7 +112,8 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
     def answers_soon(self) -> bool:
         """Whether the engine does."""
         engine = able(self.engine, AnswersSoon)
-        return engine is not None and self._process == os.getpid() and engine.answers_soon
+        is_here = self._cache is None and self._process == os.getpid()
+        return engine is not None and is_here and engine.answers_soon
 
     def _stay(self) -> None:
         """See that the engine belongs to this process."""
@@ -118,6 +132,11 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
         self._stay()
         if execution.must_not_wait() and self.features.waits and not self.answers_soon:
             raise execution.MayWait
+        if self._cache is not None:
+            return await self._cache.read_many(reads, self._read_merged)
+        return await self._read_merged(reads)
+
+    async def _read_merged(self, reads: Sequence[Read]) -> list[ReadResult]:
         return await read_merged(self._absolute(reads), self.limits, self._fetch)
 
     def _absolute(self, reads: Sequence[Read]) -> list[Read]:
@@ -148,16 +167,20 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
         return found
 
     async def _write(self, writes: Sequence[Write]) -> list[Stamp]:
-        if not writes or self.meter is None:
-            return await self.engine.write_many(writes) if writes else []
-        begin_ns = perf_counter_ns()
-        with observer.acting(self.meter):
-            try:
+        begin_ns, meter = perf_counter_ns(), self.meter
+        try:
+            if not writes or meter is None:
+                return await self.engine.write_many(writes) if writes else []
+            with observer.acting(meter):
                 stamps = await self.engine.write_many(writes)
-            except Exception as error:
-                self.meter.failed(error, begin_ns)
-                raise
-            self.meter.wrote(_Absolute(self), writes, value_sizes(writes), begin_ns)
+        except Exception as error:
+            if meter is not None:
+                meter.failed(error, begin_ns)
+            raise
+        finally:
+            if self._cache is not None:
+                self._cache.forget()
+        meter.wrote(_Absolute(self), writes, value_sizes(writes), begin_ns)
         return stamps
 
     async def modified(self, key: str) -> float | None:
@@ -182,7 +205,11 @@ class EngineDriver(AnswersSoon, IsMetered, TakesValues, TellsModified):
         if taking is None or not isinstance(other, EngineDriver):
             raise UnimplementedError(f"Copying inside the storage is not supported: {self.describe_key('')}")
         paths = [(other._path(source), self._path(target)) for source, target in pairs]
-        return await taking.take_values(other.engine, paths, unseen=unseen)
+        try:
+            return await taking.take_values(other.engine, paths, unseen=unseen)
+        finally:
+            if self._cache is not None:
+                self._cache.forget()
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Apply `writes` (of distinct keys) and return one stamp for each."""

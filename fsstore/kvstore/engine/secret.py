@@ -218,6 +218,14 @@ def reveal(value: Any) -> Any:
     return value.full if isinstance(value, _Guarded) else value
 
 
+def entirely(value: Any) -> Any:
+    """Return a JSON value with everything that is guarded in it, at any depth."""
+    whole = reveal(value)
+    if isinstance(whole, Mapping):
+        return {name: entirely(inner) for name, inner in whole.items()}
+    return [entirely(inner) for inner in whole] if isinstance(whole, list | tuple) else whole
+
+
 def is_concealed(value: Any) -> bool:
     """Return whether a value is a list of which nothing is shown."""
     return isinstance(value, _GuardedList) and not value

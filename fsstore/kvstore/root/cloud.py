@@ -72,7 +72,7 @@ class FsspecKind(RootKind):
 
     id: str = "fsspec"
     schemes: tuple[str, ...] = ()
-    resources: tuple[str, ...] = ("range_coalescing",)
+    resources: tuple[str, ...] = ("range_coalescing", "disk_cache")
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take `url`, `storage_options`, `engine` and `single_writer`."""
@@ -301,7 +301,7 @@ HTTP = HttpKind()
 S3 = S3Kind(
     "s3",
     ("s3",),
-    ("aws_credentials", "s3_request_concurrency", "s3_request_retries", "range_coalescing"),
+    ("aws_credentials", "s3_request_concurrency", "s3_request_retries", "range_coalescing", "disk_cache"),
     bucket="bucket",
     label="S3",
     driver=S3Driver,
@@ -314,7 +314,7 @@ S3 = S3Kind(
 GCS = BucketKind(
     "gcs",
     ("gs",),
-    ("gcs_user_project", "gcs_request_concurrency", "gcs_request_retries", "range_coalescing"),
+    ("gcs_user_project", "gcs_request_concurrency", "gcs_request_retries", "range_coalescing", "disk_cache"),
     bucket="bucket",
     label="GCS",
     driver=GcsDriver,
@@ -324,7 +324,7 @@ GCS = BucketKind(
 GCS_GRPC = GrpcKind(
     "gcs_grpc",
     ("gcs_grpc",),
-    ("gcs_user_project", "gcs_request_retries", "data_copy_concurrency", "range_coalescing"),
+    ("gcs_user_project", "gcs_request_retries", "data_copy_concurrency", "range_coalescing", "disk_cache"),
     bucket="bucket",
     label="GCS",
     driver=GcsDriver,
@@ -334,7 +334,7 @@ GCS_GRPC = GrpcKind(
 ABFS = AzureKind(
     "abfs",
     ("abfs", "abfss", "az"),
-    ("abfs_request_concurrency", "abfs_request_retries", "range_coalescing"),
+    ("abfs_request_concurrency", "abfs_request_retries", "range_coalescing", "disk_cache"),
     bucket="container",
     label="Azure",
     driver=AbfsDriver,

@@ -92,7 +92,12 @@ class HttpKind(KindDefaults):
     id: str = "http"
     schemes: tuple[str, ...] = ("http", "https")
     role: Literal["root"] = "root"
-    resources: tuple[str, ...] = ("http_request_concurrency", "http_request_retries", "range_coalescing")
+    resources: tuple[str, ...] = (
+        "http_request_concurrency",
+        "http_request_retries",
+        "range_coalescing",
+        "disk_cache",
+    )
 
     defaults: ClassVar[Mapping[str, Json]] = {"headers": []}
 
