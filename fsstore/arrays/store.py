@@ -561,9 +561,8 @@ def open(  # noqa: A001  # TensorStore's name
     `delete_existing`, `dtype`, `shape`, `chunk_layout`, `fill_value`, ... as in TensorStore, and `storage_options`,
     those of the root in fsspec's words, and `engine`, what serves it.  zarr's words are understood besides: `mode`
     (`r`, `r+`, `a`, `w`, `w-`), `chunks`, `shards`, and a `codec` by its name ("zstd", "gzip", "blosc").  With `w` and
-    `w-` a new array is of zarr version 3 unless the spec says otherwise.  `data` makes an array with these values, of
-    their shape and type.  `read=True` or `write=True` alone restricts what the store may be used for.  `cache_path` is
-    a directory that keeps what comes from far.
+    `w-` a new array is of zarr version 3 unless the spec says otherwise.  `data` makes an array of these values.
+    `cache_path` is a directory that keeps what comes from far.  `read=True` or `write=True` alone restricts the use.
 
     >>> store = open("memory://|zarr3:", create=True, dtype="int32", shape=[3]).result()
     >>> store.write([1, 2, 3]).result()

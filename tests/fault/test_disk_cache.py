@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 import subprocess
 import sys
@@ -12,7 +13,6 @@ import pytest
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.runtime.disk_cache import DiskCache
 
 VALUES = np.random.default_rng(0).integers(0, 99, (24, 40, 50), dtype="i4")
 VALUES[3] = 0  # a chunk of mere fill is not stored
@@ -140,7 +140,7 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(served, tmp_path, monkeypa
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(DiskCache, "_take_room", full)
+    monkeypatch.setattr(os, "pwrite", full)
     with pytest.warns(UserWarning, match=r"The cache .*cache keeps no more: No space left on device") as told:
         assert np.array_equal(array.read().result(), VALUES)
         assert np.array_equal(array.read().result(), VALUES)
