@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2607),
+    "arrays": (7, 2606),
     "chunk": (22, 8039),
     "codec": (22, 7538),
     "combine": (16, 6151),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1169),
 }
-WHOLE = (333, 110931)
+WHOLE = (333, 110930)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
