@@ -25,6 +25,7 @@ from fsstore.scan.tiff_series import (
     encoding_of,
     images_of,
     is_run,
+    with_others,
 )
 from fsstore.values.json_value import Json
 
@@ -109,7 +110,7 @@ class TiffSegments:
     def _rows(self, at: Any, length: Any) -> Rows:
         """Return rows; those behind the end of the file, and those that are not whole, are made."""
         size = self.source.size
-        stored = (at != 0) & (length != 0)
+        stored = at != 0
         url = np.where(stored, 0, ABSENT).astype(np.int32)
         inside = (at > 0) & (length > 0) & (at <= size) & (length <= size - np.clip(at, 0, size))
         odd = ~inside
@@ -165,7 +166,7 @@ class TiffSegments:
             needed = self._needed(number) if self._pads else length
             if (
                 at < 0
-                or needed < 0
+                or needed < 1
                 or at + needed > size
                 or (self._pads and not self.run and length < needed)
             ):
@@ -391,12 +392,16 @@ def _multiscale(image: TiffImage, levels: Sequence[tuple[str, TiffLevel]]) -> di
     return {"version": "0.4", "axes": axes, "datasets": datasets}
 
 
-def _pages(directories: Sequence[TiffDirectory], found: Mapping[int, Any]) -> list[TiffPage]:
+def _pages(
+    directories: Sequence[TiffDirectory], found: Mapping[int, Any], notes: dict[str, str]
+) -> list[TiffPage]:
     out = []
     for each in directories:
-        below = _pages(each.below, found)
+        below = _pages(each.below, found, notes)
         page = page_of(each, found[each.offset], below)
-        if page is not None:
+        if page is None:
+            notes[f"directory at offset {each.offset}"] = "it does not say how large its image is"
+        else:
             out.append(page)
     return out
 
@@ -413,15 +418,15 @@ class TiffScanner(FileScanner):
         walk = DirectoryWalk(TAGS)
         chain = await source.settle(walk.follow)
         await source.settle(walk.descend)
-        every = [*chain, *(inner for each in chain for inner in each.below)]
+        every = walk.every()
         values = await source.settle(lambda blocks: walk.values(blocks, every))
         by_place = {each.offset: value for each, value in zip(every, values, strict=True)}
-        pages = _pages(chain, by_place)
+        notes = dict(walk.notes)
+        pages = _pages(chain, by_place, notes)
         if not pages:
             raise DataLossError("it has no image")
         assert walk.order is not None
-        notes: dict[str, str] = {}
-        images = ome_images(pages, notes) or images_of(pages, source.size)
+        images = ome_images(pages, notes) or with_others(images_of(pages, source.size), pages)
         return await TiffFile(source, walk.order.letter).describe(images, notes)
 
 

@@ -126,6 +126,7 @@ class DirectoryWalk:
         self._tags = tags
         self.order: ByteOrder | None = None
         self.chain: list[TiffDirectory] = []
+        self.notes: dict[str, str] = {}
         self._next = 0
         self._seen: set[int] = set()
         self._entries = 0
@@ -137,26 +138,40 @@ class DirectoryWalk:
             self.order = ByteOrder.of(head)
             self._next = _number(head, self.order, 8 if self.order.big else 4)
         while self._next:
-            if self._next in self._seen:
-                raise DataLossError(f"its directories form a circle at offset {self._next}")
             try:
+                if self._next in self._seen:
+                    raise DataLossError(f"its directories form a circle at offset {self._next}")
                 found, after = self._directory(blocks, self._next)
             except MissError:
                 self._fetch_ahead(blocks)
                 raise
+            except DataLossError as error:
+                if not self.chain:
+                    raise
+                self.notes[f"directory {len(self.chain)}"] = error.message
+                break
             self._seen.add(self._next)
             self.chain.append(found)
             self._next = after
         return self.chain
 
     def descend(self, blocks: Blocks) -> list[TiffDirectory]:
-        """Return the directories of the chain, each with those that it names."""
-        for parent in self.chain:
+        """Return the directories of the chain, each with those that it names, which may name others."""
+        waiting = list(self.chain)
+        for parent in waiting:
             if 330 in parent.entries and not parent.below:
                 self._below(blocks, parent)
+            waiting += parent.below
         if blocks.noted:
             raise MissError
         return self.chain
+
+    def every(self) -> list[TiffDirectory]:
+        """Return all directories that were found."""
+        out = list(self.chain)
+        for each in out:
+            out += each.below
+        return out
 
     def _below(self, blocks: Blocks, parent: TiffDirectory) -> None:
         """Read the directories that one names, unless a block is missing, which is noted."""
@@ -298,7 +313,7 @@ _STRUCTURE = (
     338,
     339,
 )
-_DETAILS = (270, 282, 283, 296, 305, 306, 347, 530, 32998, 50674)
+_DETAILS = (270, 282, 283, 292, 296, 305, 306, 347, 530, 32998, 50674)
 _PLACES = (33550, 33922, 34264, 34735, 34736, 34737, 42112, 42113)
 TAGS = frozenset((*_STRUCTURE, *_DETAILS, *_PLACES))
 """The tags that are read; everything else in a directory is skipped."""

@@ -53,7 +53,8 @@ _IMAGES: Mapping[int, str] = {
 JPEG_NUMBERS = tuple(number for number, name in _IMAGES.items() if name == "jpeg")
 _KINDS = {1: "u", 2: "i", 3: "f", 4: "u", 6: "c"}
 _WIDTHS = {"u": (8, 16, 32, 64), "i": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
-_OTHERS = {2: "CCITT", 3: "CCITT", 4: "CCITT", 6: "JPEG of the old style", 34661: "JBIG"}
+_FAXES = {2: "rle", 3: "fax3", 4: "fax4"}
+_OTHERS = {6: "JPEG of the old style", 34661: "JBIG"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +125,9 @@ def _check(page: TiffPage) -> None:
         raise UnimplementedError("its colours have fewer samples than its pixels, outside of JPEG")
     if page.compression in JPEG_NUMBERS and page.bits[0] != 8:
         raise UnimplementedError(f"JPEG of {page.bits[0]} bits is not supported")
-    if page.compression in JPEG_NUMBERS and page.photometric > 3 and page.photometric != 6 and not page.extra:
+    if page.compression in JPEG_NUMBERS and page.photometric > 6 and not page.extra:
         raise UnimplementedError(f"JPEG of photometric interpretation {page.photometric} is not supported")
-    if page.compression != 1 and page.compression not in {*_COMPRESSORS, *_IMAGES}:
+    if page.compression != 1 and page.compression not in {*_COMPRESSORS, *_IMAGES, *_FAXES}:
         name = _OTHERS.get(page.compression, "")
         raise UnimplementedError(
             f"compression {page.compression}{f' ({name})' if name else ''} is not supported"
@@ -142,8 +143,10 @@ def _jpeg(page: TiffPage, *, jfif: bool, tables: bytes | None) -> dict[str, Json
         wanted = 2
     elif not page.extra and page.photometric == 2:
         stored, wanted = None if jfif else 2, 2
+    elif not page.extra and page.photometric == 5:
+        wanted = 4
     if page.planar == 2:
-        wanted = 1
+        stored, wanted = None, 1
     encoded = base64.b64encode(tables).decode("ascii") if tables else None
     return {"tables": encoded, "header": None, "colorspace_jpeg": stored, "colorspace_data": wanted}
 
@@ -155,6 +158,8 @@ def _steps(
     filters: list[dict[str, Json]] = []
     if page.compression in _IMAGES:
         return _image(page, jpeg)
+    if page.compression in _FAXES:
+        return _fax(page, shape)
     axis = -1 if page.samples == 1 or page.planar == 2 else -2
     if page.predictor in (2, 3):
         name = "imagecodecs_delta" if page.predictor == 2 else "imagecodecs_floatpred"
@@ -175,6 +180,16 @@ def _steps(
     if not order:
         return filters, dict(compressor)
     return [*filters, dict(compressor)], order[0]
+
+
+def _fax(page: TiffPage, shape: Sequence[int]) -> tuple[list[dict[str, Json]], dict[str, Json] | None]:
+    if page.samples > 1 or page.bits[0] != 1:
+        raise UnimplementedError(f"faxes of {page.samples} samples of {page.bits[0]} bits are not supported")
+    name = _FAXES[page.compression]
+    step: dict[str, Json] = {"id": f"imagecodecs_ccitt{name}", "height": shape[-2], "width": shape[-1]}
+    if name == "fax3":
+        step["t4options"] = page.values.integer(292)
+    return ([step], {"id": "imagecodecs_bitorder"}) if page.fill_order == 2 else ([], step)
 
 
 def _image(page: TiffPage, jpeg: Mapping[str, Json]) -> tuple[list[dict[str, Json]], dict[str, Json] | None]:
@@ -270,6 +285,17 @@ def levels_below(level: TiffLevel) -> list[TiffLevel]:
             break
         out.append(replace(level, page=first, pages=tuple(pages)))
     return out
+
+
+def with_others(images: list[TiffImage], pages: Sequence[TiffPage]) -> list[TiffImage]:
+    """Return images, and those in sub-directories that are no smaller copies: of raw pictures, the picture itself."""
+    levels = [level for image in images for level in (*image.levels, *image.masks)]
+    shown = {page.offset for level in levels for page in level.pages if page is not None}
+    below = list(pages)
+    for page in below:
+        below += page.below
+    others = [page for page in below[len(pages) :] if page.offset not in shown]
+    return [*images, *_alike(others)] if others else images
 
 
 def _is_smaller(small: TiffPage, large: TiffPage) -> bool:

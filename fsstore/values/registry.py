@@ -320,6 +320,10 @@ codecs_v2: Registry[Any] = Registry(
         "imagecodecs_bitorder": "fsstore.codec.numcodecs.imagecodecs_v2:BitOrder",
         "imagecodecs_packints": "fsstore.codec.numcodecs.imagecodecs_v2:PackedIntegers",
         "imagecodecs_delta": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
+        **{
+            f"imagecodecs_ccitt{name}": "fsstore.codec.numcodecs.imagecodecs_v2:Fax"
+            for name in ("rle", "fax3", "fax4")
+        },
         "imagecodecs_floatpred": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
         "imagecodecs_jpeg": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
         "imagecodecs_jpeg2k": "fsstore.codec.numcodecs.imagecodecs_v2:Image",

@@ -109,7 +109,7 @@ LEFT_OUT = {
         "0",
         "compression 6 (JPEG of the old style) is not supported",
     ),
-    "ccitt": ("tiff", tiff(GREY, {COMPRESSION: [4]}), "0", "compression 4 (CCITT) is not supported"),
+    "jbig": ("tiff", tiff(GREY, {COMPRESSION: [34661]}), "0", "compression 34661 (JBIG) is not supported"),
     "complex integers": ("tiff", tiff(SLOPE, {FORMAT: [5]}), "0", "sample format 5 is not supported"),
     "mixed": (
         "tiff",

@@ -196,7 +196,6 @@ def test_a_saved_scan_reads_the_same(name, tmp_path):
 
 
 REFUSED = {
-    "ccitt": ({"nbits": 1, "compress": "CCITTFAX4"}, "compression 4 .CCITT. is not supported"),
     "complex integers": ({"dtype": "complex_int16"}, "sample format 5 is not supported"),
 }
 
@@ -227,18 +226,72 @@ def test_a_file_that_was_cut_off_gives_what_it_has(tmp_path):
         array.read().result()
 
 
-def test_directories_in_a_circle_are_refused(tmp_path):
-    """A chain of directories that leads back to itself, and counts that no file holds, are errors."""
+def test_counts_that_no_file_holds_are_refused(tmp_path):
+    """A first directory with more entries than there can be is an error."""
     path = tmp_path / "a.tif"
     tifffile.imwrite(path, GREY)
     data = bytearray(path.read_bytes())
     with tifffile.TiffFile(path) as file:
         first = file.pages[0].offset
-        count = len(file.pages[0].tags)
-    end = first + 2 + 12 * count
-    path.write_bytes(data[:end] + first.to_bytes(4, "little") + data[end + 4 :])
-    with pytest.raises(StoreError, match=r"a\.tif.*circle"):
-        read(path)
     path.write_bytes(data[:first] + b"\xff\xff" + data[first + 2 :])
     with pytest.raises(StoreError, match=r"a\.tif.*claims 65535 entries"):
         read(path)
+
+
+@pytest.mark.parametrize("compress", ["CCITTRLE", "CCITTFAX3", "CCITTFAX4"])
+@pytest.mark.parametrize("rows", [37, 16], ids=["one strip", "strips"])
+def test_faxes_are_those_of_tifffile(compress, rows, tmp_path):
+    """Pictures of one bit, compressed as faxes are, with a last strip that is shorter than the others."""
+    values = (np.random.default_rng(1).random((37, 50)) > 0.7).astype("u1")
+    shape = {"width": 50, "height": 37, "count": 1, "dtype": "uint8"}
+    options = {"nbits": 1, "compress": compress, "blockysize": rows, "photometric": "MINISWHITE"}
+    options["transform"] = rasterio.Affine(2, 0, 0, 0, -2, 0)
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", **shape, **options) as file:
+        file.write(values, 1)
+    got = read(tmp_path / "a.tif")
+    np.testing.assert_array_equal(got, tifffile.imread(tmp_path / "a.tif"))
+    assert 0 < got.sum() < got.size
+
+
+def test_pictures_of_four_colours_in_jpeg(tmp_path):
+    """JPEG of cyan, magenta, yellow and black has the values that tifffile reads."""
+    values = np.random.default_rng(1).integers(0, 256, (32, 48, 4), "u1")
+    tifffile.imwrite(tmp_path / "a.tif", values, photometric="separated", compression="jpeg", tile=(16, 16))
+    np.testing.assert_array_equal(read(tmp_path / "a.tif"), tifffile.imread(tmp_path / "a.tif"))
+
+
+def test_directories_that_lead_nowhere_cost_no_others(tmp_path):
+    """The images before a directory that lies behind the end of the file, or leads back, are shown; it is named."""
+    for name, after in {"behind": 0x7FFFFFFF, "circle": None}.items():
+        path = tmp_path / f"{name}.tif"
+        tifffile.imwrite(path, GREY)
+        with tifffile.TiffFile(path) as file:
+            page = file.pages[0]
+            at = page.offset + 2 + 12 * len(page.tags)
+        data = bytearray(path.read_bytes())
+        data[at : at + 4] = (page.offset if after is None else after).to_bytes(4, "little")
+        path.write_bytes(data)
+        np.testing.assert_array_equal(read(path), GREY)
+        assert list(hierarchy(path).notes) == ["directory 1"]
+
+
+def test_an_image_below_another_is_shown(tmp_path):
+    """A picture in a sub-directory that is no smaller copy, as cameras write the raw one, is an image of its own."""
+    raw = np.arange(64 * 48, dtype="u2").reshape(64, 48)
+    with tifffile.TiffWriter(tmp_path / "a.tif") as file:
+        file.write(GREY, subifds=1)
+        file.write(raw)
+    np.testing.assert_array_equal(read(tmp_path / "a.tif", "0/0"), GREY)
+    np.testing.assert_array_equal(read(tmp_path / "a.tif", "1/0"), raw)
+
+
+def test_a_strip_of_no_bytes_is_damage(tmp_path):
+    """A strip that stands somewhere and has no length is an error, and not a picture of zeros."""
+    shape = {"width": 50, "height": 37, "count": 1, "dtype": "uint8", "nbits": 1, "compress": "CCITTFAX4"}
+    at = rasterio.Affine(2, 0, 0, 0, -2, 0)
+    with rasterio.open(tmp_path / "a.tif", "w", driver="GTiff", transform=at, **shape) as file:
+        file.write(np.ones((37, 50), "u1"), 1)
+    with tifffile.TiffFile(tmp_path / "a.tif", mode="r+b") as file:
+        file.pages[0].tags[279].overwrite([0] * len(file.pages[0].databytecounts))
+    with pytest.raises(DataLossError, match="needs 0 bytes"):
+        read(tmp_path / "a.tif")

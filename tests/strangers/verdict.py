@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import resource
 import time
 import warnings
@@ -22,8 +23,8 @@ from tests.strangers.peers import MOST_BYTES, Expected, expected_of
 #
 # equal       everything that its reader finds has the same values, shapes and names of dimensions
 # named       what is shown is equal, and all else is named as left out with its reason
-# partly      something is missing that nobody names, or something that is listed cannot be read
-# refused     it does not open, with an error that says why
+# partly      something is missing that nobody names
+# refused     it does not open, or something that is listed cannot be read, with an error that says why
 # different   a value, a shape or the name of a dimension is another one
 # ugly        an error that is none of fsstore's, no end, no memory, or a crash
 # unreadable  its own reader refuses it, and fsstore does
@@ -122,6 +123,7 @@ def judge(path: Path, kind: str) -> Verdict:
 
 def answer(pipe: Any, most_bytes: int) -> None:
     """Judge the files whose paths and formats come through a pipe: what a process does."""
+    logging.disable()
     resource.setrlimit(resource.RLIMIT_AS, (most_bytes, most_bytes))
     while (asked := pipe.recv()) is not None:
         path, kind = asked
@@ -174,9 +176,11 @@ class _Comparison:
         why = [f"left out {name}: {reason}" for name, reason in self.shown.left_out.items()]
         if self.different:
             self.verdict.word, self.verdict.reasons = "different", self.different
-        elif silent or broken:
+        elif silent:
             self.verdict.word = "partly"
             self.verdict.reasons = [*(f"missing without a word: {name}" for name in silent), *broken, *why]
+        elif broken:
+            self.verdict.word, self.verdict.reasons = "refused", [*broken, *why]
         elif self.missing:
             self.verdict.word, self.verdict.reasons = "named", why
         else:
@@ -264,6 +268,11 @@ class _Comparison:
                 self.used.update(name for name, why in reasons.items() if not why)
             elif reasons:
                 self.different += [f"{each.name} as {name}: {why}" for name, why in reasons.items()]
+            elif any(
+                isinstance(got, StoreError) and np.prod(self.shown.entries[name].shape) == want.size
+                for name, got in self.values.items()
+            ):
+                continue  # it is listed, and reading it says why not
             else:
                 self.missing.append(f"{each.name} {want.dtype}{want.shape}")
 

@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2606),
     "chunk": (22, 8039),
-    "codec": (22, 7538),
+    "codec": (22, 7564),
     "combine": (16, 6151),
     "command": (5, 1827),
     "compat": (2, 41),
@@ -34,21 +34,22 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2415),
     "reference": (23, 8472),
     "runtime": (11, 2935),
-    "scan": (28, 9931),
+    "scan": (28, 9977),
     "schema": (8, 2689),
     "serve": (3, 866),
     "task": (4, 944),
     "testing": (6, 1256),
     "the top": (8, 1942),
-    "values": (8, 1951),
+    "values": (8, 1955),
     "viewer": (3, 1169),
 }
-WHOLE = (333, 110930)
+WHOLE = (333, 111006)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "arrays open with a cache on disk by a keyword",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
+    "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "groups open with a cache on disk by a keyword",

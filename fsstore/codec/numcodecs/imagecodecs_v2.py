@@ -5,7 +5,7 @@ buffer that is one byte larger than the chunk.  Predictors undo differences betw
 Images are decoded into an array of the chunk's shape: imagecodecs compares that with the header of the image before
 it allocates (dimensions of length one do not count).  JPEG 2000 is the exception, it allocates first, so its header is
 read here.  Values are numbers: where the array is stored with swapped bytes, images are swapped as well.
-Strips of two heights, samples of any number of bits and reversed bits exist only in TIFF.
+Strips of two heights, samples of any number of bits, faxes and reversed bits exist only in TIFF.
 
 Names that are not in the registry (`imagecodecs_avif`, `imagecodecs_jetraw`, …) are refused: their decoders cannot be
 bounded, or nobody has asked for them.  Options that matter to encoders only are ignored.
@@ -315,6 +315,32 @@ def _unpacked(packed: Any, count: int, bits: int) -> Any:
     for column in range(bits):
         out = (out << np.uint32(1)) | each[:, column]
     return out
+
+
+class Fax:
+    """Pictures of one bit as faxes are sent: `ccittrle ccittfax3 ccittfax4`, of `height` rows of `width`."""
+
+    kind: ClassVar[Kind] = "array_to_bytes"
+
+    def __init__(self, name: str, options: Mapping[str, Json]) -> None:
+        self._name = name
+        self._shape = tuple(integer(1)(options.get(side)) for side in ("height", "width"))
+        self._options = {"t4options": integer(0)(options["t4options"])} if "t4options" in options else {}
+
+    def encoded(self, decoded: FlatSpec) -> FlatSpec:
+        """Return bytes of any size."""
+        return FlatSpec(None, 0)
+
+    def bind(self, decoded: FlatSpec) -> BoundCodec:
+        """Return the codec for chunks like `decoded`."""
+        if decoded.count != math.prod(self._shape) or fixed_size(self._name, decoded) != decoded.count:
+            raise StoreError(f"Codec {quote(self._name)} does not fit chunks of shape {decoded.shape}")
+        decode = _decoder(self._name)
+
+        def read(data: Any) -> Any:
+            return np.ascontiguousarray(decode(bytes(data), *self._shape, **self._options)).reshape(-1)
+
+        return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
 
 
 @dataclass(frozen=True, slots=True)
