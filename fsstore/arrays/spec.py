@@ -352,7 +352,6 @@ def _mode(driver: ArrayDriver) -> OpenMode:
 
 
 def _layer(layer: Any) -> SpecValue:
-    """Return the spec of a layer: a spec already, or an open array."""
     return layer.spec if isinstance(layer, SpecLayer) else bound_spec(*layer.array)
 
 

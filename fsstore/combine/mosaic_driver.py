@@ -136,7 +136,6 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         return [results[position] for position in range(len(reads))]
 
     def _chunk(self, key: str) -> _Made | None:
-        """Return which chunk of a layered array a key names."""
         head = key
         while self._grids and head:
             head, _, _ = head.rpartition("/")

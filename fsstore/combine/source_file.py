@@ -431,7 +431,6 @@ async def fingerprint_in(array: ChunkedArray, path: str, source: SourceFile, fou
 
 
 def _whole(array: ChunkedArray, grid: Sequence[int], found: ArrayReferences, chunks: Sequence[Any]) -> Any:
-    """Return the values of an array, from all its chunks."""
     out = np.full(array.shape, array.model.fill, array.model.dtype)
     for number, data in zip(found.number.tolist(), chunks, strict=True):
         values = array.model.chain.decode(data)

@@ -216,7 +216,6 @@ def _url(store: Any) -> str:
 
 
 def _stored(store: Any) -> dict[str, Any]:
-    """Return what a listing says of the stored chunks."""
     from fsstore.arrays.protocols import count_parts
 
     found = store.info_complete()

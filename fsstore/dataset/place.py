@@ -299,7 +299,6 @@ async def _renew_one(group: KvPrefix, key: str, words: NodeWords, path: str, *, 
 
 
 async def _below(group: KvPrefix, words: NodeWords, path: str) -> dict[str, Any]:
-    """Return the entries of what is at a path of a group, and below it, now."""
     found = (await hierarchy_documents(group.join(f"{path}/"))).found
     return _collected({f"{path}/{name}": document for name, document in found.items()}, words)
 
@@ -350,7 +349,6 @@ def _document(stored: Mapping[str, Any], entries: Mapping[str, Any], words: Node
 
 
 def _path(name: str, words: NodeWords) -> str:
-    """Return the path of the node that an entry is about."""
     if words.zarr_format == 3:
         return name.strip("/")
     head, _, last = name.rpartition("/")

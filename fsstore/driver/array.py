@@ -413,7 +413,6 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
 
 
 def _check_page(data: bytes) -> None:
-    """Refuse a file of several pages."""
     try:
         several = len(list(islice(tiff_pages(data), 2))) > 1
     except struct.error:  # a directory is cut off, as the decoder will say

@@ -203,7 +203,6 @@ class _Known:
 
 
 def _sets(known: _Known) -> list[Detection]:
-    """Return the format of reference sets, if there is the package for them."""
     return [each for each in known.formats if each.name == "reference"]
 
 

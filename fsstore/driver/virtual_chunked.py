@@ -163,7 +163,6 @@ class VirtualChunkedDriver(ArrayDriver):
         return chunk
 
     def _by_chunk(self, located: IndexTransform) -> dict[tuple[int, ...], _Parts]:
-        """Return the parts of a request by the numbers of their chunks."""
         chunks: dict[tuple[int, ...], _Parts] = {}
         where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
         cells = [

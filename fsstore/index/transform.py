@@ -354,7 +354,6 @@ def identity(domain: IndexDomain) -> IndexTransform:
 def _parsed(
     first: Any, rest: tuple[Any, ...], output: Any, components: dict[str, Any]
 ) -> tuple[IndexDomain, Iterable[OutputIndexMap] | None]:
-    """Return the domain and the output maps that the arguments of `IndexTransform` mean."""
     if "domain" in components:
         rest, first = (first, *rest) if first is not None else rest, components.pop("domain")
         by_rank = False

@@ -52,7 +52,6 @@ def write_virtual(
 
 
 def _make_parents(kvstore: KvStore, group: str) -> None:
-    """Make the groups above one that are not there."""
     parts = group.split("/")
     for path in ("/".join(parts[:at]) for at in range(len(parts))):
         if kvstore.read(_key(path, "zarr.json")).result().state == "missing":

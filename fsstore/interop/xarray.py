@@ -137,7 +137,6 @@ class GroupArray:
 
 
 def _documents(node: Node) -> dict[str, ReadResult]:
-    """Return the documents of an array as if they had just been read."""
     found = {"zarr.json": node.document}
     if node.zarr_format == 2:
         found = {".zarray": node.document, ".zattrs": node.attributes}

@@ -183,7 +183,6 @@ class _DriverQueue:
             tell([future for _, future in batch], stamps)
 
     def _take(self) -> list[_Waiting]:
-        """Return the next batch, or nothing, which ends the job."""
         batch: list[_Waiting] = []
         keys: set[str] = set()
         with self._lock:
@@ -339,7 +338,6 @@ def refused(batch: object) -> StoreError:
 
 
 def _take(waiting: list[ReadFuture]) -> list[ReadFuture]:
-    """Return what waits, and leave what joins meanwhile."""
     taken = waiting.copy()
     del waiting[: len(taken)]
     return taken

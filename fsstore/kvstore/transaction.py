@@ -173,7 +173,6 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         return results
 
     def _pending(self) -> PendingChanges:
-        """Return the pending changes; if there are any, the store will exist."""
         pending = self.ledger.pending_changes(self.base)
         if not pending.empty:
             self.begin_creating()
@@ -184,7 +183,6 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         begin_creating(self.base)
 
     def _below(self, read: Read, change: Pending | None) -> Read | None:
-        """Return what must be asked of the store, or None."""
         if change is None:
             return read
         return Read(read.key, staleness_bound=read.staleness_bound) if change.stored else None

@@ -557,7 +557,6 @@ class OcdbtKind(AdapterKind):
 
 
 async def _open_manifests(spec: Json, context: Context | None) -> KvPrefix:
-    """Open the store of the manifests, where the base was opened."""
     from fsstore.kvstore.spec_parse import kv_spec, open_kv
 
     return (await open_kv(kv_spec(spec), context or Context())).prefix

@@ -251,7 +251,6 @@ def fixed_layout(members: Mapping[str, Any]) -> ChunkLayout:
 
 
 def _write_shape(scale: Mapping[str, Any], chunk: Any) -> Any:
-    """Return the shape of write chunks as far as the members say it."""
     if "sharding" not in scale:
         return (0, 0, 0)
     if scale["sharding"] is None:

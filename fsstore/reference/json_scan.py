@@ -214,7 +214,6 @@ class Scanner:
                 return bytes(self._data[self._at : self._at + 1])
 
     def _run(self, sink: MemberSink) -> bool:
-        """Give a run of members to `sink` if there is one here."""
         if self._rest:
             self._rest -= 1
             return False

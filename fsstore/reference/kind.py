@@ -108,7 +108,6 @@ async def load(base: KvPrefix, reading: Reading) -> State:
 
 
 def _missing(base: KvPrefix, creates: str) -> str:
-    """Return what to say of a set that does not exist."""
     advice = f"check its path; {creates}" if creates else "check its path"
     return f"There is no reference set at {base.describe()}: neither a document nor a parquet directory ({advice})"
 

@@ -216,7 +216,6 @@ def _of_coordinate(name: str, key: str) -> dict[str, Json]:
 
 
 def _described(attributes: dict[str, Json]) -> dict[str, Json]:
-    """Return the attributes of an array: those of GRIB, and those that follow from them."""
     out = dict(attributes)
     out["long_name"] = attributes.get("GRIB_name", f"original GRIB paramId: {attributes.get('GRIB_paramId')}")
     out["units"] = attributes.get("GRIB_units", "1")

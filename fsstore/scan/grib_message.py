@@ -122,7 +122,6 @@ class MessageWalk:
     def _field(
         self, blocks: Blocks, span: tuple[int, int], sections: Mapping[int, tuple[int, int]]
     ) -> GribField:
-        """Return the field whose data section has come."""
         missing = [number for number in (1, 3, 4, 5, 6, 7) if number not in sections]
         if missing:
             raise DataLossError(f"the message at offset {span[0]} has no section {missing[0]}")

@@ -311,7 +311,6 @@ class TiffFile:
 
 
 def _array(image: TiffImage, level: TiffLevel, segments: TiffSegments) -> Array:
-    """Return a level as zarr v2 describes it."""
     page, encoding = level.page, segments.encoding
     largest = image.levels[0]
     dims = [

@@ -209,7 +209,6 @@ class DirectoryWalk:
             blocks.want(start, min(start + HEADER_BYTES, blocks.size))
 
     def _directory(self, blocks: Blocks, at: int) -> tuple[TiffDirectory, int]:
-        """Return the directory at an offset, and the offset of the next."""
         order = self._known
         counted, width, room = (8, 20, 8) if order.big else (2, 12, 4)
         if at + counted > blocks.size:

@@ -219,7 +219,6 @@ class Server(Listener):
 
 
 def _status_of(error: StoreError) -> int:
-    """Return the status that an error has: of the request, or of the store behind the server."""
     if isinstance(error, NotFoundError):
         return 404
     if isinstance(error, PermissionDeniedError):

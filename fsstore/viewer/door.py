@@ -555,7 +555,6 @@ class View:
         return f"<View at {self.url}>"
 
     def _repr_html_(self) -> str:
-        """Return the page as a frame of a notebook."""
         style = "border:1px solid rgba(128,128,128,.35);border-radius:8px"
         return (
             f"<iframe src='{escape(self.url, quote=True)}' width='100%' height='{self.height}' style='{style}'"

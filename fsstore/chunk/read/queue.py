@@ -202,7 +202,6 @@ def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Seque
 
 
 def _by_shard(wanted: Sequence[Any]) -> dict[Any, list[Any]]:
-    """Return entries of shards by the key of their shard."""
     shards: dict[Any, list[Any]] = {}
     for identity in wanted:
         shards.setdefault(_shard_of(identity), []).append(identity)
@@ -529,7 +528,6 @@ def _is_soon_made(window: Window) -> bool:
 
 
 async def _made_waiting(wanted: Planned | BoxView, guard: Guard) -> Array:
-    """Make a single read of a store that waits."""
     windows, out, _ = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
     await guard(partial(read_waiting, windows))
     return out

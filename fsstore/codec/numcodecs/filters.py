@@ -282,7 +282,6 @@ def _blocks(planes: Array) -> Iterator[Array]:
 
 
 def _put_together(planes: Array, out: Array) -> None:
-    """Put the elements of blocks of planes of bytes together in `out`."""
     count, width, _ = planes.shape
     size = planes[0].size
     head = _HEADER.size + 4 * count

@@ -77,7 +77,6 @@ def _facts(found: os.stat_result) -> dict[str, Any]:
 
 
 def _local_info(_filesystem: Any, path: str) -> dict[str, Any]:
-    """Return the version and the size of a file."""
     found = Path(path).stat()
     return {**_facts(found), "type": "directory" if stat.S_ISDIR(found.st_mode) else "file"}
 
@@ -114,7 +113,6 @@ def _memory_file(filesystem: Any, path: str) -> Any:
 
 
 def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
-    """Return the version and the size of a file."""
     file = _memory_file(filesystem, path)
     return _memory_facts(file, file.size)
 

@@ -405,7 +405,6 @@ class Dial:
         return connection
 
     async def _tunnel(self, connection: Exchange, route: Route, proxy: Proxy) -> None:
-        """Ask a proxy for a way to an origin."""
         place = route.host if route.host.endswith(f":{route.port}") else f"{route.host}:{route.port}"
         allowed = f"Proxy-Authorization: {proxy.authorization}\r\n" if proxy.authorization else ""
         request = f"CONNECT {place} HTTP/1.1\r\nHost: {place}\r\n{allowed}\r\n"

@@ -419,7 +419,6 @@ def _matches(value: Any, text: str) -> bool:
 
 
 def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
-    """Return the scales by the addresses of their headers."""
     out: dict[int, Dataset] = {}
     for dataset in datasets.values():
         if dataset.scale.is_scale:

@@ -318,7 +318,6 @@ class StackStorage:
 async def _stacked(
     files: OtherFiles, file: OpenHdf5, dataset: Dataset, start: Sequence[int], stop: Sequence[int], depth: int
 ) -> Any:
-    """Return the values in a box of a virtual dataset."""
     element = dataset.element
     shape = [high - low for low, high in zip(start, stop, strict=True)]
     out = np.full((*shape, *element.inner), dataset.fill, object if element.text else element.dtype)
@@ -491,7 +490,6 @@ def _shown_as(path: str, shown: Mapping[str, Dataset]) -> str:
 
 
 def _array(dataset: Dataset, storage: Storage, dims: list[str]) -> Array:
-    """Return a dataset as zarr v2 describes it."""
     element = dataset.element
     shape, chunks = (*storage.shape, *element.inner), (*storage.chunks, *element.inner)
     inner = [f"{dataset.path.rpartition('/')[2]}_inner_{axis}" for axis in range(len(element.inner))]
