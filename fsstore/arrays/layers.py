@@ -233,10 +233,10 @@ def array(
     """
     from fsstore.driver.array import InMemoryDriver
 
-    values = array if dtype is not None else np.asarray(array)
-    usual = "json" if values.dtype.kind == "O" else values.dtype
-    kind = dtype_of(usual if dtype is None else dtype)
-    if dtype is not None or values.dtype.kind == "O":
+    given = dtype is not None
+    values = array if given else np.asarray(array)
+    kind = dtype_of(dtype if given else "json" if values.dtype.kind == "O" else values.dtype)
+    if given or values.dtype.kind == "O":
         values = source_array(values, kind)
     is_own = not isinstance(array, np.ndarray) or not np.may_share_memory(values, array)
     refuses_copy = copy is not None and not as_flag("copy", copy)

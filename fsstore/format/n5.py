@@ -33,7 +33,7 @@ from fsstore.index.interval import MAX_FINITE
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
 from fsstore.schema.constraint import braced
-from fsstore.schema.schema import Schema, schema_of
+from fsstore.schema.schema import Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, Parser, array_of, dumps, integer, loads, number, string
@@ -90,7 +90,7 @@ def constrain_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
 
 def implied_schema(constraints: Mapping[str, Any], schema: Schema) -> Schema:
     """Return the schema with everything that follows from the constraints: layout and codec too."""
-    merged = schema_of(replace(constrain_schema(constraints, schema)._value, fill=None))
+    merged = Schema._of(replace(constrain_schema(constraints, schema)._value, fill=None))
     merged.update(codec=CodecSpec(_codec(constraints)))
     if merged.rank is not None:
         merged.update(chunk_layout=_fixed_layout(constraints, merged.rank))

@@ -37,7 +37,7 @@ from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.chunk_shape import choose_one_grid
 from fsstore.schema.constraint import merge_domains
 from fsstore.schema.layout_value import GridValue, LayoutValue
-from fsstore.schema.schema import Schema, schema_of
+from fsstore.schema.schema import Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Json, Parser, quote, show
@@ -263,7 +263,7 @@ def _write_shape(scale: Mapping[str, Any], chunk: Any) -> Any:
 
 def implied(members: Mapping[str, Any], schema: Schema) -> Schema:
     """Return the schema with everything that follows from the members."""
-    merged = schema_of(replace(constrain(members, schema)._value, fill=None))
+    merged = Schema._of(replace(constrain(members, schema)._value, fill=None))
     scale = members.get("scale_metadata", {})
     merged.update(codec=CodecSpec(codec_of(scale)))
     merged.update(chunk_layout=fixed_layout(members))

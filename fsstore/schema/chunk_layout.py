@@ -21,14 +21,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, TypedDict, Unpack, overloa
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index.transform import IndexDomain, IndexTransform
-from fsstore.schema.constraint import Bound, Vector, hard, soft
+from fsstore.schema.constraint import Bound, ConstraintFace, Vector, hard, soft
 from fsstore.schema.layout_value import (
     GRIDS,
     MAX_SIZE,
     GridName,
     GridValue,
     LayoutValue,
-    grid_of,
     integers,
     layout_from_json,
     merge_grids,
@@ -341,7 +340,7 @@ def _with_constraint(value: LayoutValue, name: str, given: Any) -> LayoutValue:
         raise error.within(f"Error setting {name.removesuffix(_SOFT)}") from None
 
 
-class ChunkLayout(WrittenAsJson):
+class ChunkLayout(ConstraintFace, WrittenAsJson):
     """Constraints on a chunk layout, from JSON or by name.
 
     Names: `rank`, `inner_order`, `grid_origin`, `chunk`, `write_chunk`, `read_chunk`, `codec_chunk` (each a
@@ -354,10 +353,8 @@ class ChunkLayout(WrittenAsJson):
     """
 
     __module__ = "fsstore"
-    __slots__ = ("__weakref__", "_value")
-    __hash__ = None  # type: ignore[assignment]  # it changes by update
+    __slots__ = ("__weakref__",)
     Grid: TypeAlias = ChunkGrid
-
     _value: LayoutValue
 
     @overload
@@ -426,17 +423,17 @@ class ChunkLayout(WrittenAsJson):
     @property
     def write_chunk(self) -> ChunkGrid:
         """Constraints on chunks for writing, as a copy."""
-        return grid_of(self._value.write_chunk)
+        return ChunkGrid._of(self._value.write_chunk)
 
     @property
     def read_chunk(self) -> ChunkGrid:
         """Constraints on chunks for reading, as a copy."""
-        return grid_of(self._value.read_chunk)
+        return ChunkGrid._of(self._value.read_chunk)
 
     @property
     def codec_chunk(self) -> ChunkGrid:
         """Constraints on the blocks a codec works in, as a copy."""
-        return grid_of(self._value.codec_chunk)
+        return ChunkGrid._of(self._value.codec_chunk)
 
     @property
     def read_chunk_template(self) -> IndexDomain:
@@ -454,30 +451,15 @@ class ChunkLayout(WrittenAsJson):
 
     def through(self, transform: IndexTransform) -> ChunkLayout:
         """Return the layout of a view: of the input space, given this one of the output space."""
-        return layout_of(forward(self._value, transform))
+        return self._of(forward(self._value, transform))
 
     def beneath(self, transform: IndexTransform) -> ChunkLayout:
         """Return the constraints on an array that this one on a view of it means."""
-        return layout_of(backward(self._value, transform))
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the constraints are the same."""
-        return self._value == other._value if isinstance(other, ChunkLayout) else NotImplemented
+        return self._of(backward(self._value, transform))
 
     def __repr__(self) -> str:
         """Return `ChunkLayout({...})`."""
         return pretty("ChunkLayout", self.to_json())
-
-    def __reduce__(self) -> tuple[Any, tuple[LayoutValue]]:
-        """Pickle by value."""
-        return (layout_of, (self._value,))
-
-
-def layout_of(value: LayoutValue) -> ChunkLayout:
-    """Return the public object around a value."""
-    layout = ChunkLayout()
-    layout._value = value
-    return layout
 
 
 def _template(value: LayoutValue, name: GridName) -> IndexDomain:

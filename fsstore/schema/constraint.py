@@ -20,7 +20,7 @@ import re
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -48,6 +48,29 @@ def checked_rank(new: int, existing: int) -> int:
     if existing not in (-1, new):
         raise StoreError(f"Rank {new} does not match existing rank {existing}")
     return new
+
+
+class ConstraintFace:
+    """The object that users see around a frozen value: it changes by `update`, and the value decides equality."""
+
+    __slots__ = ("_value",)
+    __hash__ = None  # type: ignore[assignment]  # it changes
+
+    _value: Any
+
+    @classmethod
+    def _of(cls, value: Any) -> Self:
+        made = cls.__new__(cls)
+        made._value = value
+        return made
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether the constraints are the same."""
+        return self._value == other._value if isinstance(other, type(self)) else NotImplemented
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle by value."""
+        return self._of, (self._value,)
 
 
 def merge_bound(

@@ -23,6 +23,7 @@ from fsstore.errors import JsonError, StoreError
 from fsstore.index.value import MAX_RANK, check_rank
 from fsstore.schema.constraint import (
     Bound,
+    ConstraintFace,
     Vector,
     braced,
     checked_rank,
@@ -210,7 +211,7 @@ def _from_argument(value: GridValue, name: str, given: Any) -> GridValue:
     return value.with_rank(count) if kind == "rank" else value.with_elements(count, is_hard=is_hard)
 
 
-class GridConstraints:
+class GridConstraints(ConstraintFace):
     """Constraints on one grid of chunks: `Grid(shape=[100, None], elements=10000)` or `Grid(json)`.
 
     Keyword arguments: `rank`, and each of `shape`, `aspect_ratio`, `elements`, `grid` (another one) as it is
@@ -219,9 +220,7 @@ class GridConstraints:
 
     __module__ = "fsstore"
     __qualname__ = "ChunkLayout.Grid"
-    __slots__ = ("_value",)
-    __hash__ = None  # type: ignore[assignment]  # it changes by update
-
+    __slots__ = ()
     _value: GridValue
 
     def __init__(self, json: Any = None, **constraints: Any) -> None:
@@ -291,21 +290,6 @@ class GridConstraints:
         """Return the JSON form; nothing has defaults."""
         as_flag("include_defaults", include_defaults)
         return self._value.to_json()
-
-    def __eq__(self, other: object) -> bool:
-        """Return whether the constraints are the same."""
-        return self._value == other._value if isinstance(other, GridConstraints) else NotImplemented
-
-    def __reduce__(self) -> tuple[Any, tuple[GridValue]]:
-        """Pickle by value."""
-        return (grid_of, (self._value,))
-
-
-def grid_of(value: GridValue) -> GridConstraints:
-    """Return the public object around a value."""
-    grid = GridConstraints()
-    grid._value = value
-    return grid
 
 
 GridName: TypeAlias = Literal["write_chunk", "read_chunk", "codec_chunk"]

@@ -17,8 +17,8 @@ import numpy as np
 from fsstore.errors import StoreError
 from fsstore.index.indexing import Indexable
 from fsstore.index.transform import IndexDomain, IndexTransform
-from fsstore.schema.chunk_layout import ChunkLayout, layout_of
-from fsstore.schema.constraint import fill_of
+from fsstore.schema.chunk_layout import ChunkLayout
+from fsstore.schema.constraint import ConstraintFace, fill_of
 from fsstore.schema.layout_value import integers
 from fsstore.schema.value import CodecSpec, SchemaValue, beneath, schema_from_json
 from fsstore.values import dtypes
@@ -218,7 +218,7 @@ def with_constraints(value: SchemaValue, constraints: Mapping[str, Any]) -> Sche
     return value
 
 
-class Schema(Indexable):
+class Schema(ConstraintFace, Indexable):
     """Constraints on an array, from JSON or by name.
 
     Names: `rank`, `dtype`, `domain`, `shape`, `chunk_layout`, `codec`, `fill_value`, `dimension_units`, `schema`.
@@ -229,9 +229,7 @@ class Schema(Indexable):
     """
 
     __module__ = "fsstore"
-    __slots__ = ("__weakref__", "_value")
-    __hash__ = None  # type: ignore[assignment]  # it changes by update
-
+    __slots__ = ("__weakref__",)
     _value: SchemaValue
 
     @overload
@@ -257,12 +255,6 @@ class Schema(Indexable):
     def copy(self) -> Self:
         """Return a copy that changes by itself."""
         return self._of(self._value)
-
-    @classmethod
-    def _of(cls, value: SchemaValue) -> Self:
-        schema = cls.__new__(cls)
-        schema._value = value
-        return schema
 
     def _apply(self, change: Callable[..., IndexTransform], *arguments: Any) -> Self:
         return self._of(self._value.viewed(lambda transform: change(transform, *arguments)))
@@ -336,7 +328,7 @@ class Schema(Indexable):
     @property
     def chunk_layout(self) -> ChunkLayout:
         """Constraints on the chunk layout, as a copy."""
-        return layout_of(self._value.layout)
+        return ChunkLayout._of(self._value.layout)
 
     @property
     def codec(self) -> CodecSpec | None:
@@ -361,10 +353,6 @@ class Schema(Indexable):
         as_flag("include_defaults", include_defaults)
         return self._value.to_json()
 
-    def __eq__(self, other: object) -> bool:
-        """Return whether the constraints are the same."""
-        return self._value == other._value if isinstance(other, Schema) else NotImplemented
-
     def __repr__(self) -> str:
         """Return `Schema({...})`; `Schema(...)` where JSON cannot say the fill value."""
         try:
@@ -372,16 +360,7 @@ class Schema(Indexable):
         except StoreError:
             return "Schema(...)"
 
-    def __reduce__(self) -> tuple[Any, tuple[SchemaValue]]:
-        """Pickle by value."""
-        return (schema_of, (self._value,))
-
 
 def says_nothing(schema: Schema) -> bool:
     """Return whether nothing was ever constrained; False where that would have to be found out."""
     return schema._value is _NOTHING
-
-
-def schema_of(value: SchemaValue) -> Schema:
-    """Return the public object around a value."""
-    return Schema._of(value)

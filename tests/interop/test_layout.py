@@ -10,7 +10,7 @@ import random
 import pytest
 import tensorstore
 
-from fsstore.schema.chunk_layout import ChunkLayout, layout_of
+from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.layout_value import layout_from_json
 
 
@@ -80,7 +80,7 @@ def theirs_merged(a, b):
 
 def ours_merged(a, b):
     """Merge layouts with us."""
-    return layout_of(layout_from_json(a.to_json()).merged(layout_from_json(b.to_json())))
+    return ChunkLayout._of(layout_from_json(a.to_json()).merged(layout_from_json(b.to_json())))
 
 
 def check(seed, count):
