@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,45 @@ def read_as_filesystem(folder: Path) -> Mapping[str, Contender]:
         return run
 
     return {"fsstore": reading(ReferenceFileSystem), "fsspec": reading(Theirs)}
+
+
+def _opened_filesystem(folder: Path, ask: Callable[[Any, list[str]], Any]) -> Mapping[str, Contender]:
+    """Return asking an opened filesystem about 1000 keys out of 50,000, which lie in one file."""
+    from fsspec.implementations.reference import ReferenceFileSystem as Theirs
+
+    from fsstore.filesystem.reference import ReferenceFileSystem
+
+    (folder / "values.bin").write_bytes(bytes(50_000 * 8))
+    refs = {f"x/{n}": [f"{folder}/values.bin", n * 8, 8] for n in range(50_000)}
+    (folder / "many.json").write_text(json.dumps({"version": 1, "refs": refs}), encoding="utf-8")
+    options: dict[str, Any] = {"remote_protocol": "file", "skip_instance_cache": True}
+    opened = {
+        name: kind(f"{folder}/many.json", **options)
+        for name, kind in (("fsstore", ReferenceFileSystem), ("fsspec", Theirs))
+    }
+    keys = list(refs)[:1000]
+    return {name: partial(ask, filesystem, keys) for name, filesystem in opened.items()}
+
+
+@workload("references: cat of 1000 keys of an opened filesystem")
+def cat_filesystem(folder: Path) -> Mapping[str, Contender]:
+    """Whole values by their keys."""
+    return _opened_filesystem(folder, lambda filesystem, keys: sorted(filesystem.cat(keys)))
+
+
+@workload("references: cat_ranges of 1000 keys of an opened filesystem")
+def ranges_filesystem(folder: Path) -> Mapping[str, Contender]:
+    """The first half of each value."""
+    return _opened_filesystem(
+        folder,
+        lambda filesystem, keys: filesystem.cat_ranges(keys, [0] * len(keys), [4] * len(keys)),
+    )
+
+
+@workload("references: find in an opened filesystem of 50,000")
+def find_filesystem(folder: Path) -> Mapping[str, Contender]:
+    """What is below a directory."""
+    return _opened_filesystem(folder, lambda filesystem, _keys: len(filesystem.find("x")))
 
 
 def _document(refs: dict[str, Any]) -> Mapping[str, Contender]:

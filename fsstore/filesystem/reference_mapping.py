@@ -50,11 +50,16 @@ class SetReferences(MutableMapping[str, Any]):
     def __init__(self, state: State) -> None:
         self.state = state
         self.changes: dict[str, Any] = {}
+        self._order: tuple[list[str], dict[str, int | None]] | None = None
 
     @property
     def waits(self) -> bool:
         """Whether looking references up may wait."""
         return self.state.base.waits
+
+    def are_columns(self, keys: Sequence[str]) -> bool:
+        """Return whether the opened set has the references of keys as they are now."""
+        return not self.changes
 
     async def found(self, keys: Sequence[str]) -> list[Any]:
         """Return the references of keys, in order, None where there is none."""
@@ -77,12 +82,12 @@ class SetReferences(MutableMapping[str, Any]):
 
     def __setitem__(self, key: str, value: Any) -> None:
         """Put a value or a place in the set, in memory."""
-        self.changes[key] = value
+        self.changes[key], self._order = value, None
 
     def __delitem__(self, key: str) -> None:
         """Take a key out."""
         _ = self[key]
-        self.changes[key] = None
+        self.changes[key], self._order = None, None
 
     def columns(self) -> Iterator[tuple[list[str], Resolved]]:
         """Yield the keys of the set that were not changed, with their references as columns, in batches."""
@@ -116,6 +121,13 @@ class SetReferences(MutableMapping[str, Any]):
         for names, found in self.columns():
             yield names, [None if size < 0 else size for size in found.rows.length.tolist()]
         yield list(self.new()), [size_of(value) for value in self.new().values()]
+
+    def in_order(self) -> tuple[list[str], dict[str, int | None]]:
+        """Return all keys in order, and the sizes of their values, kept until something changes."""
+        if self._order is None:
+            known = {name: size for page in self.sizes() for name, size in zip(*page, strict=True)}
+            self._order = sorted(known), known
+        return self._order
 
     def __iter__(self) -> Iterator[str]:
         """Yield every key."""
@@ -198,6 +210,10 @@ class ParquetReferences(SetReferences, LazyReferenceMapper):  # type: ignore[mis
         LazyReferenceMapper.__init__(self, root, fs=filesystem, cache_size=cache_size)
         super().__init__(self._stored())
 
+    def are_columns(self, keys: Sequence[str]) -> bool:
+        """Return whether the opened set has the references of keys as they are now."""
+        return super().are_columns(keys) and _DOCUMENT not in keys
+
     async def found(self, keys: Sequence[str]) -> list[Any]:
         """Return the references of keys; the document of the set is one of them."""
         out = await super().found(keys)
@@ -233,7 +249,7 @@ class ParquetReferences(SetReferences, LazyReferenceMapper):  # type: ignore[mis
         """Write what has changed."""
         LazyReferenceMapper.flush(self, base_url, storage_options)
         if base_url is None:
-            self.state, self.changes = self._stored(), {}
+            super().__init__(self._stored())
 
 
 def _context() -> Any:

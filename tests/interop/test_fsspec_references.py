@@ -6,9 +6,12 @@ import asyncio
 import gzip
 import json
 import pickle
+import pkgutil
 import threading
+import tomllib
 import warnings
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import fsspec
 import numpy as np
@@ -22,6 +25,7 @@ from fsstore import references
 from fsstore.filesystem.reference import ReferenceFileSystem
 
 DATA = np.arange(24, dtype="<f4").reshape(4, 6)
+PROJECT = Path(__file__).parents[2] / "pyproject.toml"
 KINDS = [theirs.ReferenceFileSystem, ReferenceFileSystem]
 
 
@@ -143,6 +147,49 @@ def test_listings(fo):
         filesystem.ls("nope")
 
 
+@pytest.mark.parametrize("form", ["mapping", "small", "columns"])
+def test_what_is_found_lies_below_the_path(form, tmp_path, refs, path, tune):
+    """`find` gives a file, or what is below a directory of this very name, with sizes, and what was changed since."""
+    if form == "columns":
+        tune("filesystem", PIECE_BYTES=0)
+    filesystem = made(dict(refs) if form == "mapping" else path, remote_protocol="file")
+    assert filesystem.find("") == sorted(refs)
+    assert filesystem.find("g/t") == sorted(key for key in refs if key.startswith("g/t/"))
+    assert filesystem.find("g/t/0.0") == ["g/t/0.0"]
+    assert filesystem.find("g/t/0") == filesystem.find("nope") == []
+    assert {name: fact["size"] for name, fact in filesystem.find("g/t", detail=True).items()} == {
+        "g/t/.zarray": len(refs["g/t/.zarray"]),
+        "g/t/.zattrs": len(refs["g/t/.zattrs"]),
+        "g/t/0.0": 48,
+        "g/t/1.0": 48,
+    }
+    assert "g/t" in filesystem.find("", withdirs=True) and "g/t/0.0" not in filesystem.find("", maxdepth=1)
+    filesystem.pipe_file("g/t/2.0", b"x")
+    filesystem.rm("g/t/0.0")
+    assert filesystem.find("g/t")[2:] == ["g/t/1.0", "g/t/2.0"]
+
+
+@pytest.mark.parametrize("form", ["mapping", "columns"])
+def test_parts_of_many_files_are_one_batch_and_missing_ones_are_told(form, tmp_path, tune):
+    """Values cut out of joined reads are those of single ones: several targets, inline and missing keys, any slices."""
+    tune("filesystem", PIECE_BYTES=0)
+    for name in "ab":
+        (tmp_path / name).write_bytes(bytes(np.random.default_rng(ord(name)).bytes(5000)))
+    refs = {f"{name}/{n}": [f"file://{tmp_path}/{name}", n * 30, 30] for name in "ab" for n in range(100)}
+    refs |= {f"i/{n}": f"value {n}" for n in range(50)}
+    (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
+    filesystem = made(refs if form == "mapping" else f"{tmp_path}/r.json", remote_protocol="file", max_gap=0)
+    keys = [*reversed(refs), "nope/1", "a/100"]
+    for start, end in ((None, None), (2, None), (0, 5), (None, -1), (-3, None), (40, 50)):
+        alone = [None if key in ("nope/1", "a/100") else filesystem.cat_file(key, start, end) for key in keys]
+        together = filesystem.cat_ranges(keys, start, end)
+        assert [None if isinstance(each, FileNotFoundError) else each for each in together] == alone
+    assert filesystem.cat(keys, on_error="omit") == {key: filesystem.cat_file(key) for key in refs}
+    (tmp_path / "b").write_bytes(b"short")
+    outcomes = dict(zip(keys, filesystem.cat_ranges(keys, None, None), strict=True))
+    assert isinstance(outcomes["b/7"], ReferenceNotReachable) and len(outcomes["a/7"]) == 30
+
+
 def test_errors(tmp_path):
     """A missing key is not found; a target that is missing, short or of an unknown protocol is not reachable."""
     (tmp_path / "f").write_bytes(b"0123")
@@ -192,16 +239,26 @@ def test_an_asynchronous_filesystem_makes_its_targets_asynchronous(object_server
     assert asyncio.run(main()) == b"12"
 
 
-def test_programs_switch_by_one_call(path, taken_over):
-    """After `take_over`, `reference://` means ours for xarray, zarr-python and `get_mapper`."""
+@pytest.fixture
+def named():
+    """Have fsspec know the name that stands among the entry points."""
+    declared = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]["entry-points"]["fsspec.specs"]
+    fsspec.register_implementation("fsreference", pkgutil.resolve_name(declared["fsreference"]), clobber=True)
+
+
+@pytest.mark.parametrize("name", ["reference", "fsreference"])
+def test_programs_switch_by_one_call_or_by_a_name(name, path, taken_over, named):
+    """After `take_over`, `reference://` means ours for xarray, zarr-python and `get_mapper`; `fsreference://` always."""
     options = {"fo": path, "remote_protocol": "file"}
-    assert isinstance(fsspec.filesystem("reference", **options), ReferenceFileSystem)
+    assert isinstance(fsspec.filesystem(name, **options), ReferenceFileSystem)
     given = {"storage_options": options, "consolidated": False}
-    dataset = xarray.open_dataset("reference://", engine="zarr", group="g", backend_kwargs=given)
+    dataset = xarray.open_dataset(f"{name}://", engine="zarr", group="g", backend_kwargs=given)
     assert np.array_equal(dataset.t, DATA)
-    group = zarr.open_group("reference://", mode="r", storage_options=options)
+    group = zarr.open_group(f"{name}://", mode="r", storage_options=options)
     assert np.array_equal(group["g/t"][:], DATA)
-    mapper = fsspec.get_mapper("reference://", **options)
+    with fsspec.open(f"{name}://g/t/1.0", **options) as file:
+        assert file.read() == DATA[2:].tobytes()
+    mapper = fsspec.get_mapper(f"{name}://", **options)
     assert mapper["g/t/1.0"] == DATA[2:].tobytes()
     assert mapper.getitems(["g/t/0.0", "nope"], on_error="omit") == {"g/t/0.0": DATA[:2].tobytes()}
 

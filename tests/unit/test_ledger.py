@@ -23,7 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "context": (3, 937),
     "dataset": (7, 2185),
     "driver": (15, 5471),
-    "filesystem": (9, 2848),
+    "filesystem": (9, 3013),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (333, 110939)
+WHOLE = (333, 111104)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -54,7 +54,7 @@ RAISED: dict[str, str] = {
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "groups open with a cache on disk by a keyword",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
-    "filesystem": "fsspec's ReferenceFileSystem on our reader, kerchunk's translators over our stores, and HDF4 by them",
+    "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us and replaced by a switch, and the engine takes a cache on disk",
     "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
