@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numcodecs.zstd
 import numpy as np
 import pytest
 import zstandard
@@ -44,6 +45,15 @@ def frames(count: int = 5) -> list[bytes]:
     return [zstandard.ZstdCompressor().compress(row.tobytes()) for row in noise]
 
 
+def takes_frames_together() -> bool:
+    """Whether this numcodecs decodes frames that follow each other, as those since 0.16.4 do."""
+    frame = zstandard.ZstdCompressor().compress(b"ab")
+    try:
+        return bytes(numcodecs.zstd.decompress(frame + frame)) == b"abab"
+    except RuntimeError:
+        return False
+
+
 def joined(parts: list[bytes]) -> bool:
     """Return what decoding parts together says."""
     bound = BoundZstd(ByteSpec(SIZE), 1, checksum=False)
@@ -56,6 +66,9 @@ def test_a_run_holds_what_each_chunk_holds(codecs):
     bound = CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("u2"), (3, 4, 5)))
     chunks = np.arange(7 * 60, dtype="u2").reshape(7, 3, 4, 5)
     run = bound.decode_run_to_scratch([bytes(bound.encode(chunk)) for chunk in chunks])
+    if ZSTD in codecs and not takes_frames_together():
+        assert run is None  # older versions of numcodecs decode them one by one
+        return
     assert run is not None
     np.testing.assert_array_equal(run, chunks)
 
@@ -86,8 +99,10 @@ def test_invalid_elements_in_a_run():
 
 def test_zstd_frames_together():
     """Frames of the expected size are decoded in one call, also if there is one or it is short."""
-    assert joined(frames())
     assert joined(frames(1))
+    assert joined(frames()) == takes_frames_together()
+    if not takes_frames_together():
+        return
     tiny = BoundZstd(ByteSpec(2), 1, checksum=False)
     out = np.zeros(4, np.uint8)
     assert tiny.decode_joined([zstandard.compress(b"ab"), zstandard.compress(b"cd")], out)
