@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
+from functools import cache
 from typing import Any, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
 from fsstore.runtime import fork
 from fsstore.runtime.observer import Meter
-from fsstore.runtime.tuning import ENTRIES_KEPT
+from fsstore.runtime.tuning import ENTRIES_KEPT, KEPT_BYTES
 
 T = TypeVar("T")
 Group: TypeAlias = tuple[Hashable, Hashable]
@@ -45,7 +46,7 @@ class CachePool:
         "total_bytes_limit",
     )
 
-    def __init__(self, total_bytes_limit: int = 0, read_ahead: int = 0) -> None:
+    def __init__(self, total_bytes_limit: int = 0, read_ahead: int = 0, called: str = "cache_pool") -> None:
         self.total_bytes_limit, self.read_ahead = total_bytes_limit, read_ahead
         self.epoch = 0
         self._entries: OrderedDict[Hashable, tuple[Any, int, Group | None]] = OrderedDict()
@@ -54,7 +55,7 @@ class CachePool:
         self._oldest = 0
         self._used = 0
         self._lock = fork.lock()
-        self.meter = Meter("cache_pool") if total_bytes_limit else None
+        self.meter = Meter(called) if total_bytes_limit else None
         self._shared: WeakValueDictionary[Hashable, Any] = WeakValueDictionary()
 
     def share(self, key: Hashable, made: T) -> T:
@@ -155,3 +156,9 @@ class CachePool:
     def used_bytes(self) -> int:
         """How much of the budget is used."""
         return self._used
+
+
+@cache
+def descriptions() -> CachePool:
+    """Return what this process remembers of local files, whatever the context: their structure, by their generation."""
+    return CachePool(KEPT_BYTES, called="descriptions")

@@ -309,12 +309,14 @@ class ScanHierarchy:
 
     `documents` are zarr documents by key (`hierarchy` makes those of version 2); `grids` say by path which chunks an
     array may have.  `notes` say why an object is left out, by its path, and `lacking` what one that is shown lacks.
+    `refers` tells that the structure, or values, are also those of other files.
     """
 
     documents: Mapping[str, bytes] = field(default_factory=dict)
     grids: Mapping[str, Grid] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     lacking: Mapping[str, str] = field(default_factory=dict)
+    refers: bool = False
 
     @property
     def shortcomings(self) -> dict[str, str]:

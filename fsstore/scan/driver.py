@@ -45,6 +45,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal
+from fsstore.kvstore.local.file import is_settled
 from fsstore.kvstore.spec_parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.policy import beside
@@ -55,7 +56,7 @@ from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.reference.targets import Fetcher, OpenTarget, check_prefixes, policy_of
 from fsstore.runtime import fork
 from fsstore.runtime.attempt import ChangedError, until_unchanged
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache_pool import CachePool, descriptions
 from fsstore.runtime.together import FirstTouch
 from fsstore.runtime.tuning import FEW, ROWS_AT_ONCE, TRUSTED_S
 from fsstore.scan.contract import (
@@ -79,13 +80,31 @@ from fsstore.values.json_value import Json, dumps, quote
 # the next store of the file.
 
 
+class Families:
+    """The arrays of a structure by the families of their keys, those whose paths end with numbers by these too."""
+
+    def __init__(self, grids: Mapping[str, Grid]) -> None:
+        self.arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
+        for path, grid in grids.items():
+            if grid.family is not None:
+                family, lead = family_of(grid) or (grid.family, ())
+                self.arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
+        # scalars of version 3
+        self.loose = {grid.key(()): path for path, grid in grids.items() if grid.family is None}
+
+
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Where chunk tables are kept beside the set: the pool, its epoch before reading, and what keys begin with."""
+    """Where structures and chunk tables are kept beside the set: the pool, its epoch before reading, and what keys
+    begin with.
+
+    With `shared` all stores of this process share the structure: that of a local file that refers to no other.
+    """
 
     pool: CachePool
     owner: tuple[Any, ...]
     epoch: int
+    shared: bool
 
     def get(self, path: str) -> ChunkTable | None:
         """Return a table that is kept."""
@@ -96,9 +115,18 @@ class Kept:
         """Keep a table."""
         self.pool.put((*self.owner, path), table, table.nbytes + 200, group=self._group, epoch=self.epoch)
 
-    def put_file(self, file: ScannedFile) -> None:
+    def get_file(self) -> tuple[ScannedFile, Families] | None:
+        """Return the structure that is kept."""
+        found: tuple[ScannedFile, Families] | None = self.pool.get(self.owner)
+        return descriptions().get(self.owner) if found is None and self.shared else found
+
+    def put_file(self, file: ScannedFile, families: Families) -> None:
         """Keep the structure."""
-        self.pool.put(self.owner, file, file.hierarchy.nbytes, group=self._group, epoch=self.epoch)
+        value, nbytes = (file, families), file.hierarchy.nbytes
+        self.pool.put(self.owner, value, nbytes, group=self._group, epoch=self.epoch)
+        if self.shared and not file.hierarchy.refers:
+            pool = descriptions()
+            pool.put(self.owner, value, nbytes, group=self._group, epoch=pool.epoch)
 
     @property
     def _group(self) -> tuple[str, tuple[Any, ...]]:
@@ -107,6 +135,8 @@ class Kept:
     def forget(self) -> None:
         """Drop the structure and all tables."""
         self.pool.discard_group(self._group)
+        if self.shared:
+            descriptions().discard_group(self._group)
 
 
 class ScannedSet:
@@ -117,19 +147,12 @@ class ScannedSet:
     scanned: ClassVar[None] = None
     origins: ClassVar[None] = None
 
-    def __init__(self, file: ScannedFile, kept: Kept, *, waits: bool) -> None:
+    def __init__(self, file: ScannedFile, families: Families, kept: Kept, *, waits: bool) -> None:
         self.file, self.waits = file, waits
         self.kept = kept
         self._tables: dict[str, ChunkTable] = {}
         self._first: FirstTouch[str, ChunkTable] = FirstTouch()
-        self._arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
-        for path, grid in self.hierarchy.grids.items():
-            if grid.family is not None:
-                family, lead = family_of(grid) or (grid.family, ())
-                self._arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
-        grids = self.hierarchy.grids.items()
-        # scalars of version 3
-        self._loose = {grid.key(()): path for path, grid in grids if grid.family is None}
+        self._arrays, self._loose = families.arrays, families.loose
 
     @property
     def hierarchy(self) -> ScanHierarchy:
@@ -484,9 +507,10 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
         targets = self._targets(source, await beside(self.base))
         source.reach = targets.reach
         owner = (type(self), self.id, self.base.describe(), dumps(self._members), source.generation)
-        kept = Kept(self._means.pool, owner, self._means.pool.epoch)
-        file = self._means.pool.get(owner)
-        if file is None:
+        is_shared = self.base.driver.id == "file" and is_settled(source.generation)
+        kept = Kept(self._means.pool, owner, self._means.pool.epoch, is_shared)
+        known = kept.get_file()
+        if known is None:
             try:
                 file = await self.scanner.scan(source, self._members)
             except FileChangedError:
@@ -494,9 +518,10 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
             except StoreError as error:
                 raise error.within(f"Error opening {self._described}") from error
             _tell(file.hierarchy.shortcomings, self._described)
+            known = file, Families(file.hierarchy.grids)
             if source.generation != UNKNOWN:
-                kept.put_file(file)
-        found = ScannedSet(file, kept, waits=self.features.waits)
+                kept.put_file(*known)
+        found = ScannedSet(*known, kept, waits=self.features.waits)
         return [Scan(source, found, self._means.store(State(found), targets, self._described), time)]
 
     async def _indexed(self) -> Scan:

@@ -234,11 +234,11 @@ class HierarchyBuilder:
         key = f"{path}/{name}" if path else name
         self._documents[key] = _ENCODER.encode(document).encode("ascii")
 
-    def finish(self) -> ScanHierarchy:
-        """Return the hierarchy; a root group is added where there is none."""
+    def finish(self, *, refers: bool = False) -> ScanHierarchy:
+        """Return the hierarchy, of a file that `refers` to others or not; a root group is added where there is none."""
         if ".zgroup" not in self._documents and ".zarray" not in self._documents:
             self.group("", {})
-        return ScanHierarchy(self._documents, self._grids, self.notes, self._lacking)
+        return ScanHierarchy(self._documents, self._grids, self.notes, self._lacking, refers)
 
 
 def fill_json(value: Any, dtype: np.dtype[Any]) -> Json:

@@ -18,6 +18,7 @@ import fsstore as ts
 from fsstore.context.context import Context
 from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
+from fsstore.scan.hdf5.scanner import Hdf5Scanner
 
 sys.path.insert(0, str(Path(__file__).parent))
 import hdf5_corpus
@@ -220,3 +221,58 @@ def test_a_file_behind_a_block_of_the_user_is_recognised(size, tmp_path):
         file["a"] = np.arange(4)
     group = ts.open_group(f"file://{tmp_path}/a.bin").result()
     assert group["a"].read().result().tolist() == [0, 1, 2, 3]
+
+
+@pytest.fixture
+def scans(monkeypatch):
+    """Count the scans of files."""
+    counted = []
+    scan = Hdf5Scanner.scan
+
+    async def counting(self, source, members):
+        counted.append(source.describe())
+        return await scan(self, source, members)
+
+    monkeypatch.setattr(Hdf5Scanner, "scan", counting)
+    return counted
+
+
+def settled(path):
+    """Make a file one that was written a while ago."""
+    os.utime(path, ns=(1, 1_700_000_000_000_000_000))
+    return f"file://{path}|hdf5:"
+
+
+def test_members_opened_one_after_the_other_share_one_scan(tmp_path, scans):
+    """A local file is described once by its generation, whatever the context, and again once it is replaced."""
+    path = tmp_path / "a.h5"
+    with h5py.File(path, "w") as file:
+        for number in range(20):
+            file[f"a{number}"] = np.arange(number, number + 3)
+    url = settled(path)
+    for number in range(20):
+        assert ts.open(f"{url}a{number}").result()[0].read().result() == number
+    assert len(scans) == 1
+    with h5py.File(path, "r+") as file:
+        file["a0"][...] = 7
+        file["more"] = 5
+    assert ts.open(f"{url}more").result().read().result() == 5
+    assert ts.open(f"{url}a0").result().read().result().tolist() == [7, 7, 7]
+
+
+def test_a_file_that_has_just_been_written_is_not_remembered(tmp_path, scans):
+    """The next writer could leave the same time of change; so could that of a file that this one refers to."""
+    path, other = tmp_path / "a.h5", tmp_path / "b.h5"
+    for value in range(20):
+        with h5py.File(path, "w") as file:
+            file["a"] = np.array([value])
+        assert ts.open(f"file://{path}|hdf5:a").result().read().result().tolist() == [value]
+    assert len(scans) == 20
+    with h5py.File(path, "w") as file:
+        file["a"] = h5py.ExternalLink("b.h5", "b")
+    url = settled(path)
+    for value in range(3):
+        with h5py.File(other, "w") as file:
+            file["b"] = np.arange(value + 1)
+        settled(other)
+        assert ts.open(f"{url}a").result().shape == (value + 1,)

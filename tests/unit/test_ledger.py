@@ -29,12 +29,12 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (16, 3789),
     "job": (14, 5541),
-    "kvstore": (51, 16471),
+    "kvstore": (51, 16479),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2414),
     "reference": (23, 8470),
-    "runtime": (11, 2935),
-    "scan": (28, 9970),
+    "runtime": (11, 2942),
+    "scan": (28, 10002),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (333, 111104)
+WHOLE = (333, 111151)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -63,7 +63,7 @@ RAISED: dict[str, str] = {
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
     "the top": "the synchronous door, fsstore.sync, is a module at the top",
-    "values": "the codec specs of drivers stand in a registry, so that a product can be taken out; the registry has the adapter for HDF4 files",
+    "values": "faxes in TIFF are codecs of the registry, beside the other encodings of images",
 }
 
 

@@ -19,6 +19,7 @@ import stat
 import struct
 from collections.abc import Mapping, Sequence
 from itertools import repeat
+from time import time_ns
 
 import numpy as np
 
@@ -36,7 +37,7 @@ from fsstore.errors import (
 from fsstore.kvstore.contract.batch import Ints, coalesce
 from fsstore.kvstore.contract.driver import NO_VALUE, Buffer, Read, ReadResult, ReadUpTo, now
 from fsstore.kvstore.contract.request import clipped_range, resolve_range
-from fsstore.runtime.tuning import COLUMNS_FROM, FLIGHT_BYTES, GAP_BYTES, SMALL_BYTES
+from fsstore.runtime.tuning import COLUMNS_FROM, FLIGHT_BYTES, GAP_BYTES, MOMENT_S, SMALL_BYTES
 from fsstore.values.json_value import quote
 
 # Keys as paths of local files: which are allowed, and how failures on them are reported.
@@ -177,6 +178,13 @@ _tuple = tuple.__new__
 def generation_of(status: os.stat_result) -> bytes:
     """Return the generation TensorStore gives a file: device, inode and modification time."""
     return _GENERATION.pack(status.st_dev, status.st_ino, status.st_mtime_ns)
+
+
+def is_settled(generation: bytes) -> bool:
+    """Return whether a file of this generation was changed so long ago that any later change makes another one."""
+    if len(generation) != _GENERATION.size:
+        return False
+    return time_ns() - int(_GENERATION.unpack(generation)[2]) > MOMENT_S * 1e9
 
 
 def date_of(generation: bytes) -> bytes:

@@ -421,7 +421,12 @@ class Hdf5File:
         builder = HierarchyBuilder()
         for mount in mounts:
             self._describe(mount, builder)
-        self.hierarchy: ScanHierarchy = builder.finish()
+        refers = any(
+            mount.objects.links
+            or any(each.parts or each.external for each in mount.objects.datasets.values())
+            for mount in mounts
+        )
+        self.hierarchy: ScanHierarchy = builder.finish(refers=refers)
 
     def _describe(self, mount: Mount, builder: HierarchyBuilder) -> None:
         found = mount.objects
