@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from fsstore.context.context import Context
-from fsstore.errors import JsonError, StoreError, UnimplementedError
+from fsstore.errors import JsonError, StoreError
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     Entry,
@@ -252,14 +252,6 @@ class KeyStackKind(RootKind):
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the layers."""
         return {"layers": fields.require("layers", array_of(_parse_layer))}
-
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Refuse: there is no scheme."""
-        raise UnimplementedError("URL representation not supported")
-
-    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Refuse: no URL says layers."""
-        raise UnimplementedError("URL representation not supported")
 
     async def open(self, opening: KvOpening) -> KeyStackDriver:
         """Open the stores of all layers."""

@@ -44,7 +44,7 @@ from fsstore.kvstore.contract.request import (
 )
 from fsstore.runtime.tuning import GAP_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
-from fsstore.values.registry import decode_path, encode_path, reject_query
+from fsstore.values.registry import encode_path
 
 # A store in the memory of another process, which refuses everything.
 
@@ -312,11 +312,6 @@ class MemoryKind(RootKind):
         """Take `atomic`, whether transactions may change several keys at once, and the way to the store."""
         atomic = fields.take("atomic", boolean, default=True)
         return ({} if atomic else {"atomic": False}) | take_way(fields, self.id)
-
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Return the path of `memory://<rest>`, kept as it is."""
-        reject_query(rest)
-        return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
         """Return `memory://<path>`, which is not the memory of fsspec."""

@@ -485,10 +485,6 @@ class GridShardKind(AdapterKind):
             "index_location": fields.take("index_location", one_of("start", "end"), default="end"),
         }
 
-    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Refuse: no URL says a grid."""
-        raise UnimplementedError("URL representation not supported")
-
     async def open(self, opening: KvOpening) -> GridShardDriver:
         """Return the driver over the base store."""
         return GridShardDriver(opening.below, opening.members)

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from fsstore.errors import OutOfRangeError, StoreError, UnimplementedError
+from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
     AdapterKind,
@@ -476,10 +476,6 @@ class Uint64ShardedKind(AdapterKind):
     def base_path(self, path: str) -> str:
         """Return the path of the directory of the files, with a slash at the end."""
         return as_directory(path)
-
-    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Refuse: no URL says a sharding."""
-        raise UnimplementedError("URL representation not supported")
 
     async def open(self, opening: KvOpening) -> Uint64ShardedDriver:
         """Return the driver over the base store."""

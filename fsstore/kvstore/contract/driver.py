@@ -421,7 +421,7 @@ class KvKind(Protocol):
 
 
 class KindDefaults:
-    """The usual kind: members have no defaults to print, and values are files that can be read in parts."""
+    """The usual kind: any path will do, members have no defaults to print, and values can be read in parts."""
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Json]] = {}
@@ -432,27 +432,6 @@ class KindDefaults:
         """Refuse all: a store that no client library serves has none."""
         raise UnimplementedError("This kind of store has no storage options")
 
-
-class RootKind(KindDefaults):
-    """The usual kind at the start of a URL: any path will do, and there is no base."""
-
-    role: Literal["root"] = "root"
-
-    def check_path(self, path: str) -> str:
-        """Return the path: any string begins a key."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path: a root has no base."""
-        return path
-
-
-class AdapterKind(KindDefaults):
-    """The usual kind behind a store in a URL, which says nothing but a path: any will do."""
-
-    __slots__ = ()
-    role: Literal["adapter"] = "adapter"
-
     def check_path(self, path: str) -> str:
         """Return the path: any string begins a key."""
         return path
@@ -462,9 +441,26 @@ class AdapterKind(KindDefaults):
         return path
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Return the path of a URL component."""
+        """Return the path of a URL component, which says nothing else."""
         reject_query(rest)
         return decode_path(rest), {}
+
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
+        """Refuse: no URL says the members."""
+        raise UnimplementedError("URL representation not supported")
+
+
+class RootKind(KindDefaults):
+    """The usual kind at the start of a URL."""
+
+    role: Literal["root"] = "root"
+
+
+class AdapterKind(KindDefaults):
+    """The usual kind behind a store in a URL."""
+
+    __slots__ = ()
+    role: Literal["adapter"] = "adapter"
 
 
 # How large a whole value may be for its reader.

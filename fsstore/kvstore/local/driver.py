@@ -387,10 +387,6 @@ class LocalKind(KindDefaults):
         """Return the path; `.` and `..`, doubled slashes and names of lock files are refused."""
         return check_prefix(path)
 
-    def base_path(self, path: str) -> str:
-        """Return the path: a root has no base."""
-        return path
-
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path of `file://<rest>`: relative unless it begins with a slash or names this machine."""
         reject_query(rest)

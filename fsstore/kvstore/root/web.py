@@ -125,14 +125,6 @@ class HttpKind(KindDefaults):
             out["headers"] = guard([*reveal(members.get("headers", [])), *lines])
         return with_storage_options(out, rest)
 
-    def check_path(self, path: str) -> str:
-        """Return the path as it is."""
-        return path
-
-    def base_path(self, path: str) -> str:
-        """Return the path as it is: a root has no base."""
-        return path
-
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path, and the host and query as `base_url`."""
         if "#" in rest:
