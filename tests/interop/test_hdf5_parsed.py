@@ -15,6 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import fsstore as ts
+from fsstore.scan.hdf5.parsed import numpy_of
+from fsstore.scan.hdf5.structure import datatype_of
 
 sys.path.insert(0, str(Path(__file__).parent))
 from hdf5_walks import assert_same
@@ -305,6 +307,20 @@ def test_layouts_of_the_first_libraries(version, tmp_path):
     assert_same(path)
     for name, size in {"run": 5, "chunks": 10}.items():
         assert ts.open(f"file://{path}|hdf5:{name}").result().read().result().tolist() == list(range(size))
+
+
+def test_records_of_the_first_libraries():
+    """Members of records that say themselves that they are arrays, as no library writes them any more, are as h5py has them."""
+
+    def member(name, offset, kind, sides):
+        sizes = (*sides, 0, 0, 0, 0)[:4]
+        return name.ljust(8, b"\0") + struct.pack("<IB11x4I", offset, len(sides), *sizes) + kind.encode()[2:]
+
+    body = struct.pack("<B3sI", 0x16, b"\2\0\0", 4 + 8 * 6)
+    body += member(b"a", 0, h5t.STD_I32LE, ()) + member(b"values", 4, h5t.IEEE_F64BE, (2, 3))
+    dtype = h5t.decode(b"\3\0" + body).dtype
+    assert dtype["values"].shape == (2, 3)
+    assert numpy_of(datatype_of(None, body, 0)) == dtype
 
 
 def test_unwritten_values_behind_a_block_of_the_user(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -453,11 +454,15 @@ class _Description:
             name, at = self._name(at, version)
             offset = self._number(at, width)
             at += width
+            sides: tuple[int, ...] = ()  # of an array, as the first version has it
             if version == 1:
-                if self._number(at, 1):
-                    raise UnknownError  # an array of old
+                sides = tuple(
+                    self._number(at + 12 + 4 * axis, 4) for axis in range(min(self._number(at, 1), 4))
+                )
                 at += 28
             kind, at = self.parse(at, depth + 1)
+            if sides:
+                kind = Datatype(ARRAY, 0, kind.size * math.prod(sides), base=kind, shape=sides)
             members.append(RecordPart(name, offset, kind))
             if offset + kind.size > size:
                 raise NonsenseError("a member lies outside of its record")
