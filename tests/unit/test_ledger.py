@@ -29,12 +29,12 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (16, 3789),
     "job": (14, 5541),
-    "kvstore": (51, 16479),
+    "kvstore": (51, 16446),
     "ocdbt": (9, 3936),
-    "precomputed": (7, 2414),
+    "precomputed": (7, 2410),
     "reference": (23, 8470),
     "runtime": (11, 2942),
-    "scan": (28, 10002),
+    "scan": (28, 10007),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (333, 111151)
+WHOLE = (333, 111119)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -59,7 +59,7 @@ RAISED: dict[str, str] = {
     "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
     "runtime": "a directory of values that processes of a machine share is bounded there",
-    "scan": "what real files hold is shown as their readers show it, or named",
+    "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
     "the top": "the synchronous door, fsstore.sync, is a module at the top",
