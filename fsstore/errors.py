@@ -37,8 +37,9 @@ tell the errors apart.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
-from typing import ClassVar, NoReturn, Self
+from typing import ClassVar, NoReturn, Self, TypeVar
 
 from fsstore.redaction import plain, without_secrets
 
@@ -62,6 +63,7 @@ __all__ = [
     "UnavailableError",
     "UnimplementedError",
     "UrlError",
+    "brief",
     "refuse_pickling",
 ]
 
@@ -116,6 +118,30 @@ class StoreError(ValueError):
         other.__cause__, other.__context__ = self.__cause__, self.__context__
         other.__suppress_context__ = self.__suppress_context__
         return other.with_traceback(self.__traceback__)
+
+
+E = TypeVar("E", bound=BaseException)
+
+
+def brief(error: E) -> E:
+    """Return an error as it leaves the API: one of ours without our frames, and without the causes that its text tells.
+
+    Causes that other libraries have raised stay; everything does with `FSSTORE_TRACEBACKS=full`.
+    """
+    if not isinstance(error, StoreError) or os.environ.get("FSSTORE_TRACEBACKS") == "full":
+        return error
+    cause: BaseException | None = error
+    seen = set[int]()
+    while isinstance(cause, StoreError):
+        seen.add(id(cause))
+        cause = cause.__cause__ if cause.__suppress_context__ else cause.__context__
+        cause = None if id(cause) in seen else cause
+    if isinstance(cause, OSError):
+        cause.__traceback__ = cause.__context__ = None
+    elif str(cause) in error.message:
+        cause = None
+    error.__traceback__, error.__context__, error.__cause__ = None, None, cause
+    return error
 
 
 class JsonError(StoreError):

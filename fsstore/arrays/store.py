@@ -22,7 +22,7 @@ from fsstore.context.context import Context, caching, context_of
 from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, leaves_of
-from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
+from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, brief
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.operation import Batch, checked, refused
@@ -222,11 +222,17 @@ class TensorStore(ArrayProtocols):
         return view
 
     def _apply(self, change: Callable[..., IndexTransform], *arguments: Any) -> TensorStore:
-        return self._with(within_bounds(change, self._transform, *arguments))
+        try:
+            return self._with(within_bounds(change, self._transform, *arguments))
+        except StoreError as error:
+            raise brief(error) from error.__cause__
 
     def _assign(self, value: Any, change: Callable[..., IndexTransform], *arguments: Any) -> None:
-        futures_of_write = self._with(change(self._transform, *arguments)).write(value)
-        (futures_of_write.copy if self.transaction is not None else futures_of_write).result()
+        try:
+            futures_of_write = self._with(change(self._transform, *arguments)).write(value)
+            (futures_of_write.copy if self.transaction is not None else futures_of_write).result()
+        except StoreError as error:
+            raise brief(error) from error.__cause__
 
     # --- reading and writing
 
@@ -281,7 +287,6 @@ class TensorStore(ArrayProtocols):
         return WriteFutures(self._track(lambda: write(self._transform, values)))
 
     def _copy_from(self, source: TensorStore) -> Future[None]:
-
         if not source.readable:
             raise StoreError("Source does not support reading.")
         return source._track(lambda: copy_between(source._opened, self._opened))
@@ -364,9 +369,8 @@ class TensorStore(ArrayProtocols):
     def kvstore(self) -> KvStore | None:
         """The key-value store below, at the array's path, or None."""
         driver = self._driver
-        while driver.kvstore is None and driver.base is not None:
+        while (opened := driver.kvstore) is None and driver.base is not None:
             driver = driver.base.driver
-        opened = driver.kvstore
         return None if opened is None else KvStore.of(opened.within(None), self.transaction)
 
     @property

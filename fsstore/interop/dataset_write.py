@@ -22,7 +22,7 @@ from xarray import DataArray, Dataset
 
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.place import delete_tree, look, renew
-from fsstore.errors import AlreadyExistsError, FailedPreconditionError
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, brief
 from fsstore.interop.dataset_blocks import Gate, OpenTarget, Scheduler, count_tasks, is_dask, write_all
 from fsstore.interop.dataset_commit import (
     Site,
@@ -126,16 +126,22 @@ def write_dataset(
     )  # fmt: skip
     began = time.monotonic()
     nodes = _nodes(dataset, choice.group)
-    site = execution.call(Site.opened(place, storage_options, choice.context))
-    if packs(site.store):
-
-        async def make(store: OpenKv) -> CopyReport:
-            return await execution.offload(_write, nodes, replace(site, store=store), choice)
-
-        report = execution.call(made_apart(site.store, choice.context, make))
-    else:
-        report = _write(nodes, site, choice)
+    try:
+        report = _written(nodes, execution.call(Site.opened(place, storage_options, choice.context)), choice)
+    except StoreError as error:
+        raise brief(error) from error.__cause__
     return replace(report, seconds=time.monotonic() - began)
+
+
+def _written(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyReport:
+    """Write in place, or in a directory of which an archive is made."""
+
+    async def make(store: OpenKv) -> CopyReport:
+        return await execution.offload(_write, nodes, replace(site, store=store), choice)
+
+    if packs(site.store):
+        return execution.call(made_apart(site.store, choice.context, make))
+    return _write(nodes, site, choice)
 
 
 _CHOICES = {"overlap": ("raise", "skip", "replace"), "order": ("regular", "increasing", "any")}

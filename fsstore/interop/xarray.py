@@ -40,7 +40,7 @@ from fsstore.dataset.place import store_spec
 from fsstore.driver.auto import Node, enter_group, hierarchy
 from fsstore.driver.chunked import ZARR2, ZARR3
 from fsstore.driver.contract import opening_beneath
-from fsstore.errors import NotFoundError, StoreError
+from fsstore.errors import NotFoundError, StoreError, brief
 from fsstore.filesystem.view import OF_THE_STORE
 from fsstore.format.attributes import fill_marks
 from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
@@ -458,7 +458,10 @@ def _opened(source: Any, options: dict[str, Any]) -> tuple[OpenGroup, dict[str, 
     given = options.pop("storage_options", None)
     context = caching(options.pop("context", None), options.pop("cache_path", None))
     fills = options.pop(FILLS, None) is not False
-    found = open_group(source, context, consolidated=consolidated, storage_options=given)
+    try:
+        found = open_group(source, context, consolidated=consolidated, storage_options=given)
+    except StoreError as error:
+        raise brief(error) from error.__cause__
     return replace(found, fills=fills), options
 
 

@@ -26,7 +26,7 @@ from contextvars import copy_context
 from functools import cache, partial
 from typing import Any, Generic, Literal, TypeVar
 
-from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError
+from fsstore.errors import FailedPreconditionError, ResourceExhaustedError, StoreError, brief
 from fsstore.runtime import fork, observer
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Flag, Future
@@ -388,7 +388,11 @@ def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
     if on_loop_thread():
         coroutine.close()
         raise FailedPreconditionError("blocking on the event loop's own thread would wait forever; use await")
-    return start(coroutine).result()
+    future = start(coroutine)
+    try:
+        return future.result()
+    except StoreError as error:
+        raise brief(error) from error.__cause__
 
 
 def submit(

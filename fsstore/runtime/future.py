@@ -18,7 +18,7 @@ from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 
-from fsstore.errors import FailedPreconditionError, OutcomeUnknownError, StoreError, refuse_pickling
+from fsstore.errors import FailedPreconditionError, OutcomeUnknownError, StoreError, brief, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import MOMENT_S
 from fsstore.values.argument import as_callable, as_seconds
@@ -233,6 +233,8 @@ class Future(Awaited, Generic[T]):
         """
         if self._state == PENDING or timeout is not deadline:
             self._wait(timeout, deadline)
+        if self._state == ERROR:
+            raise brief(cast("BaseException", self._value))
         return self._get()
 
     def exception(self, timeout: float | None = None, deadline: float | None = None) -> BaseException | None:

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2605),
+    "arrays": (7, 2609),
     "chunk": (22, 8037),
     "codec": (22, 7563),
     "combine": (16, 6149),
@@ -27,27 +27,27 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
-    "interop": (16, 3789),
+    "interop": (16, 3798),
     "job": (14, 5541),
     "kvstore": (51, 16446),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (23, 8470),
-    "runtime": (11, 2942),
+    "runtime": (11, 2948),
     "scan": (28, 10007),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 944),
     "testing": (6, 1256),
-    "the top": (8, 1942),
+    "the top": (8, 1968),
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (333, 111119)
+WHOLE = (333, 111164)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "arrays open with a cache on disk by a keyword",
+    "arrays": "errors leave the API without frames, where views and writes are made",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
@@ -55,14 +55,14 @@ RAISED: dict[str, str] = {
     "dataset": "groups open with a cache on disk by a keyword",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "datasets of xarray are written by us and replaced by a switch, and the engine takes a cache on disk",
+    "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans in files are run in parts by any engine, and finished by one step",
     "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
-    "runtime": "a directory of values that processes of a machine share is bounded there",
+    "runtime": "errors leave the API without frames, where futures are waited for",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
-    "the top": "the synchronous door, fsstore.sync, is a module at the top",
+    "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",
     "values": "faxes in TIFF are codecs of the registry, beside the other encodings of images",
 }
 
