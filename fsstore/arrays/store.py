@@ -381,8 +381,7 @@ class TensorStore(ArrayProtocols):
     @property
     def base(self) -> TensorStore | None:
         """The store below an adapter, through the view, or None."""
-        base = self._driver.base
-        if base is None:
+        if (base := self._driver.base) is None:
             return None
         return TensorStore._of(base, readable=self._readable, writable=self._writable)[
             self._driver.base_view(self._transform)

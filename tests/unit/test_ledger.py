@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2609),
+    "arrays": (7, 2608),
     "chunk": (22, 8037),
     "codec": (22, 7563),
     "combine": (16, 6149),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (333, 111164)
+WHOLE = (333, 111163)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
