@@ -22,7 +22,8 @@ from fsstore.reference.targets import open_in
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES, ROWS_AT_ONCE
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
-from fsstore.scan.driver import Means, ScanDriver, family_of
+from fsstore.scan.driver import Means, ScanDriver
+from fsstore.scan.hierarchy import family_of
 from fsstore.scan.signature import HDF5
 from fsstore.scan.targets import stamp_of
 from fsstore.values import registry

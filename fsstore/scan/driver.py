@@ -49,7 +49,7 @@ from fsstore.kvstore.local.file import is_settled
 from fsstore.kvstore.spec_parse import leads_elsewhere
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.policy import beside
-from fsstore.reference.table.keys import Family, Grid, split_keys, split_one
+from fsstore.reference.table.keys import Grid, split_keys, split_one
 from fsstore.reference.table.refset import Page, Resolved
 from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
@@ -70,6 +70,7 @@ from fsstore.scan.contract import (
     ScannedFile,
     ScanSource,
 )
+from fsstore.scan.hierarchy import Families
 from fsstore.scan.targets import PinnedFile, SavedIndex, ScanTargets, begun, check_index, load_index
 from fsstore.values.json_value import Json, dumps, quote
 
@@ -78,19 +79,6 @@ from fsstore.values.json_value import Json, dumps, quote
 # Documents are inline values. The keys of a batch are grouped by array; the tables of all arrays that are
 # touched for the first time are read together, in shared rounds, and kept in the cache pool as well, for
 # the next store of the file.
-
-
-class Families:
-    """The arrays of a structure by the families of their keys, those whose paths end with numbers by these too."""
-
-    def __init__(self, grids: Mapping[str, Grid]) -> None:
-        self.arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
-        for path, grid in grids.items():
-            if grid.family is not None:
-                family, lead = family_of(grid) or (grid.family, ())
-                self.arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
-        # scalars of version 3
-        self.loose = {grid.key(()): path for path, grid in grids.items() if grid.family is None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,19 +266,6 @@ class ScannedSet:
         if names:
             rows = Rows.of([Row(INLINE, number, len(value)) for number, value in enumerate(values)])
             yield names, Resolved(rows, (), values)
-
-
-def family_of(grid: Grid) -> tuple[Family, tuple[int, ...]] | None:
-    """Return the family of an array's keys, and the numbers that its path ends with: they read as coordinates too.
-
-    None for keys that are none of numbers: those of scalars of version 3, and names with a line break.
-    """
-    ndim = len(grid.shape)
-    found = split_one(grid.key((0,) * ndim).encode("utf-8", "surrogateescape"))
-    if grid.family is None or found is None:
-        return None
-    family, coords = found
-    return family, tuple(coords[: len(coords) - ndim])
 
 
 def _by_lead(

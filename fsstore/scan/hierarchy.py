@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.reference.table.keys import Grid, grid_of
+from fsstore.reference.table.keys import Family, Grid, grid_of, split_one
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.scan.contract import MADE, SELF, Numbers, ScanHierarchy
@@ -239,6 +239,32 @@ class HierarchyBuilder:
         if ".zgroup" not in self._documents and ".zarray" not in self._documents:
             self.group("", {})
         return ScanHierarchy(self._documents, self._grids, self.notes, self._lacking, refers)
+
+
+class Families:
+    """The arrays of a structure by the families of their keys, those whose paths end with numbers by these too."""
+
+    def __init__(self, grids: Mapping[str, Grid]) -> None:
+        self.arrays: dict[Family, dict[int, dict[tuple[int, ...], str]]] = {}
+        for path, grid in grids.items():
+            if grid.family is not None:
+                family, lead = family_of(grid) or (grid.family, ())
+                self.arrays.setdefault(family, {}).setdefault(len(lead), {})[lead] = path
+        # scalars of version 3
+        self.loose = {grid.key(()): path for path, grid in grids.items() if grid.family is None}
+
+
+def family_of(grid: Grid) -> tuple[Family, tuple[int, ...]] | None:
+    """Return the family of an array's keys, and the numbers that its path ends with: they read as coordinates too.
+
+    None for keys that are none of numbers: those of scalars of version 3, and names with a line break.
+    """
+    ndim = len(grid.shape)
+    found = split_one(grid.key((0,) * ndim).encode("utf-8", "surrogateescape"))
+    if grid.family is None or found is None:
+        return None
+    family, coords = found
+    return family, tuple(coords[: len(coords) - ndim])
 
 
 def fill_json(value: Any, dtype: np.dtype[Any]) -> Json:
