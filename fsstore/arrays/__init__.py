@@ -7,6 +7,6 @@ the driver's array and an index transform.
 * `spec_parse`: parsing specs: JSON objects, URL pipelines, stores; and keyword arguments that change a spec
 * `spec`: the public class of specs, opening one, and the spec of an open array
 * `store`: open, an open array or a view of one, and copying between two
-* `protocols`: protocols of Python, NumPy and notebooks, and values that may be written
+* `protocols`: protocols of Python, NumPy and notebooks, indexing as NumPy means it, and values that may be written
 * `layers`: arrays made of other arrays, stores over arrays and functions
 """

@@ -17,9 +17,8 @@ from fsstore.combine.mosaic_stored import Column, StoredColumns, from_bytes, to_
 from fsstore.errors import FailedPreconditionError, JsonError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix, ReadResult
 from fsstore.kvstore.contract.request import KeyRange, key_text
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import check_key
-from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.refset import TableBuilder, TableSet
 from fsstore.reference.table.set_state import State, Taking, add_page, with_references
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Block, Rows, Table
 from fsstore.runtime import execution

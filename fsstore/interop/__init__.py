@@ -1,6 +1,6 @@
 """Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr`, `icechunk` and `torch`.
 
-Each is imported only by programs that use that library.  `numpy_index` translates their indexing, and
+Each is imported only by programs that use that library.
 `virtual_chunks` turns the arrays of a reference set into their virtual chunks.  `zarr_url` makes places of fsstore
 known to the URL pipelines of zarr-python.  `training` reads samples in an order that can be continued, without
 knowing who trains.

@@ -24,11 +24,10 @@ from dask.array.core import normalize_chunks
 from dask.base import tokenize
 from dask.utils import parse_bytes
 
-from fsstore.arrays.protocols import chunk_sizes
+from fsstore.arrays.protocols import chunk_sizes, read_outer
 from fsstore.arrays.store import TensorStore
 from fsstore.errors import StoreError
 from fsstore.index import d
-from fsstore.interop.numpy_index import read_outer
 from fsstore.runtime.tuning import REQUEST_BYTES
 from fsstore.values.json_value import dumps
 

@@ -23,10 +23,10 @@ from xarray.core.indexing import IndexingSupport, LazilyIndexedArray, explicit_i
 from zarr.abc.store import ByteRequest, Store
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 
+from fsstore.arrays.protocols import read_outer
 from fsstore.arrays.store import open as open_array
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.attributes import BESIDE, WORDS, NodeWords, is_document
-from fsstore.interop.numpy_index import read_outer
 from fsstore.interop.zarr import ZarrStore
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.values.json_value import same, show

@@ -22,9 +22,8 @@ from zarr.core.metadata import ArrayV3Metadata
 from fsstore.errors import StoreError
 from fsstore.interop.virtual_chunks import document_v3, group_attributes, virtual_arrays
 from fsstore.reference.mapping import References
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import grid_of
-from fsstore.reference.table.refset import TableSet
+from fsstore.reference.table.refset import TableBuilder, TableSet
 from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Rows
 from fsstore.values.json_value import quote

@@ -33,6 +33,7 @@ from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, 
 from xarray.core import indexing
 from xarray.core.variable import Variable
 
+from fsstore.arrays.protocols import forward_outer, read_outer
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, caching, context_of
 from fsstore.dataset.group import Group
@@ -44,7 +45,6 @@ from fsstore.errors import NotFoundError, StoreError, brief
 from fsstore.filesystem.view import OF_THE_STORE
 from fsstore.format.attributes import fill_marks
 from fsstore.format.contract import WHOLE, ChunkedArray, decode_stored
-from fsstore.interop.numpy_index import forward_outer, read_outer
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, open_kv, opening_waits

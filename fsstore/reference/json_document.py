@@ -44,7 +44,6 @@ from fsstore.reference import json_scan
 from fsstore.reference import json_scan as json_batch
 from fsstore.reference.json_scan import JsonMember, MemberSink, Scanner
 from fsstore.reference.policy import name_of
-from fsstore.reference.table.builder import Run, TableBuilder
 from fsstore.reference.table.generator import MAX_TABULATED, Gen, parse_gen
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.refset import (
@@ -52,7 +51,9 @@ from fsstore.reference.table.refset import (
     ORIGINS,
     Origins,
     Resolved,
+    Run,
     ScanRecord,
+    TableBuilder,
     TableSet,
     parse_origins,
     saved_origins,

@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import FoundFamilies, Ints, Mask, Text, check_key, families
+from fsstore.reference.table.refset import Run
 from fsstore.reference.table.table import INLINE, WHOLE, Piece, Rows, base64_sizes, decode_text, is_url
 
 PARSED_LEAST_BYTES = 1024  # bytes of members that are worth a call of the parser

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError, JsonError
 from fsstore.reference.json_run import FEW_MEMBERS, PARSED_LEAST_BYTES, take
-from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import check_key
+from fsstore.reference.table.refset import Run
 from fsstore.reference.table.table import MAX_OFFSET, decode_text, is_url
 from fsstore.runtime.tuning import HEAD_BYTES, PIECE_BYTES, SMALL_BYTES
 

@@ -22,9 +22,8 @@ from fsstore.reference.parquet_set import save_parquet
 from fsstore.reference.policy import already_there, beside, directory, name_of, replaced
 from fsstore.reference.report import Grids, Report, grids_of, inspect_state
 from fsstore.reference.rewrite import moved, moving, slabs_of
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import Grid, check_key
-from fsstore.reference.table.refset import Origins, Resolved, TableSet, common_origins
+from fsstore.reference.table.refset import Origins, Resolved, TableBuilder, TableSet, common_origins
 from fsstore.reference.table.set_state import State, add_page
 from fsstore.reference.table.table import Located, is_url
 from fsstore.reference.targets import origins_of

@@ -29,9 +29,16 @@ from fsstore.errors import DataLossError, JsonError, ResourceExhaustedError, Uni
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.json_scan import Buffer, JsonMember, MemberSink, Scanner
-from fsstore.reference.table.builder import Run
 from fsstore.reference.table.keys import Grid, check_key, grid_of
-from fsstore.reference.table.refset import MEMBER, ORIGINS, Origins, ScanRecord, parse_origins, saved_origins
+from fsstore.reference.table.refset import (
+    MEMBER,
+    ORIGINS,
+    Origins,
+    Run,
+    ScanRecord,
+    parse_origins,
+    saved_origins,
+)
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Rows, decode_text, encode_text
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import KEPT_BYTES

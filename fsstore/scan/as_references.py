@@ -14,9 +14,8 @@ from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, ResourceExhaustedError
 from fsstore.kvstore.contract.batch import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import Grid
-from fsstore.reference.table.refset import ScanRecord, TableSet
+from fsstore.reference.table.refset import ScanRecord, TableBuilder, TableSet
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.targets import open_in
 from fsstore.runtime.cache_pool import CachePool

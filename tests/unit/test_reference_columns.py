@@ -11,8 +11,8 @@ import pytest
 
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.json_run import Plain, meant
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import LONGEST, Text, families, families_of, hashes_of, split_one
+from fsstore.reference.table.refset import TableBuilder
 from fsstore.reference.table.table import ABSENT, Inline, Piece, Row, Rows, base64_sizes, decode_text
 
 

@@ -22,9 +22,8 @@ import numpy as np
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvDriver, KvPrefix, Read, Stamp, Write, now
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.reference.table.builder import TableBuilder
 from fsstore.reference.table.keys import check_key, is_document
-from fsstore.reference.table.refset import Page, ReferenceSet, Resolved, TableSet
+from fsstore.reference.table.refset import Page, ReferenceSet, Resolved, TableBuilder, TableSet
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime import fork
 from fsstore.runtime.attempt import ChangedError, CommitQueue, until_settled, until_unchanged

@@ -15,7 +15,7 @@ rows of their own.
 A block may also be one array's, whose path ends in a number (`level/0`).  Splitting takes that number for a coordinate
 and so never names the family of such a block; these are found by trying to leave numbers to the path.
 
-The table is immutable once built (`table_builder`), and knows nothing of JSON, parquet, URLs or policies.
+The table is immutable once built (`refset.TableBuilder`), and knows nothing of JSON, parquet, URLs or policies.
 """
 
 from __future__ import annotations
