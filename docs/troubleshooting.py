@@ -54,7 +54,7 @@ CURES = (
     ),
     Cure(
         "It is a group, not an array",
-        r'received: "group"|it is a group|is an array and no group',
+        r"is a group and no array|it is a group|is an array and no group",
         "The place holds a group where an array was asked for, or the other way round.",
         "Open groups with `ts.open_group`, and arrays with `ts.open`; the message names the arrays below.",
     ),

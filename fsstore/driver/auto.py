@@ -324,10 +324,15 @@ class AutoKind(PlainKind):
         try:
             return await _open(opening, mode)
         except StoreError as error:
-            raise error.within('Error opening "auto" driver') from error
+            raise (
+                error if _IS_GROUP in error.message else error.within('Error opening "auto" driver')
+            ) from error
 
 
 KIND = AutoKind()
+
+
+_IS_GROUP = " is a group and no array; `fsstore.open_group` opens it, and "
 
 
 async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
@@ -442,19 +447,21 @@ def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind
 
 async def _no_array(kvstore: OpenKv, found: FoundFormat) -> str:
     """Return the message for a place without an array: the arrays below it, or its contents."""
-    directory = kvstore.at(as_directory(kvstore.path))
+    directory, where = kvstore.at(as_directory(kvstore.path)), kvstore.prefix.describe()
     listed = "" if found.bare else await _listed(directory, found)
-    what = listed or await no_array(kvstore.prefix, bare=found.bare)
-    return f"Failed to detect format for {kvstore.prefix.describe()}{';' if listed else ':'} {what}"
+    if listed:
+        return where.removeprefix('"" in ') + _IS_GROUP + listed
+    return f"Failed to detect format for {where}: {await no_array(kvstore.prefix, bare=found.bare)}"
 
 
 async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -> StoreError:
     """Return the error of a driver; if it met a group of zarr v3 or N5, with the arrays in it."""
     if not isinstance(error, FailedPreconditionError | JsonError):
         return error
+    where = kvstore.prefix.describe().removeprefix('"" in ')
     if found.name == "n5":
         listed = await _listed(kvstore, found)
-        return FailedPreconditionError(f"{error.message}; {listed}") if listed else error
+        return FailedPreconditionError(where + _IS_GROUP + listed) if listed else error
     answer = found.answers.get("zarr.json")
     try:
         document = loads(answer.value, lenient=True) if answer is not None else None
@@ -462,11 +469,8 @@ async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -
         return error
     if not isinstance(document, dict) or document.get("node_type") != "group":
         return error
-    listed = await _listed(kvstore, found) or "there are no arrays in it"
-    head, colon, _ = error.message.partition(" Error parsing object member")
-    where = head if colon else f"{error.message}:"
     return FailedPreconditionError(
-        f'{where} Error parsing object member "node_type": Expected "array", but received: "group"; {listed}'
+        where + _IS_GROUP + (await _listed(kvstore, found) or "there are no arrays in it")
     )
 
 
@@ -480,4 +484,4 @@ async def _listed(kvstore: OpenKv, found: FoundFormat) -> str:
         return ""
     shown = ", ".join(quote(name) for name in names[:20])
     more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-    return f"open one of the arrays below it: {shown}{more}"
+    return f"`fsstore.open` one of its arrays: {shown}{more}"

@@ -93,4 +93,4 @@ def test_all_is_shown_to_those_who_ask(places, monkeypatch):
     monkeypatch.setenv("FSSTORE_TRACEBACKS", "full")
     with pytest.raises(StoreError) as caught:
         ts.open("g.zarr").result()
-    assert len(frames(caught.value)[0]) > 10
+    assert len(frames(caught.value)[0]) > 5

@@ -22,7 +22,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 937),
     "dataset": (7, 2185),
-    "driver": (15, 5471),
+    "driver": (15, 5475),
     "filesystem": (9, 3013),
     "format": (9, 3145),
     "icechunk": (5, 1907),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111164)
+WHOLE = (331, 111168)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -53,7 +53,7 @@ RAISED: dict[str, str] = {
     "command": "run, status and finish are commands for plans of copies",
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "groups open with a cache on disk by a keyword",
-    "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
+    "driver": "what is a group and no array is told in one line",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans in files are run in parts by any engine, and finished by one step",
