@@ -371,7 +371,9 @@ def test_a_group_lists_its_arrays(tmp_path, zarr_format):
     group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=zarr_format)
     group.create_array("a/b", shape=(3,), dtype="i4")
     group.create_array("c", shape=(3,), dtype="i4")
-    with pytest.raises(FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'):
+    with pytest.raises(
+        FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'
+    ):
         ts.open(f"file://{tmp_path}/g").result()
 
 
