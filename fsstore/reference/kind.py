@@ -141,7 +141,6 @@ async def _first_piece(base: KvPrefix) -> ReadResult | None:
 
 
 def _is_large(base: KvPrefix, found: ReadResult) -> bool:
-    """Return whether what was read of a document is its first piece."""
     size = len(found.value)
     return base.driver.id == "file" and size == REQUEST_BYTES and method_of(bytes(found.value[:6])) is None
 

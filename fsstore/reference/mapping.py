@@ -321,7 +321,6 @@ def _checked(form: str) -> Saving:
 
 
 def _format_of(path: str) -> Saving:
-    """Return the form that the name of a set asks for."""
     if path.endswith(PARQUET_NAMES):
         return "parquet"
     if path.endswith(_UNWRITTEN):

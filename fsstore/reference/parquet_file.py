@@ -327,18 +327,16 @@ def format_metadata(
 
     A `claim` of a writer makes it another one than all before, and says nothing to readers.
     """
-    members = b",".join(
-        json.dumps(key).encode() + b":" + _document_text(metadata[key]) for key in sorted(metadata)
-    )
+    texts = {
+        key: value.strip() if is_object(value) else json.dumps(encode_text(value)).encode()
+        for key, value in sorted(metadata.items())
+    }
+    members = b",".join(json.dumps(key).encode() + b":" + text for key, text in texts.items())
     record = b"" if scanned is None else b',"%b":%b' % (MEMBER.encode(), json.dumps(scanned.json()).encode())
     for name, value in saved_origins(origins).items():
         record += b',"%b":%b' % (name.encode(), json.dumps(value).encode())
     claimed = b"" if not claim else b',"%b":%b' % (_CLAIM.encode(), json.dumps(claim).encode())
     return b'{"metadata":{' + members + b'},"record_size":%d' % record_size + record + claimed + b"}"
-
-
-def _document_text(value: bytes) -> bytes:
-    return value.strip() if is_object(value) else json.dumps(encode_text(value)).encode()
 
 
 class _Metadata:

@@ -527,7 +527,6 @@ _LOCAL_DRIVERS = ("file", "memory")
 
 
 def _home(base: KvPrefix) -> str | None:
-    """Return the prefix of the place of a set: its host."""
     url = base.driver.spec().get("base_url") or base.driver.spec().get("url")
     try:
         normal = normalize(url) if isinstance(url, str) else None

@@ -302,7 +302,9 @@ class Overlay:
         changes = {write.key: _bytes(write) for write, holds in zip(writes, held, strict=True) if holds}
         kept = await self._save(before, changes, basis) if changes else {}
         stamps = {key: Stamp(UNKNOWN, now()) for key in refused}
-        return stamps | {key: _stamp(value) for key, value in kept.items()}
+        for key, value in kept.items():
+            stamps[key] = Stamp(NO_VALUE if value is None else inline_generation(value), now())
+        return stamps
 
     async def _held(self, writes: Sequence[Write], driver: KvDriver) -> list[bool]:
         conditional = [write for write in writes if write.if_equal != UNKNOWN]
@@ -329,10 +331,6 @@ class Overlay:
 
 def _bytes(write: Write) -> bytes | None:
     return None if write.value is None else bytes(write.value)
-
-
-def _stamp(value: bytes | None) -> Stamp:
-    return Stamp(NO_VALUE if value is None else inline_generation(value), now())
 
 
 def inline_generation(value: bytes) -> bytes:
