@@ -32,7 +32,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "kvstore": (51, 16446),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
-    "reference": (22, 8477),
+    "reference": (22, 8470),
     "runtime": (11, 2948),
     "scan": (28, 10008),
     "schema": (8, 2657),
@@ -43,17 +43,17 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111168)
+WHOLE = (331, 111161)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "errors leave the API without frames, where views and writes are made",
+    "arrays": "an array is made of its values, and without naming a format, in one line; indexing as NumPy means it stands here",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "groups open with a cache on disk by a keyword",
-    "driver": "what is a group and no array is told in one line",
+    "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans in files are run in parts by any engine, and finished by one step",
