@@ -28,9 +28,15 @@ TRAINING_TESTS := tests/interop/test_torch.py tests/interop/test_orbax.py tests/
 # The smallest versions of what fsstore requires, and of the libraries that its unit tests use; and what is to come.
 OLDEST_VENV := .venv-oldest
 OLDEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py imports.py ledger.py)
+# Programs that know fsspec, beside older versions of it and of each other; the tests left out need a newer fsspec: 2024.9
+# to list below a directory, 2024.10 to choose the writer of parquet, and 2025.5 to copy between filesystems.
+OLDER_VENV := .venv-older
+OLDER_TESTS := $(addprefix tests/interop/test_,older_programs.py fsspec_workflows.py fsspec_references.py) \
+    tests/fault/test_filesystem_faults.py
+OLDER_DESELECT := mapper and test_listings or pyarrow and test_sets or GenericFileSystem or rsync
 COMING_VENV := .venv-coming
 
-.PHONY: help demo test test-suite test-newest test-newest-found test-oldest test-coming test-long test-training bench
+.PHONY: help demo test test-suite test-newest test-newest-found test-oldest test-older test-coming test-long test-training bench
 .PHONY: check check-format check-lint check-types check-workflows check-docs format docs release-dry-run clean
 .DELETE_ON_ERROR:
 
@@ -40,6 +46,7 @@ help:
 	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
 	@echo "make test-newest PYTHON=python3.14  the core of the suite on another interpreter"
 	@echo "make test-oldest  the unit tests with the smallest versions of what fsstore needs"
+	@echo "make test-older  programs that know fsspec, beside older versions of it"
 	@echo "make test-coming  the core of the suite with what is not released yet"
 	@echo "make test-training  the tests beside PyTorch, JAX and the libraries of OME-Zarr"
 	@echo "make check      format, lint, types, docs"
@@ -117,6 +124,15 @@ $(NEWEST_VENV)/.test: pyproject.toml
 	test -e $(NEWEST_VENV)/bin/python || "$(NEWEST_PYTHON)" -m venv $(NEWEST_VENV)
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(NEWEST_VENV)/bin/python -m pip install --quiet --editable . --group test
+	touch $@
+
+test-older: $(OLDER_VENV)/.test
+	$(OLDER_VENV)/bin/python -m pytest $(OLDER_TESTS) -k "not ($(OLDER_DESELECT))"
+
+$(OLDER_VENV)/.test: pyproject.toml
+	python=$$(.ci/find-python 3.11) && "$$python" -m venv $(OLDER_VENV)
+	$(OLDER_VENV)/bin/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(OLDER_VENV)/bin/python -m pip install --quiet --editable . --group older
 	touch $@
 
 test-oldest: $(OLDEST_VENV)/.test

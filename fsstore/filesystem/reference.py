@@ -238,6 +238,13 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
             _is_plain_local(each) for each in self.fss.values()
         )
 
+    def _process_references0(self, references: Any) -> None:
+        """Keep a mapping as it is; fsspec before 2024.6.1 makes a dictionary of it."""
+        if isinstance(references, dict):
+            super()._process_references0(references)
+        else:
+            self.references = references
+
     @classmethod
     def take_over(cls) -> None:
         """Have `reference` mean this class, in this process."""

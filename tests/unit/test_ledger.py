@@ -23,13 +23,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "context": (3, 937),
     "dataset": (7, 2185),
     "driver": (15, 5475),
-    "filesystem": (9, 3013),
+    "filesystem": (9, 3020),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
     "interop": (15, 3745),
     "job": (14, 5541),
-    "kvstore": (51, 16446),
+    "kvstore": (51, 16448),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111161)
+WHOLE = (331, 111170)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans in files are run in parts by any engine, and finished by one step",
-    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
+    "kvstore": "stores that show a file say when they show another generation of it; a value comes with its version from filesystems of fsspec",
     "runtime": "what a process knows of local files is kept by their generation; what was read is kept on disk",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
