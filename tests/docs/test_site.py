@@ -65,6 +65,40 @@ QUESTIONS = {
 }
 """What people type, and the pages that answer it."""
 
+WORDS = {
+    "open netcdf from s3": "how-to/scientific-files/ migrate/netcdf/",
+    "kerchunk json open": "migrate/kerchunk/",
+    "append time step": "how-to/copy/ how-to/write-datasets/",
+    "rechunk zarr": "how-to/change-chunks/",
+    "convert v2 to v3": "how-to/change-chunks/",
+    "anonymous bucket": "how-to/options/",
+    "custom endpoint minio": "how-to/options/ stores/s3/",
+    "dask cluster": "how-to/cluster/ how-to/write-datasets/",
+    "progress bar": "how-to/copy/",
+    "memory limit": "explain/memory-and-threads/ stores/context/",
+    "cache locally": "how-to/cache/",
+    "delete array": "how-to/datasets/",
+    "rename variable": "how-to/datasets/ how-to/daily-jobs/",
+    "attributes": "how-to/datasets/",
+    "consolidated metadata": "how-to/datasets/",
+    "sharding": "formats/zarr3/",
+    "compression level": "codecs/ how-to/change-chunks/",
+    "fill value missing chunks": "explain/safety/",
+    "resume interrupted copy": "how-to/copy/",
+    "verify copy": "how-to/check-copy/",
+    "hdf5 without h5py": "how-to/scientific-files/ stores/hdf5/",
+    "grib index": "how-to/scientific-files/ how-to/fleet/",
+    "cog window": "how-to/scientific-files/ stores/tiff/",
+    "ome-zarr level": "how-to/multiscale/",
+    "torch dataloader shuffle": "how-to/training/",
+    "orbax": "how-to/training/",
+    "secrets credentials in workers": "how-to/options/",
+    "logging debug": "how-to/observe/",
+    "thread count": "explain/memory-and-threads/ how-to/parallel/",
+    "error NOT_FOUND": "troubleshooting/ reference/errors/",
+}
+"""What users of a study typed, and the pages of which one is among the first three."""
+
 SCRIPT = """
 import fs from 'node:fs'; import path from 'node:path'; import vm from 'node:vm';
 const [site, file] = process.argv.slice(2);
@@ -167,7 +201,7 @@ def node(script, *arguments, folder):
 def hits(site, tmp_path_factory):
     """The pages that the search finds for each question, best first."""
     folder = tmp_path_factory.mktemp("search")
-    (folder / "questions.json").write_text(json.dumps([*QUESTIONS, "zzzyx"]))
+    (folder / "questions.json").write_text(json.dumps([*QUESTIONS, *WORDS, "zzzyx"]))
     return node(SCRIPT, site, folder / "questions.json", folder=folder)
 
 
@@ -183,6 +217,12 @@ def test_there_are_thirty_questions():
 def test_a_question_is_answered(question, hits):
     """A page that answers it is the first or the second hit."""
     assert QUESTIONS[question] & set(hits[question][:2]), hits[question]
+
+
+@pytest.mark.parametrize("words", WORDS)
+def test_words_lead_to_their_page(words, hits):
+    """One of the first three hits is a page about it."""
+    assert {*WORDS[words].split()} & set(hits[words][:3]), hits[words]
 
 
 def test_what_nobody_wrote_is_not_found(hits):
