@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +14,10 @@ import numpy as np
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.table import Rows
+from fsstore.runtime.tuning import KEPT_BYTES, REQUEST_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.fits_header import FitsColumn, FitsUnit, UnitWalk, columns_of, rows_dtype, unsigned_offset
-from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Strided, run_chunks, run_strides
+from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Made, Strided, run_chunks, run_strides
 from fsstore.values.json_value import Json
 
 # Images of FITS files: those that are one run of bytes, and those that a table holds tile by tile.
@@ -207,17 +209,101 @@ class FitsTiles:
         return out
 
 
+_ELEMENTS = {
+    "L": "|b1",
+    "A": "|S1",
+    "B": "|u1",
+    "I": ">i2",
+    "J": ">i4",
+    "K": ">i8",
+    "E": ">f4",
+    "D": ">f8",
+    "C": ">c8",
+    "M": ">c16",
+}
+
+
+class FitsLists:
+    """A column of arrays of any length: a row for each, as long as the longest may be; behind its end stands NaN, or 0.
+
+    Texts are one element each.
+    """
+
+    def __init__(self, source: ScanSource, unit: FitsUnit, column: FitsColumn) -> None:
+        self._source, self._unit, self._column = source, unit, column
+        self._count, self._width = unit.table()
+        said = re.findall(r"\((\d+)\)", column.heap)[-1:]
+        if column.heap[:1] not in _ELEMENTS or not said or column.times != 2 or column.how != "copy":
+            raise UnimplementedError("arrays of any length without a bound, of bits, or scaled are not shown")
+        kind = _ELEMENTS[column.heap[0]]
+        self._most = max(1, min(int(said[0]), source.size))
+        if self._most * np.dtype(kind).itemsize > KEPT_BYTES:
+            raise UnimplementedError(f"arrays of up to {self._most} elements are not shown")
+        is_text = column.heap[:1] == "A"
+        self.dtype = np.dtype(f"S{self._most}") if is_text else np.dtype(kind)
+        self.shape = (self._count,) if is_text else (self._count, self._most)
+        self._items = 1 if is_text else self._most
+        rows = REQUEST_BYTES // (self.dtype.itemsize * self._items)
+        self.chunks = (max(1, min(rows, self._count)), *self.shape[1:])
+
+    async def table(self) -> ChunkTable:
+        """Return that all chunks are made."""
+        return Made(-(-self._count // self.chunks[0]))
+
+    async def make(self, table: ChunkTable, numbers: Numbers) -> list[Buffer]:
+        """Return rows, each put together of what the heap holds of it."""
+        return [await self._rows(number * self.chunks[0]) for number in numbers.tolist()]
+
+    async def _rows(self, first: int) -> bytes:
+        unit, column = self._unit, self._column
+        last = min(first + self.chunks[0], self._count)
+        start = unit.start
+        (data,) = await self._source.fetch([(start + first * self._width, start + last * self._width)])
+        rows = np.frombuffer(data, "u1").reshape(-1, self._width)
+        lengths, places = _cells(rows, column).T
+        places = np.where(lengths > 0, places, 0)
+        if (lengths < 0).any() or (lengths > self._most).any() or (places < 0).any():
+            raise DataLossError(
+                f"{self._source.describe(start)} has arrays longer than the {self._most} it says"
+            )
+        step = _item(column)
+        heap = start + unit.integer("THEAP", self._count * self._width)
+        spans = [
+            (heap + at, heap + at + length * step)
+            for at, length in zip(places.tolist(), lengths.tolist(), strict=True)
+        ]
+        fill = np.nan if self.dtype.kind in "fc" else np.zeros((), self.dtype)
+        out = np.full((self.chunks[0], self._items), fill, self.dtype)
+        for row, value in enumerate(await self._source.fetch(spans)):
+            found = np.frombuffer(value, np.dtype(_ELEMENTS[column.heap[0]]))
+            if column.heap[0] == "A":
+                out[row] = bytes(value)
+            elif column.heap[0] == "L":
+                out[row, : len(found)] = np.frombuffer(value, "S1") == b"T"
+            else:
+                out[row, : len(found)] = found
+        return bytes(out.tobytes())
+
+
 def _cells(rows: Any, column: FitsColumn) -> Any:
     cells = np.ascontiguousarray(rows[:, column.at : column.at + column.times * column.stored.itemsize])
     return cells.view(column.stored).astype("i8" if column.heap else "f8")
 
 
 def _item(column: FitsColumn) -> int:
-    sizes = {"B": 1, "I": 2, "J": 4, "K": 8, "E": 4, "D": 8}
+    sizes = {"L": 1, "A": 1, "B": 1, "I": 2, "J": 4, "K": 8, "E": 4, "D": 8, "C": 8, "M": 16}
     found = sizes.get(column.heap[:1])
     if found is None:
         raise FailedPreconditionError(f"the column {column.name} holds elements of type {column.heap[:1]!r}")
     return found
+
+
+def _shown(column: FitsColumn) -> FitsColumn:
+    """Return a column as the table shows it: of arrays of any length, how long they are."""
+    if not column.heap or not column.times:
+        return column
+    name = f"{column.name}_length"
+    return column._replace(name=name, times=1, shown=column.stored.str, how="copy", heap="")
 
 
 _AXES = ("x", "y", "z")
@@ -228,7 +314,7 @@ class FitsFile:
 
     def __init__(self, source: ScanSource, units: Sequence[FitsUnit]) -> None:
         self._source = source
-        self._arrays: dict[str, FitsRun | FitsTiles] = {}
+        self._arrays: dict[str, FitsRun | FitsTiles | FitsLists] = {}
         self._lengths: dict[str, int] = {}
         self._builder = HierarchyBuilder()
         names = _names(units)
@@ -278,10 +364,12 @@ class FitsFile:
     def _rows(self, unit: FitsUnit, name: str) -> None:
         rows, width = unit.table()
         every = columns_of(unit, width)
-        shown = [column for column in every if not column.heap and column.times]
+        shown = [column for column in map(_shown, every) if column.times]
         for column in every:
-            if column.heap:
-                self._builder.note(f"{name}/{column.name}", "arrays of any length are not shown")
+            if not column.times:
+                self._builder.note(f"{name}/{column.name}", "its cells are empty")
+            elif column.heap:
+                self._lists(unit, f"{name}_{column.name}".replace("/", "_"), column)
         if not shown or not width:
             raise UnimplementedError("it has no columns that can be shown")
         run = FitsRun(self._source, unit.start, (rows,), width)
@@ -302,6 +390,21 @@ class FitsFile:
         )
         self._builder.array(name, array)
         self._arrays[name] = run
+
+    def _lists(self, unit: FitsUnit, path: str, column: FitsColumn) -> None:
+        """Add a column of arrays of any length."""
+        try:
+            if path in self._arrays:
+                raise UnimplementedError("another array is called so")
+            lists = FitsLists(self._source, unit, column)
+        except UnimplementedError as error:
+            self._builder.note(path, error.message)
+            return
+        dims = [*self._dims(lists.shape[:1], unit.number, "row"), f"{column.name}_element"][
+            : len(lists.shape)
+        ]
+        self._builder.array(path, Array(lists.shape, lists.chunks, lists.dtype.str, None, dims=dims))
+        self._arrays[path] = lists
 
     def _dims(self, shape: Sequence[int], number: int, row: str = "") -> list[str]:
         """Return the names of dimensions; those that another unit has with another length get a number."""

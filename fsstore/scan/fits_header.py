@@ -278,8 +278,11 @@ def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> F
     count, letter = int(found[1] or 1), found[2]
     if count >= 2**40:
         raise DataLossError(f"column {number} has {count} elements")
+    scale, zero = unit.real(f"TSCAL{number}", 1.0), unit.real(f"TZERO{number}", 0.0)
     if letter in "PQ":
-        return FitsColumn(name, at, np.dtype(">i4" if letter == "P" else ">i8"), 2 * count, "", heap=found[3])
+        how = "copy" if (scale, zero) == (1.0, 0.0) else "scale"
+        stored = np.dtype(">i4" if letter == "P" else ">i8")
+        return FitsColumn(name, at, stored, 2 * count, "", how=how, heap=found[3])
     if letter == "A":
         return FitsColumn(name, at, np.dtype(f"S{max(count, 1)}"), min(count, 1), f"|S{count}")
     shape = _shape(unit, number, count)
@@ -288,7 +291,6 @@ def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> F
     stored = np.dtype(_TYPES[letter])
     if letter == "L":
         return FitsColumn(name, at, stored, count, "|b1", shape, "bool")
-    scale, zero = unit.real(f"TSCAL{number}", 1.0), unit.real(f"TZERO{number}", 0.0)
     if (scale, zero) == (1.0, 0.0):
         return FitsColumn(name, at, stored, count, stored.str, shape)
     if stored.kind in "iu" and scale == 1.0 and zero == unsigned_offset(stored.itemsize * 8):

@@ -135,7 +135,7 @@ def table():
 
 
 def test_tables_are_those_of_astropy(tmp_path):
-    """Columns of every kind have astropy's values; one of arrays of any length is left out by name."""
+    """Columns of every kind have astropy's values; those of arrays of any length are arrays, padded, with their lengths."""
     path = tmp_path / "a.fits"
     write(path, table())
     want = fits.getdata(path, "T")
@@ -145,7 +145,52 @@ def test_tables_are_those_of_astropy(tmp_path):
             assert [each.rstrip() for each in got.tolist()] == [b"abc", b"de", b"f"]
         else:
             np.testing.assert_array_equal(got, column)
-    assert hierarchy(path).notes == {"T/any": "arrays of any length are not shown"}
+    assert not hierarchy(path).notes
+    assert read(path, "T", field="any_length").tolist() == [1, 2, 3]
+    assert read(path, "T_any").tolist() == [[1, 0, 0], [2, 3, 0], [4, 5, 6]]
+
+
+def test_arrays_of_any_length_are_those_of_astropy(tmp_path):
+    """Of every type of element, text and truth too: what is behind the end of one is NaN, or 0 where there is none."""
+    column, path = fits.Column, tmp_path / "a.fits"
+    lists = {
+        "PE()": [np.arange(3, dtype="f4"), np.zeros(0, "f4"), np.ones(5, "f4")],
+        "QD()": [np.arange(2.0), np.ones(4), np.zeros(1)],
+        "PI()": [np.arange(2, dtype="i2"), np.arange(7, dtype="i2"), np.zeros(0, "i2")],
+        "PC()": [np.ones(1, "c8"), np.zeros(0, "c8"), np.ones(2, "c8")],
+        "PL()": [np.array([True, False]), np.array([True]), np.array([False, True, True])],
+    }
+    columns = [
+        column(f"a{at}", form, array=np.array(values, object))
+        for at, (form, values) in enumerate(lists.items())
+    ]
+    write(
+        path,
+        fits.BinTableHDU.from_columns([*columns, column("t", "PA()", array=["one", "", "three"])], name="T"),
+    )
+    want = fits.getdata(path, "T")
+    for at in range(len(lists)):
+        got, lengths = read(path, f"T_a{at}"), read(path, "T", field=f"a{at}_length")
+        assert [got[row, :length].tolist() for row, length in enumerate(lengths)] == [
+            list(each) for each in want[f"a{at}"]
+        ]
+        rest = got[1, lengths[1] :]
+        assert np.isnan(rest).all() if got.dtype.kind in "fc" else not rest.any()
+    assert read(path, "T_t").tolist() == [b"one", b"", b"three"]
+
+
+def test_a_list_longer_than_the_header_says_is_damage(tmp_path):
+    """Nothing of it is cut off in silence."""
+    path = tmp_path / "a.fits"
+    write(
+        path,
+        fits.BinTableHDU.from_columns(
+            [fits.Column("a", "PJ()", array=np.array([[1], [2, 3]], object))], name="T"
+        ),
+    )
+    path.write_bytes(path.read_bytes().replace(b"PJ(2)", b"PJ(1)"))
+    with pytest.raises(DataLossError, match="longer than the 1 it says"):
+        read(path, "T_a")
 
 
 def test_scaled_columns_and_text_tables(tmp_path):

@@ -150,7 +150,12 @@ LEFT_OUT = {
         "A",
         "extensions of type 'FOREIGN' are not shown",
     ),
-    "lists": ("fits", units(lists), "A/l", "arrays of any length are not shown"),
+    "lists": (
+        "fits",
+        units(lists, change=(b"PJ(2)", b"PJ   ")),
+        "A_l",
+        "arrays of any length without a bound, of bits, or scaled are not shown",
+    ),
     "cut message": (
         "grib",
         messages(message(), CUT),

@@ -190,7 +190,8 @@ class _Comparison:
         """Return whether something is named as left out, it or what it lies in."""
         if self.shown.kind in ("tiff", "grib"):
             return bool(self.shown.left_out)
-        return any(f"{name}/".startswith(f"{each}/") or not each for each in self.shown.left_out)
+        at = (name, name.replace("/", "_"))  # a column of lists is an array beside its table
+        return any(f"{n}/".startswith(f"{each}/") or not each for each in self.shown.left_out for n in at)
 
     def _one(self, expected: Expected, want: Any, name: str, got: Any) -> None:
         """Compare an array with the one of ours that is called so."""
@@ -233,7 +234,10 @@ class _Comparison:
             got = self.values.get(name)
             if got is not None and each.field is not None and not isinstance(got, Exception):
                 fields = {n.casefold(): n for n in got.dtype.names or ()}
-                column = f"{name}/{each.field}"
+                column, padded = f"{name}/{each.field}", f"{name}_{each.field}"
+                if padded in self.values:
+                    self._one(each, want, padded, self.values[padded])
+                    continue
                 if not fields and column not in self.shown.left_out:
                     fields, got = {each.field.casefold(): each.field}, {each.field: got}
                 if each.field.casefold() in fields:
@@ -309,7 +313,7 @@ def _picture_difference(want: Any, got: Any) -> str:
 def difference(want: Any, got: Any, *, within: bool = False) -> str:
     """Return how two arrays differ, or an empty string; `got` may be longer `within` NetCDF."""
     want, got = np.asanyarray(want), np.asarray(got)
-    if want.dtype.names is not None and len(want.dtype.names) == 1 and got.dtype.names is None:
+    if want.dtype.names is not None and len(want.dtype.names) == 1 and got.dtype.names != want.dtype.names:
         want = want[want.dtype.names[0]]
     if want.shape != got.shape:
         if (
