@@ -86,7 +86,7 @@ def tree_records(reader: Reader, address: int, kind: int) -> list[bytes]:
             data = reader.read(place, node)
             records += _records(reader, place, data, record, count, pointers[level][0])
             if level:
-                below += _children(reader, data[_HEAD + count * record :], count + 1, pointers[level])
+                below += children(data[_HEAD + count * record :], count + 1, pointers[level], reader.width)
         level_nodes = below
     return records
 
@@ -100,12 +100,18 @@ def _records(reader: Reader, address: int, data: bytes, record: int, count: int,
     return [data[at : at + record] for at in range(_HEAD, end, record)]
 
 
-def _children(reader: Reader, data: bytes, count: int, sizes: tuple[int, int]) -> list[tuple[int, int]]:
+def children(data: bytes, count: int, sizes: tuple[int, int], address: int) -> list[tuple[int, int]]:
+    """Return the addresses of the children of a node, and how many records each has.
+
+    `sizes` are the bytes of a pointer and of the number in it, `address` those of an address.
+    """
     pointer, width = sizes
     out = []
     for at in range(0, min(count * pointer, len(data) - pointer + 1), pointer):
-        start = at + reader.width
-        out.append((reader.address(data, at), int.from_bytes(data[start : start + width], "little")))
+        end = at + address
+        out.append(
+            (int.from_bytes(data[at:end], "little"), int.from_bytes(data[end : end + width], "little"))
+        )
     return out
 
 

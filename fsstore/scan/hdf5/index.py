@@ -11,7 +11,7 @@ import numpy as np
 
 from fsstore.errors import DataLossError
 from fsstore.scan.contract import Numbers, ScanSource, Span
-from fsstore.scan.hdf5.heap import child_pointers
+from fsstore.scan.hdf5.heap import child_pointers, children
 from fsstore.scan.hdf5.layout import UNDEFINED, IndexPlace
 from fsstore.scan.hdf5.structure import checksum
 
@@ -439,18 +439,9 @@ async def version_2(source: ScanSource, base: int, address: int, chunked: Chunke
             verified(source, data, b"BTIN" if level else b"BTLF", span[0], size)
             records.append(data[_HEAD_2:end])
             if level:
-                below += _children(data[end:], count + 1, pointers[level])
+                below += children(data[end:], count + 1, pointers[level], 8)
         places = below
     return _records(source, b"".join(records), record, chunked)
-
-
-def _children(data: bytes, count: int, sizes: tuple[int, int]) -> list[tuple[int, int]]:
-    pointer, width = sizes
-    out = []
-    for at in range(0, min(count * pointer, len(data) - pointer + 1), pointer):
-        place = int.from_bytes(data[at : at + 8], "little")
-        out.append((place, int.from_bytes(data[at + 8 : at + 8 + width], "little")))
-    return out
 
 
 def _records(source: ScanSource, data: bytes, record: int, chunked: Chunked) -> Chunks:
