@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2948),
-    "scan": (28, 10113),
+    "scan": (28, 10110),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 944),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111275)
+WHOLE = (331, 111272)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,9 +57,9 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans in files are run in parts by any engine, and finished by one step",
-    "kvstore": "stores that show a file say when they show another generation of it; a local file says whether a later change shows",
+    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
     "runtime": "what a process knows of local files is kept by their generation; what was read is kept on disk",
-    "scan": "what real files hold is shown as their readers show it, or named",
+    "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and notes tell what a run counts",
     "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",
