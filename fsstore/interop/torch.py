@@ -14,6 +14,7 @@ of a chunk come soon after each other.  All of them are shared out over the work
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,9 +22,10 @@ import torch
 from torch import distributed
 from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 
-from fsstore.interop.training import Batching, Samples, Share, batches, sample_order
+from fsstore.interop.training import Batching, Course, Samples, Share, batches, sample_order
 from fsstore.job.plan import parse_bytes
 
+_MOST_WORKERS = 4096  # of a loader, each of which remembers whether it has gone on with a pass
 _VIEWED = {
     "bfloat16": (np.int16, torch.bfloat16),
     "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
@@ -109,6 +111,9 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
         self._rank, self._ranks = _ranks(rank, ranks)
         self._epoch = _Epoch(seed, self._ranks if shuffle else 1)
         self._shuffle = shuffle
+        self._now: Course | None = None
+        self._course: Course | None = None
+        self._is_next = torch.zeros(_MOST_WORKERS, dtype=torch.bool).share_memory_()
 
     def set_epoch(self, number: int) -> None:
         """Say which pass comes next: with a seed, each number has its own order."""
@@ -119,9 +124,60 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         share = Share(self._rank, self._ranks, number, count)
-        seed = self._epoch.drawn(worker) if self._shuffle else None
-        for parts in batches(self.samples, self._batching, share, seed):
+        drawn = self._epoch.drawn(worker) if self._shuffle else None
+        self._now = self._course_of(share, drawn)
+        self._is_next[share.worker] = False
+        name, bounds, seed = f"{share.rank}/{share.worker}", self.samples.bounds, self._now.seed
+        taken = self._now.taken[name]
+        blocks = self._now.pieces(bounds)
+        for parts in batches(self.samples, self._batching, share, seed, blocks=blocks, skip=taken):
+            taken += len(parts[0])
+            self._now = replace(self._now, taken={name: taken})
             yield self.samples.formed([_tensor(part) for part in parts])
+
+    def _course_of(self, share: Share, seed: Sequence[int] | None) -> Course:
+        """Return the pass that a share begins: a new one, or the rest of the one that was loaded."""
+        own = Course(
+            len(self.samples), share.ranks, share.workers, None if seed is None else tuple(seed),
+            self._batching.pool_samples(self.samples), self._batching.even, {f"{share.rank}/{share.worker}": 0},
+        )  # fmt: skip
+        if self._course is None or not self._is_next[share.worker]:
+            return own
+        return self._course.shared_by(own, self.samples.bounds)
+
+    def state_dict(self, batches: int | None = None, workers: int = 0) -> dict[str, Any]:
+        """Return how far the pass is, as JSON: in this process, or where a loader has given out some batches.
+
+        Without arguments it is what `StatefulDataLoader` of torchdata asks each worker for.  For other loaders say how
+        many `batches` each rank has taken since the pass began or a state was loaded, and from how many `workers`: the
+        state is then that of all ranks.
+        """
+        if self._shuffle and self._epoch.seed is None:
+            raise ValueError("A pass that is shuffled without a seed cannot be gone on with; give seed=")
+        worker = get_worker_info()
+        number, count = (0, max(1, workers)) if worker is None else (worker.id, worker.num_workers)
+        if batches is None and self._now is not None:
+            return self._now.to_json()
+        begun = self._course_of(
+            Share(self._rank, self._ranks, number, count),
+            self._epoch.drawn(worker) if self._shuffle else None,
+        )
+        course = begun if batches is None else begun.after(batches, self._batching, self.samples.bounds)
+        return course.to_json()
+
+    def load_state_dict(self, state: Any) -> None:
+        """Go on with a pass where a state says, in the next iteration; `state` may be those of several ranks.
+
+        With as many ranks and workers the batches are those that would have followed.  With others the samples that
+        were not given out are shared anew, each once.
+        """
+        course = Course.of(state)
+        if course.samples != len(self.samples):
+            raise ValueError(
+                f"The state is of {course.samples} samples, and these are {len(self.samples)}; load one of these"
+            )
+        self._course = course
+        self._is_next.fill_(True)
 
 
 class _Assembled(list[Any]):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, replace
+from itertools import pairwise, product
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -38,10 +38,17 @@ class Share:
                 raise ValueError(f"{name} is {number}, but there are {count} of them, numbered from 0")
 
 
+def blocks_of(bounds: Sequence[int]) -> Pieces:
+    """Return the blocks between boundaries."""
+    return np.stack([np.asarray(bounds[:-1], np.int64), np.asarray(bounds[1:], np.int64)], axis=1)
+
+
 def pieces_of(
-    bounds: Sequence[int], share: Share, seed: Sequence[int] | None, *, even: bool = False
+    bounds: Sequence[int] | Pieces, share: Share, seed: Sequence[int] | None, *, even: bool = False
 ) -> Pieces:
     """Return the pieces of a share in the order of the pass: shuffled by the seed, or as they lie without one.
+
+    `bounds` are boundaries of blocks, or blocks that leave something out.
 
     The shares of all ranks and workers together have every sample once; with `even` up to `ranks - 1` samples at the
     end are left out, so that all ranks have as many.
@@ -49,10 +56,10 @@ def pieces_of(
     >>> pieces_of([0, 4, 8, 10], Share(rank=1, ranks=2), None).tolist()
     [[5, 8], [8, 10]]
     """
-    blocks = np.stack([np.asarray(bounds[:-1], np.int64), np.asarray(bounds[1:], np.int64)], axis=1)
+    blocks = bounds if isinstance(bounds, np.ndarray) else blocks_of(bounds)
+    total = int((blocks[:, 1] - blocks[:, 0]).sum())
     if seed is not None:
         blocks = np.random.default_rng(list(seed)).permutation(blocks, axis=0)
-    total = int(bounds[-1]) if len(bounds) else 0
     if even:
         total -= total % share.ranks
     mine = _cut(blocks, total * share.rank // share.ranks, total * (share.rank + 1) // share.ranks)
@@ -86,7 +93,7 @@ def pools_of(pieces: Pieces, most: int) -> Iterator[Pieces]:
 
 
 def sample_order(
-    bounds: Sequence[int], share: Share, seed: Sequence[int] | None, most: int, *, even: bool = False
+    bounds: Sequence[int] | Pieces, share: Share, seed: Sequence[int] | None, most: int, *, even: bool = False
 ) -> Iterator[np.ndarray[Any, np.dtype[np.int64]]]:
     """Yield the numbers of the samples of a share, pool by pool, in the order in which a pass gives them."""
     chosen = pieces_of(bounds, share, seed, even=even)
@@ -250,6 +257,111 @@ def _bounds(stores: list[TensorStore], memory: int, keep: int) -> list[int]:
     return together if largest * size <= memory else _boundaries(heaviest)
 
 
+# A pass that is continued after it was ended, by as many ranks and workers or others.
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """A pass and how far it has come: who shares it, its order, and how many samples each share has given out.
+
+    `pool` is how many samples are mixed at a time; `blocks` are those of a pass that was continued by others than had
+    begun it, None for all samples.
+    """
+
+    samples: int
+    ranks: int
+    workers: int
+    seed: tuple[int, ...] | None
+    pool: int
+    even: bool
+    taken: Mapping[str, int]
+    """The samples that shares have given out, by `rank/worker`."""
+    blocks: tuple[tuple[int, int], ...] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the course as JSON."""
+        return {"version": 1, **asdict(self)}
+
+    @classmethod
+    def of(cls, states: Any) -> Course:
+        """Return the course that a state tells of, or those of several ranks or workers together."""
+        some = [dict(each) for each in ([states] if isinstance(states, Mapping) else states)]
+        taken: dict[str, int] = {}
+        for each in some:
+            if each.pop("version", None) != 1:
+                raise StoreError("The state is not one of this fsstore; begin the pass anew")
+            taken |= each.pop("taken")
+        if any(each != some[0] for each in some):
+            raise StoreError("The states are of several passes; give those of one")
+        seed, blocks = some[0].pop("seed"), some[0].pop("blocks")
+        rows = None if blocks is None else tuple((int(low), int(high)) for low, high in blocks)
+        return cls(**some[0], seed=None if seed is None else tuple(seed), taken=taken, blocks=rows)
+
+    def shared_by(self, own: Course, bounds: Sequence[int]) -> Course:
+        """Return what a share of a new pass goes on with: its own samples if the shares are the same, else new ones."""
+        (name,) = own.taken
+        if replace(self, taken=own.taken, blocks=own.blocks, seed=own.seed) == own:
+            if name not in self.taken:
+                rank, _, worker = name.partition("/")
+                raise StoreError(
+                    f"The state says nothing of worker {worker} of rank {rank}; load that of all"
+                )
+            return self
+        seed = None if self.seed is None else (*self.seed, 1)
+        return replace(own, blocks=self.rest(bounds), seed=seed)
+
+    def after(self, batches: int, batching: Batching, bounds: Sequence[int]) -> Course:
+        """Return the course when each rank has taken so many batches more, in turns from its workers."""
+        taken = dict(self.taken)
+        for rank in range(self.ranks):
+            names, left = [], []
+            for worker in range(self.workers):
+                share = Share(rank, self.ranks, worker, self.workers)
+                pieces = pieces_of(self.pieces(bounds), share, self.seed, even=self.even)
+                names.append(f"{rank}/{worker}")
+                left.append(int((pieces[:, 1] - pieces[:, 0]).sum()) - taken.get(names[-1], 0))
+            counts = _in_turns([batching.batches_in(each) for each in left], batches)
+            for name, count, most in zip(names, counts, left, strict=True):
+                taken[name] = taken.get(name, 0) + min(most, count * batching.size)
+        return replace(self, taken=taken)
+
+    def pieces(self, bounds: Sequence[int]) -> Pieces:
+        """Return the blocks of the pass."""
+        return blocks_of(bounds) if self.blocks is None else np.array(self.blocks, np.int64).reshape(-1, 2)
+
+    def rest(self, bounds: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """Return the samples that no share has given out, as ranges that lie in blocks."""
+        left = [np.zeros(0, np.int64)]
+        for rank, worker in product(range(self.ranks), range(self.workers)):
+            skip = self.taken.get(f"{rank}/{worker}")
+            if skip is None:
+                raise StoreError(
+                    f"The state says nothing of worker {worker} of rank {rank}, and the pass had {self.ranks} ranks of"
+                    f" {self.workers} workers; give the states of all, or go on with as many"
+                )
+            share = Share(rank, self.ranks, worker, self.workers)
+            for numbers in sample_order(self.pieces(bounds), share, self.seed, self.pool, even=self.even):
+                left.append(numbers[skip:])
+                skip = max(0, skip - len(numbers))
+        numbers = np.sort(np.concatenate(left))
+        begins = np.diff(numbers, prepend=-2) != 1
+        begins |= np.isin(numbers, np.asarray(bounds))
+        first = numbers[begins]
+        last = numbers[np.append(np.flatnonzero(begins)[1:], len(numbers)) - 1] + 1 if len(numbers) else first
+        return tuple(zip(first.tolist(), last.tolist(), strict=True))
+
+
+def _in_turns(most: list[int], count: int) -> list[int]:
+    """Return how many of `count` things come from each of several, which give one in turn while they have any."""
+    given = [0] * len(most)
+    while count and given != most:
+        for at in range(len(most)):
+            if count and given[at] < most[at]:
+                given[at] += 1
+                count -= 1
+    return given
+
+
 # One pass over a share of samples, batch by batch; the next pool is read while the batches of one are given
 # out.
 
@@ -266,26 +378,43 @@ class Batching:
     drop_last: bool = False
     even: bool = False
 
+    def batches_in(self, samples: int) -> int:
+        """Return how many batches a share of so many samples has."""
+        return samples // self.size if self.drop_last else -(-samples // self.size)
+
     def pool_samples(self, samples: Samples) -> int:
         """Return how many samples a pool has."""
         return max(1, self.memory // 2 // samples.sample_bytes)
 
 
 def batches(
-    samples: Samples, batching: Batching, share: Share, seed: Sequence[int] | None
+    samples: Samples,
+    batching: Batching,
+    share: Share,
+    seed: Sequence[int] | None,
+    *,
+    blocks: Pieces | None = None,
+    skip: int = 0,
 ) -> Iterator[list[Array]]:
-    """Yield the samples of a share once, as the arrays of one batch after the other; shuffled if there is a seed."""
-    chosen = pieces_of(samples.bounds, share, seed, even=batching.even)
-    filling = _Filling(samples, batching.size, int((chosen[:, 1] - chosen[:, 0]).sum()))
+    """Yield the samples of a share once, as the arrays of one batch after the other; shuffled if there is a seed.
+
+    `blocks` are others than all of the samples', and so many samples are left out at the beginning as `skip` says.
+    """
+    chosen = pieces_of(samples.bounds if blocks is None else blocks, share, seed, even=batching.even)
+    filling = _Filling(samples, batching.size, int((chosen[:, 1] - chosen[:, 0]).sum()) - skip)
     pools = list(pools_of(chosen, batching.pool_samples(samples)))
-    coming = samples.begin(pools[0]) if pools else None
-    for number in range(len(pools)):
+    ends = np.cumsum([int((pool[:, 1] - pool[:, 0]).sum()) for pool in pools])
+    first = int(np.searchsorted(ends, skip, side="right"))  # pools that were given out are not read again
+    skip -= int(ends[first - 1]) if first else 0
+    coming = samples.begin(pools[first]) if first < len(pools) else None
+    for number in range(first, len(pools)):
         assert coming is not None
         held = coming.result()
         coming = samples.begin(pools[number + 1]) if number + 1 < len(pools) else None
         count = len(held[0])
         order = np.arange(count) if seed is None else permutation(count, share, seed, number)
-        yield from filling.take(held, order)
+        yield from filling.take(held, order[skip:])
+        skip = 0
     if filling.count and not batching.drop_last:
         yield filling.rest()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import ml_dtypes
@@ -184,3 +185,85 @@ def test_the_page_about_training_runs(tmp_path, monkeypatch):
     for block in blocks(PAGE.read_text(encoding="utf-8")):
         if "JAX" not in (block.reason or ""):
             run(block, PAGE.name, namespace)
+
+
+def resumed(arrays, state, **options):
+    """Return a data set as another process makes it, that goes on where a state says."""
+    data = BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB", **options)
+    data.load_state_dict(json.loads(json.dumps(state)))
+    return data
+
+
+@WORKERS
+@pytest.mark.parametrize("taken", [0, 3, 9])
+def test_a_pass_goes_on_where_it_was_ended(arrays, options, taken):
+    """With as many workers the same batches follow, and the next pass is whole again."""
+    data = BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB")
+    whole = labels(DataLoader(data, batch_size=None, **options))
+    again = resumed(arrays, data.state_dict(batches=taken, workers=options.get("num_workers", 0)))
+    loader = DataLoader(again, batch_size=None, **options)
+    assert labels(loader) == whole[taken:]
+    assert labels(loader) == whole
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (3, 0), (2, 2)])
+def test_a_pass_goes_on_with_other_ranks_and_workers(arrays, ranks, workers):
+    """What was given out and what follows are every sample, each once; and so once more, from the middle of the rest."""
+    parts = [
+        BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB", rank=rank, ranks=2) for rank in (0, 1)
+    ]
+    seen = [
+        number
+        for part in parts
+        for batch in labels(DataLoader(part, batch_size=None))[:4]
+        for number in batch
+    ]
+    state = parts[0].state_dict(batches=4)
+    fork = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+    rest = [resumed(arrays, state, rank=rank, ranks=ranks) for rank in range(ranks)]
+    for part in rest:
+        seen += [
+            number for batch in labels(DataLoader(part, batch_size=None, **fork))[:1] for number in batch
+        ]
+    last = resumed(arrays, rest[0].state_dict(batches=1, workers=workers))
+    seen += sum(labels(DataLoader(last, batch_size=None)), [])
+    assert sorted(seen) == list(range(COUNT))
+
+
+def test_each_process_tells_its_own_state(arrays):
+    """As torchdata asks for it; those of all ranks together go on with another number."""
+    seen, states = [], []
+    for rank in (0, 1):
+        data = BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB", rank=rank, ranks=2)
+        for number, batch in enumerate(data):
+            seen += batch["label"].tolist()
+            if number == rank:
+                states.append(data.state_dict())
+                break
+    seen += sum(labels(resumed(arrays, states)), [])
+    assert sorted(seen) == list(range(COUNT))
+    with pytest.raises(ts.errors.StoreError, match="nothing of worker 0 of rank 1"):
+        labels(resumed(arrays, states[0]))
+    with pytest.raises(ValueError, match="give seed="):
+        BatchedArrays(arrays, 16, shuffle=True).state_dict()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_loaders_of_torchdata_keep_the_state(arrays, workers):
+    """A pass is saved in its middle by the loader, and goes on in another one."""
+    stateful = pytest.importorskip("torchdata.stateful_dataloader")
+    fork = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
+
+    def loader():
+        data = BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB")
+        return stateful.StatefulDataLoader(data, batch_size=None, **fork)
+
+    whole = labels(loader())
+    first = loader()
+    for number, _ in enumerate(first):
+        if number == 4:
+            state = first.state_dict()
+            break
+    again = loader()
+    again.load_state_dict(state)
+    assert labels(again) == whole[5:]

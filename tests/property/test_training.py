@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import fsstore as ts
-from fsstore.interop.training import Batching, Samples, Share, batches, pieces_of, pools_of, sample_order
+from fsstore.errors import StoreError
+from fsstore.interop.training import (
+    Batching,
+    Course,
+    Samples,
+    Share,
+    batches,
+    pieces_of,
+    pools_of,
+    sample_order,
+)
 
 SIZES = st.lists(st.integers(1, 9), min_size=0, max_size=30)
 
@@ -169,3 +182,67 @@ def test_what_cannot_be_samples():
         Samples([np.arange(3)], memory=1)
     with pytest.raises(ValueError, match="rank is 2, but there are 2"):
         Share(2, 2)
+
+
+@given(
+    sizes=SIZES,
+    before=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    after=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    last=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    seed=st.none() | st.integers(0, 9),
+    most=st.integers(1, 30),
+    shares_taken=st.randoms(use_true_random=False),
+)
+def test_a_pass_goes_on_with_other_ranks_and_workers(sizes, before, after, last, seed, most, shares_taken):
+    """Twice in its middle: what was given out before and what comes after are every sample, each once."""
+    bounds = [0, *np.cumsum(sizes).tolist()]
+    total, given_before, blocks = bounds[-1], [], None
+    for number, (ranks, workers) in enumerate((before, after, last)):
+        seeds = None if seed is None else (seed, number)
+        course = Course(total, ranks, workers, seeds, most, False, {}, blocks)
+        taken = {}
+        for share in shares(ranks, workers):
+            order = [
+                each
+                for pool in sample_order(course.pieces(bounds), share, seeds, most)
+                for each in pool.tolist()
+            ]
+            count = len(order) if number == 2 else shares_taken.randint(0, len(order))
+            given_before += order[:count]
+            taken[f"{share.rank}/{share.worker}"] = count
+        states = [replace(course, taken={name: count}).to_json() for name, count in taken.items()]
+        blocks = Course.of(json.loads(json.dumps(states))).rest(bounds)
+        assert all(
+            np.searchsorted(bounds, low, "right") == np.searchsorted(bounds, high - 1, "right")
+            for low, high in blocks
+        )
+    assert sorted(given_before) == list(range(total))
+    assert blocks == ()
+
+
+@pytest.mark.parametrize("seed", [None, (1, 2)])
+@pytest.mark.parametrize("memory", [1000, 10**6])
+def test_the_same_share_goes_on_as_if_it_had_not_ended(seed, memory):
+    """Batch by batch, and chunks that were given out are not read again."""
+    context = ts.Context()
+    samples, batching = Samples(images(context=context), memory=memory), Batching(8, memory)
+    whole = given_out(samples, batching, seed=seed)
+    for begun in (0, 1, 5, len(whole)):
+        before = context.statistics()["memory"].decodes
+        rest = [label.tolist() for _, label in batches(samples, batching, Share(), seed, skip=8 * begun)]
+        assert rest == whole[begun:]
+        if memory == 1000:
+            assert context.statistics()["memory"].decodes - before <= 3 * (13 - begun) + 3
+
+
+def test_a_state_that_does_not_fit_is_told_in_a_sentence():
+    """States of other versions, of several passes, and of too few shares."""
+    course = Course(20, 2, 1, (1,), 5, False, {"0/0": 3})
+    with pytest.raises(
+        StoreError, match="nothing of worker 0 of rank 1, and the pass had 2 ranks of 1 workers"
+    ):
+        Course.of(course.to_json()).rest([0, 10, 20])
+    with pytest.raises(StoreError, match="not one of this fsstore"):
+        Course.of({**course.to_json(), "version": 2})
+    with pytest.raises(StoreError, match="are of several passes"):
+        Course.of([course.to_json(), replace(course, seed=(2,)).to_json()])
