@@ -33,16 +33,23 @@ from fsstore.job.passes import Order, box_pass
 from fsstore.job.plan import ChunkSides, memory_of_tasks, plan_boxes
 from fsstore.job.work import UNKNOWN_JOB, Done, work_on
 from fsstore.task.claim import Journal
-from fsstore.task.runner import Reporter, Task
+from fsstore.task.runner import Reporter, Task, TaskSlowError
 
 PROFILES = Path(__file__).with_name("profiles")
 MEMORY = 512_000_000  # the default of `copy`
 CHUNK = (8, 512, 512)  # of float32: 8.4 MB
-FAILS, STRAGGLES = 0.01, 0.01  # of the tasks; the condition under which the efficiency is asked for
-SLOWER = (2.0, 10.0)  # how many times longer a straggler takes
 REQUESTS_AT_ONCE = 32  # of a worker: the limit of the client
 _DRAWN = 256  # boxes whose times are drawn together, since that is quicker
 REPEATED_AFTER_S = (0.5, 1.0)  # pause of the client before a request that failed is repeated
+
+
+@dataclass(frozen=True, slots=True)
+class Faults:
+    """The share of tasks that fail at some moment and that straggle, and how many times longer those take."""
+
+    fails: float = 0.01
+    straggles: float = 0.01
+    slower: tuple[float, float] = (2.0, 10.0)
 
 
 class _JumpingSelector(selectors.SelectSelector):
@@ -138,6 +145,7 @@ class Workers(Executor):
     count: int
     model: TaskModel
     pieces: BoxSlabs
+    faults: Faults = Faults()
     itemsize: int = 4
     needed_s: float = 0.0
     """What the tasks would have taken that nothing has disturbed."""
@@ -182,13 +190,13 @@ class Workers(Executor):
 
     def _work(self, worker: int, future: Future[Any], args: tuple[Any, ...]) -> None:
         """Answer as `run_task` does: the job comes with the second call if the worker does not know it."""
-        *_, payload, order = args
+        *_, payload, limit_s, order = args
         if order is None and worker not in self.knowing:
             future.set_result(UNKNOWN_JOB)
             self._free(worker)
             return
         self.knowing.add(worker)
-        took, outcome = self._outcome(payload)
+        took, outcome = self._outcome(payload, limit_s)
 
         def end() -> None:
             if isinstance(outcome, Exception):
@@ -199,20 +207,22 @@ class Workers(Executor):
 
         self.loop.call_later(took, end)
 
-    def _outcome(self, payload: tuple[int, int]) -> tuple[float, Done | Exception]:
+    def _outcome(self, payload: tuple[int, int], limit_s: float) -> tuple[float, Done | Exception]:
         """Return how long a task takes, and how it ends."""
         dice, parts = self.model.dice, self._parts(payload)
-        slower = float(dice.uniform(*SLOWER)) if dice.random() < STRAGGLES else 1.0
+        faults = self.faults
+        slower = float(dice.uniform(*faults.slower)) if dice.random() < faults.straggles else 1.0
         requests = sum(part.requests for part in parts)
         waits = self.gets.wait(self.loop.time(), requests) + self.puts.wait(self.loop.time(), requests)
         whole = waits + slower * sum(part.seconds for part in parts)
-        left = whole * float(dice.random()) if dice.random() < FAILS else math.inf
-        answers, took = [], waits
+        left = whole * float(dice.random()) if dice.random() < faults.fails else math.inf
+        is_slow, left = limit_s < left, min(left, limit_s)
+        answers, took = list[int](), waits
         for part in parts:
             took += slower * part.seconds
             if took > left:
-                kept = Done(answers, left, part.begin) if answers else UnavailableError("simulated")
-                return left, kept
+                error = (TaskSlowError if is_slow else UnavailableError)("simulated")
+                return left, Done(answers, left, part.begin) if answers else error
             answers.append(part.nbytes)
             self.needed_s += part.seconds
         self.tasks_s.append(took)
@@ -266,14 +276,19 @@ def planned(nbytes: float) -> BoxSlabs:
 
 
 def simulate(
-    nbytes: float, workers: int, seed: int = 0, store: Profile | None = None, worker: Profile | None = None
+    nbytes: float,
+    workers: int,
+    seed: int = 0,
+    store: Profile | None = None,
+    worker: Profile | None = None,
+    faults: Faults | None = None,
 ) -> Outcome:
     """Return what a job takes."""
     loop, pieces = JumpingLoop(), planned(nbytes)
     random.seed(seed)  # pauses before another attempt
     found = store or Profile.load(PROFILES / "s3.json"), worker or Profile.load(PROFILES / "worker.json")
     model = TaskModel(*found, np.random.default_rng(seed))
-    executor = Workers(loop, workers, model, pieces)
+    executor = Workers(loop, workers, model, pieces, faults or Faults())
     notes = _Notes(model)
     journal = Journal(notes, "simulated")  # type: ignore[arg-type]  # the part of a store that it writes with
 

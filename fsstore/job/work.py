@@ -27,12 +27,23 @@ from fsstore.errors import DataLossError, StoreError
 from fsstore.job.passes import Order, Pass, chunk_keys, keys_of
 from fsstore.kvstore.contract.ability import SyncsTogether, TakesValues, able
 from fsstore.kvstore.contract.driver import KvDriver, KvPrefix, Read, Write
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.pool import keep, kept, shares_memory
 from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS, PAGE
-from fsstore.task.runner import Ask, Finished, Pace, Partly, Reporter, Task, answered, run_tasks, workers_of
+from fsstore.task.runner import (
+    Finished,
+    Pace,
+    Partly,
+    Reporter,
+    Task,
+    TaskSlowError,
+    answered,
+    run_tasks,
+    workers_of,
+)
 
 # Checking a box of an array: whether it can be read, and whether it says what another array does.
 #
@@ -212,7 +223,9 @@ UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
 
 
-def run_task(name: str, kind: str, payload: Any, order: Order | bytes | None, begun: Any = None) -> Any:
+def run_task(
+    name: str, kind: str, payload: Any, limit_s: float, order: Order | bytes | None, begun: Any = None
+) -> Any:
     """Do a task of a job and return its answer, or `UNKNOWN_JOB`; `begun` gets what a caller nearby may cancel.
 
     An order that comes from elsewhere is a pickle: one that refuses to be opened here fails the task, and not the
@@ -224,7 +237,7 @@ def run_task(name: str, kind: str, payload: Any, order: Order | bytes | None, be
         known = keep(name, opened)
     if known is None:
         return UNKNOWN_JOB
-    future = execution.start(do(known, kind, payload))
+    future = execution.start(do(known, kind, payload, limit_s))
     if begun is None:
         return future.result()
     begun.add(future)
@@ -245,16 +258,30 @@ class Done(NamedTuple):
     """The piece at which it has failed, when some were done before."""
 
 
-async def do(order: Order, kind: str, payload: Any) -> Done:
-    """Do the pieces of a task, one after the other, and see that what they wrote is durable."""
+async def do(order: Order, kind: str, payload: Any, limit_s: float = math.inf) -> Done:
+    """Do the pieces of a task, one after the other, and see that what they wrote is durable.
+
+    A worker gives up where that takes longer than a limit, and the rest is done by another one, or later: between two
+    pieces, and within one that writes to a far store, whose requests end with it.  A thread that writes a file would go
+    on.
+    """
     began = time.monotonic()
     order = await order.opened()
     answers: list[Any] = []
     stopped = None
     for at, part in _parts_of(order, kind, payload):
+        left_s = limit_s - (time.monotonic() - began)
+        if answers and left_s <= 0:
+            stopped = at
+            break
         try:
-            answers.append(await WORK[kind](order, part))
-        except Exception:
+            async with asyncio.timeout(left_s if math.isfinite(left_s) and _is_far(order.target) else None):
+                answers.append(await WORK[kind](order, part))
+        except Exception as error:
+            if not answers and time.monotonic() - began >= limit_s:
+                raise TaskSlowError(
+                    f"A task took longer than {limit_s:.0f} s, far longer than others"
+                ) from error
             if not answers:
                 raise
             stopped = at  # it fails again when it is asked for again, unless that was a moment's trouble
@@ -265,6 +292,18 @@ async def do(order: Order, kind: str, payload: Any) -> Done:
         assert syncing is not None
         await _asked(place.driver, lambda: syncing.sync(place.path))
     return Done(answers, time.monotonic() - began, stopped)
+
+
+def _is_far(target: Any) -> bool:
+    """Whether the writes of a job are requests."""
+    opened = (
+        target._open
+        if isinstance(target, KvStore)
+        else target._driver.kvstore
+        if target is not None
+        else None
+    )
+    return opened is not None and opened.driver.features.waits
 
 
 def _parts_of(order: Order, kind: str, payload: Any) -> Iterable[tuple[int, Any]]:
@@ -288,9 +327,16 @@ async def work_on(
     workers = workers_of(executor) if here is None else max(1, min(here, workers_of(executor)))
     pace = Pace(todo.pieces - len(todo.done), workers)
     asking = _asking(order, executor, begun)
+    slow: dict[int, int] = {}
 
     async def paced(task: Task) -> list[Any] | Partly:
-        done: Done = await asking(task)
+        times = slow.get(task.numbers[0], 0)
+        try:
+            done: Done = await asking(task, pace.limit_s(len(task.numbers), times))
+        except TaskSlowError:
+            slow[task.numbers[0]] = times + 1
+            raise
+        slow.pop(task.numbers[0], None)
         if done.stopped is None:
             pace.took(len(task.numbers), done.seconds)
             return done.answers
@@ -312,14 +358,16 @@ def _run(task: Task, begin: int, end: int) -> Task:
     return Task(range(begin, end), task.work, ((begin, end),))
 
 
-def _asking(order: Order, executor: Executor | None, begun: set[Future[Any]]) -> Ask:
+def _asking(
+    order: Order, executor: Executor | None, begun: set[Future[Any]]
+) -> Callable[[Task, float], Awaitable[Any]]:
     """Return what hands tasks to workers: the job itself goes to a worker that does not know it."""
 
-    async def ask(task: Task) -> Any:
+    async def ask(task: Task, limit_s: float) -> Any:
         if executor is None:
             return await do(order, task.work, *task.arguments)
         submit: Callable[..., Any] = partial(
-            answered, executor, run_task, order.name, task.work, *task.arguments
+            answered, executor, run_task, order.name, task.work, *task.arguments, limit_s
         )
         if shares_memory(executor):
             return await submit(order, begun)

@@ -2,13 +2,15 @@
 
 Any `concurrent.futures.Executor` will do; without one, tasks run on threads of this process.  Doing a task twice does
 no harm, but a task is never begun a second time while the first may still run: a straggler that ends late could
-otherwise write over what a user has changed since.
+otherwise write over what a user has changed since.  A worker gives up a task that takes far longer than others, and
+then it is handed out again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 import sys
 import time
@@ -25,7 +27,7 @@ from fsstore.errors import StoreError, UnavailableError
 from fsstore.redaction import plain
 from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import AT_ONCE, QUEUED, TASK_S, TRIES
-from fsstore.task.tuning import PACE_MEMORY, PROGRESS_S, TASK_PAUSE_S, TASK_THREADS, TASKS_AHEAD
+from fsstore.task.tuning import PACE_MEMORY, PROGRESS_S, SLOW, TASK_PAUSE_S, TASK_THREADS, TASKS_AHEAD
 
 # How progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text.
 
@@ -257,6 +259,16 @@ class Pace:
         """Count pieces that were handed out."""
         self._left -= pieces
 
+    def limit_s(self, pieces: int, times: int) -> float:
+        """Return when a worker gives up a task of so many pieces, since such tasks take far less.
+
+        There is none while nothing is known, and for a task that was given up several `times`.
+        """
+        if self._done < 1 or times >= TRIES - 1:
+            return math.inf
+        each = max(TASK_S, self._seconds / self._done * pieces)
+        return float(each * SLOW ** (times + 1))
+
     def took(self, pieces: int, seconds: float) -> None:
         """Learn how long a task took; what was learnt earlier counts less and less, since a store may change."""
         self._done = PACE_MEMORY * self._done + pieces
@@ -265,6 +277,10 @@ class Pace:
 
 MISTAKES = (ArithmeticError, LookupError, TypeError)
 """Errors that happen again when the same is tried again."""
+
+
+class TaskSlowError(UnavailableError):
+    """A worker has given up a task that took far longer than others do; nothing of it is being written any more."""
 
 
 class TaskCancelledError(UnavailableError):
@@ -474,18 +490,24 @@ class _Mistake:
 
 
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
-    """Return what a task answers; a failure of a worker or a store is tried again."""
-    for attempt in range(TRIES):
+    """Return what a task answers; a failure of a worker or a store is tried again.
+
+    What has failed by accident is tried more often where other tasks succeed meanwhile.
+    """
+    before = reporter.state.tasks
+    for attempt in itertools.count():
         try:
             return await ask(task)
         except (*MISTAKES, TaskCancelledError):
             raise
         except Exception as error:
-            final = isinstance(error, ValueError) and not isinstance(error, StoreError)
-            if final or attempt == TRIES - 1:
+            is_store = isinstance(error, StoreError)
+            by_accident = not is_store or isinstance(error, UnavailableError)
+            tries = TRIES * TRIES if by_accident and reporter.state.tasks > before else TRIES
+            if (isinstance(error, ValueError) and not is_store) or attempt >= tries - 1:
                 raise
-        await _pause(attempt, reporter)
-    raise AssertionError  # the last attempt returns or raises
+        await _pause(min(attempt, TRIES), reporter)
+    raise AssertionError  # attempts return or raise
 
 
 async def _pause(attempt: int, reporter: Reporter) -> None:

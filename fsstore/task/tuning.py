@@ -11,6 +11,8 @@ TASKS_AHEAD = 8
 TASK_THREADS = 2  # tasks under way in this process: one reads while the other writes
 # of what earlier tasks took, at each that ends: steady against following a store that changes
 PACE_MEMORY = 0.8
+# times as long as others that a task may take before its worker gives it up: waiting against doing it again
+SLOW = 4
 TASK_PAUSE_S = 0.2  # seconds before a task that failed is tried again; it doubles
 BEAT_S = 10.0  # seconds between two writes of a claim: requests against how soon its job is seen to be alive
 # seconds after which a silent job elsewhere is over: waiting for it against ousting a slow one

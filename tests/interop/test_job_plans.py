@@ -296,6 +296,14 @@ def test_the_simulation_of_a_cluster():
     assert 1 < np.median(outcome.tasks_s) < 5
 
 
+def test_the_simulation_with_long_stragglers():
+    """Tasks that take 50 to 200 times as long are given up and done again, and many that fail do not end the job."""
+    from benchmarks.simulate_jobs import Faults, simulate
+
+    outcome = simulate(300e9, 16, faults=Faults(fails=0.05, straggles=0.01, slower=(50.0, 200.0)))
+    assert outcome.efficiency > 0.8  # a third of that where they are waited for
+
+
 @pytest.mark.parametrize("most", [8_000_000, 7_999_999, 1000])
 def test_boxes_of_tiny_chunks_are_found_in_a_few_steps(most):
     """An array without boundaries is cut into boxes near the most that fits, after as many looks as the size has bits."""

@@ -300,10 +300,10 @@ def test_tasks_travel_as_a_few_hundred_bytes(tmp_path):
     from fsstore.job.passes import packed_keys
     from fsstore.job.work import run_task
 
-    box = pickle.dumps((run_task, ("0" * 29, "gathered", 10**9, None)))
+    box = pickle.dumps((run_task, ("0" * 29, "gathered", 10**9, 8.8, None)))
     assert len(box) < 150
     keys = packed_keys([f"c/{number // 16}/{number % 16}/{number % 7}" for number in range(256)])
-    assert len(pickle.dumps((run_task, ("0" * 29, "keys", keys, None)))) < 1000
+    assert len(pickle.dumps((run_task, ("0" * 29, "keys", keys, 8.8, None)))) < 1000
 
 
 _INTERRUPTED = r"""

@@ -39,7 +39,7 @@ class Known(Executor):
     def begin(self):
         while self.idle and self.waiting:
             self.idle -= 1
-            future, (*_, payload, order) = self.waiting.pop(0)
+            future, (*_, payload, _, order) = self.waiting.pop(0)
             if order is None and not self.tasks and not getattr(self, "told", False):
                 self.told, took, answer = True, 0.0, UNKNOWN_JOB
             else:

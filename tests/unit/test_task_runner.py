@@ -11,8 +11,12 @@ import numpy as np
 import pytest
 
 import fsstore as ts
+from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.errors import FailedPreconditionError, UnavailableError
-from fsstore.task.runner import Task, answered, reporter_of, run_tasks
+from fsstore.job.passes import Order, box_pass
+from fsstore.job.work import WORK, do, work_on
+from fsstore.task import runner
+from fsstore.task.runner import Task, TaskSlowError, answered, reporter_of, run_tasks
 
 
 class _Tripping(ThreadPoolExecutor):
@@ -159,3 +163,91 @@ def test_a_mistake_on_another_process_says_where_it_was():
     with ProcessPoolExecutor(1, mp_context=context) as executor, pytest.raises(KeyError) as raised:
         _answered(executor, _far_mistaken)
     assert "in _far_mistaken" in raised.value.__notes__[0]
+
+
+def _boxes(count):
+    """Return an order of so many pieces whose target is far, for a work that is put in the place of another."""
+    pieces = BoxSlabs(Regions((0,), (count,), (1,), (0,)), 0, 1)
+    target = ts.KvStore.open("http://127.0.0.1:9/", context=ts.Context()).result()
+    return Order("slow", target=target, targets=pieces.boxes, pieces=pieces)
+
+
+def test_a_worker_gives_up_what_takes_far_too_long(monkeypatch):
+    """With what it has done, or with an error that says so; nothing of the piece goes on."""
+    ended = []
+
+    async def hangs_at_the_third(_order, box):
+        try:
+            await asyncio.sleep(0 if box.start[0] < 2 else 3600)
+        finally:
+            ended.append(box.start[0])
+        return 1
+
+    monkeypatch.setitem(WORK, "box", hangs_at_the_third)
+    done = asyncio.run(do(_boxes(5), "box", (0, 5), 0.3))
+    assert (done.answers, done.stopped) == ([1, 1], 2)
+    with pytest.raises(TaskSlowError, match="took longer than 0 s, far longer than others"):
+        asyncio.run(do(_boxes(5), "box", (2, 5), 0.3))
+    assert ended == [0, 1, 2, 2]
+
+
+def test_what_is_given_up_is_handed_out_again(monkeypatch):
+    """To a worker that takes as long as others; the job ends as if nothing had happened."""
+    hung = []
+
+    async def hangs_once(_order, box):
+        if box.start[0] == 30 and not hung:
+            hung.append(1)
+            await asyncio.sleep(3600)
+        return 1
+
+    monkeypatch.setitem(WORK, "box", hangs_once)
+    monkeypatch.setattr(runner, "TASK_S", 0.05)
+    order, noted = _boxes(40), []
+    reporter = reporter_of(None, "", 40, 0)
+
+    async def run(executor):
+        todo = box_pass("box", order.pieces, 0)
+        await work_on(order, todo, executor, reporter, lambda task, _: noted.extend(task.numbers))
+
+    with ThreadPoolExecutor(2) as executor:
+        asyncio.run(asyncio.wait_for(run(executor), 60))
+    assert sorted(noted) == list(range(40))
+    assert hung
+
+
+def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(monkeypatch):
+    """A task that fails six times is done in the end; alone it ends the job after three."""
+    monkeypatch.setattr(runner, "TASK_PAUSE_S", 0.02)
+    failures = [0]
+
+    def unlucky(number):
+        if number == 0 and failures[0] < 6:
+            failures[0] += 1
+            raise UnavailableError("a worker was lost")
+        return 1
+
+    def tasks(count):
+        return iter([Task([number], unlucky, (number,)) for number in range(count)])
+
+    async def slowly(task):
+        if task.numbers[0]:
+            await asyncio.sleep(0.05 * task.numbers[0])
+        return unlucky(*task.arguments)
+
+    noted = []
+
+    def run(count):
+        reporter = reporter_of(None, "", count, 0)
+        asyncio.run(
+            run_tasks(
+                tasks(count), None, reporter, lambda task, _: noted.extend(task.numbers), most=8, ask=slowly
+            )
+        )
+
+    with pytest.raises(UnavailableError):
+        run(1)
+    assert failures == [3]
+    failures[0] = 0
+    run(8)
+    assert sorted(noted) == list(range(8))
