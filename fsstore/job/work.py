@@ -262,8 +262,7 @@ async def do(order: Order, kind: str, payload: Any, limit_s: float = math.inf) -
     """Do the pieces of a task, one after the other, and see that what they wrote is durable.
 
     A worker gives up where that takes longer than a limit, and the rest is done by another one, or later: between two
-    pieces, and within one that writes to a far store, whose requests end with it.  A thread that writes a file would go
-    on.
+    pieces, and within one whose writes are requests, which end with it as no thread would.
     """
     began = time.monotonic()
     order = await order.opened()

@@ -492,7 +492,7 @@ class _Mistake:
 async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again.
 
-    What has failed by accident is tried more often where other tasks succeed meanwhile.
+    Failures by accident are tried more often where other tasks succeed meanwhile.
     """
     before = reporter.state.tasks
     for attempt in itertools.count():
