@@ -28,7 +28,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1907),
     "index": (12, 3912),
     "interop": (15, 3930),
-    "job": (14, 5589),
+    "job": (14, 5588),
     "kvstore": (51, 16448),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111529)
+WHOLE = (331, 111528)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
