@@ -227,23 +227,20 @@ def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(monkeyp
             raise UnavailableError("a worker was lost")
         return 1
 
-    def tasks(count):
-        return iter([Task([number], unlucky, (number,)) for number in range(count)])
-
-    async def slowly(task):
-        if task.numbers[0]:
-            await asyncio.sleep(0.05 * task.numbers[0])
-        return unlucky(*task.arguments)
-
     noted = []
 
+    async def after_others(task):
+        while task.arguments == (0, 8) and failures[0] > len(noted):
+            await asyncio.sleep(0)
+        return unlucky(task.numbers[0])
+
     def run(count):
+        tasks = iter([Task([number], unlucky, (number, count)) for number in range(count)])
         reporter = reporter_of(None, "", count, 0)
-        asyncio.run(
-            run_tasks(
-                tasks(count), None, reporter, lambda task, _: noted.extend(task.numbers), most=8, ask=slowly
-            )
+        done = run_tasks(
+            tasks, None, reporter, lambda task, _: noted.extend(task.numbers), most=8, ask=after_others
         )
+        asyncio.run(done)
 
     with pytest.raises(UnavailableError):
         run(1)
