@@ -279,7 +279,9 @@ class FitsLists:
             if column.heap[0] == "A":
                 out[row] = bytes(value)
             elif column.heap[0] == "L":
-                out[row, : len(found)] = np.frombuffer(value, "S1") == b"T"
+                out[row, : len(found)] = np.isin(
+                    np.frombuffer(value, "S1"), (b"T", b"\1")
+                )  # old writers of astropy stored 1
             else:
                 out[row, : len(found)] = found
         return bytes(out.tobytes())

@@ -350,9 +350,10 @@ def _attributes(page: TiffPage) -> dict[str, Json]:
 
 def _fill(page: TiffPage, encoding: TiffEncoding, attributes: dict[str, Json]) -> Json:
     """Return the value of tiles that are not stored, None for zeros; `_FillValue` is added to the attributes."""
-    value, dtype = nodata(page.values), np.dtype(encoding.dtype)
-    if value is None or dtype.kind == "c":
+    value = nodata(page.values)
+    if value is None or not isinstance(encoding.dtype, str) or np.dtype(encoding.dtype).kind == "c":
         return None
+    dtype = np.dtype(encoding.dtype)
     attributes["nodata"] = value if math.isfinite(value) else str(value)
     if dtype.kind in "iu":
         limits = np.iinfo(dtype)

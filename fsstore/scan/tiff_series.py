@@ -52,6 +52,7 @@ _IMAGES: Mapping[int, str] = {
 }
 JPEG_NUMBERS = tuple(number for number, name in _IMAGES.items() if name == "jpeg")
 _KINDS = {1: "u", 2: "i", 3: "f", 4: "u", 6: "c"}
+_COMPLEX_INTEGERS = 5
 _WIDTHS = {"u": (8, 16, 32, 64), "i": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
 _FAXES = {2: "rle", 3: "fax3", 4: "fax4"}
 _OTHERS = {6: "JPEG of the old style", 34661: "JBIG"}
@@ -61,7 +62,7 @@ _OTHERS = {6: "JPEG of the old style", 34661: "JBIG"}
 class TiffEncoding:
     """The encoding of a page, as the metadata of its array say it."""
 
-    dtype: str
+    dtype: Json
     filters: tuple[dict[str, Json], ...] = ()
     compressor: dict[str, Json] | None = None
 
@@ -76,11 +77,16 @@ def is_run(page: TiffPage) -> bool:
     return whole and plain and page.bits[0] % 8 == 0
 
 
-def dtype_of_page(page: TiffPage, letter: str) -> str:
-    """Return the data type of samples; raises `UnimplementedError` if there is none."""
+def dtype_of_page(page: TiffPage, letter: str) -> Json:
+    """Return the data type of samples; raises `UnimplementedError` if there is none.
+
+    Complex integers are records of their two parts.
+    """
     if len(set(page.bits)) > 1 or len(set(page.formats)) > 1:
         raise UnimplementedError(f"its samples are not all of one type: bits {page.bits}")
     bits, kind = page.bits[0], _KINDS.get(page.formats[0])
+    if page.formats[0] == _COMPLEX_INTEGERS and bits in (32, 64) and page.predictor == 1:
+        return [[part, f"{letter}i{bits // 16}"] for part in ("real", "imag")]
     if kind is None:
         raise UnimplementedError(f"sample format {page.formats[0]} is not supported")
     if kind == "u" and 0 < bits < 32 and bits not in _WIDTHS["u"]:
@@ -152,7 +158,7 @@ def _jpeg(page: TiffPage, *, jfif: bool, tables: bytes | None) -> dict[str, Json
 
 
 def _steps(
-    page: TiffPage, dtype: str, shape: Sequence[int], jpeg: Mapping[str, Json]
+    page: TiffPage, dtype: Json, shape: Sequence[int], jpeg: Mapping[str, Json]
 ) -> tuple[list[dict[str, Json]], dict[str, Json] | None]:
     """Return filters and compressor for tiles or strips of a shape."""
     filters: list[dict[str, Json]] = []

@@ -110,7 +110,7 @@ LEFT_OUT = {
         "compression 6 (JPEG of the old style) is not supported",
     ),
     "jbig": ("tiff", tiff(GREY, {COMPRESSION: [34661]}), "0", "compression 34661 (JBIG) is not supported"),
-    "complex integers": ("tiff", tiff(SLOPE, {FORMAT: [5]}), "0", "sample format 5 is not supported"),
+    "unknown samples": ("tiff", tiff(SLOPE, {FORMAT: [9]}), "0", "sample format 9 is not supported"),
     "mixed": (
         "tiff",
         tiff(COLOURS, {BITS: [8, 16, 8]}),
