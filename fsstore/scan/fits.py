@@ -18,7 +18,7 @@ from fsstore.runtime.tuning import KEPT_BYTES, REQUEST_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.fits_header import FitsColumn, FitsUnit, UnitWalk, columns_of, rows_dtype, unsigned_offset
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Made, Strided, run_chunks, run_strides
-from fsstore.values.json_value import Json
+from fsstore.values.json_value import Fields, Json, boolean
 
 # Images of FITS files: those that are one run of bytes, and those that a table holds tile by tile.
 
@@ -309,12 +309,15 @@ def _shown(column: FitsColumn) -> FitsColumn:
 
 
 _AXES = ("x", "y", "z")
+_NOTHING: Mapping[int, str] = {}
 
 
 class FitsFile:
     """One generation of a file."""
 
-    def __init__(self, source: ScanSource, units: Sequence[FitsUnit]) -> None:
+    def __init__(
+        self, source: ScanSource, units: Sequence[FitsUnit], damaged: Mapping[int, str] = _NOTHING
+    ) -> None:
         self._source = source
         self._arrays: dict[str, FitsRun | FitsTiles | FitsLists] = {}
         self._lengths: dict[str, int] = {}
@@ -322,6 +325,8 @@ class FitsFile:
         names = _names(units)
         for unit, name in zip(units, names, strict=True):
             try:
+                if unit.number in damaged:
+                    raise DataLossError(damaged[unit.number])
                 self._add(unit, name)
             except (StoreError, JsonError) as error:
                 self._builder.note(name, error.message)
@@ -437,6 +442,35 @@ class FitsFile:
             raise error.within(f'Error reading "{path}"') from error
 
 
+async def _sum(source: ScanSource, start: int, stop: int) -> int:
+    """Return the sum of the bytes of a file as FITS takes it: of words of four, what is carried added again."""
+    total = 0
+    for at in range(start, stop, REQUEST_BYTES):
+        (data,) = await source.fetch([(at, min(at + REQUEST_BYTES, stop))])
+        total += int(np.frombuffer(data, ">u4").sum(dtype="u8"))
+    while total >> 32:
+        total = (total & _ALL_ONES) + (total >> 32)
+    return total
+
+
+async def _wrong_sum(source: ScanSource, unit: FitsUnit) -> str:
+    """Return which sum in the header of a unit is not that of its bytes; nothing if none is wrong."""
+    said = unit.text("DATASUM")
+    if not said and "CHECKSUM" not in unit.cards:
+        return ""
+    if unit.end > source.size:
+        return f"its data end at offset {unit.end}, and the file at {source.size}"
+    data = await _sum(source, unit.start, unit.end)
+    if said.isdigit() and int(said) != data:
+        return f"its DATASUM is {said}, and the sum of its data {data}"
+    if "CHECKSUM" in unit.cards and (data + await _sum(source, unit.head, unit.start)) % _ALL_ONES:
+        return "its CHECKSUM is not that of its header and its data"
+    return ""
+
+
+_ALL_ONES = 2**32 - 1
+
+
 def _names(units: Sequence[FitsUnit]) -> list[str]:
     """Return the names of units: those of their extension, or their numbers."""
     out: list[str] = []
@@ -457,9 +491,18 @@ class FitsScanner(FileScanner):
     name: ClassVar[str] = "fits"
     title: ClassVar[str] = "FITS file"
 
+    def members(self, fields: Fields) -> dict[str, Json]:
+        """Take `checksums`: whether all data are read, and compared with the sums in the headers."""
+        found = fields.take("checksums", boolean)
+        return {"checksums": True} if found else {}
+
     async def scan(self, source: ScanSource, members: Mapping[str, Json]) -> FitsFile:
-        """Return the units of a file: their headers are read one after the other, and no data."""
-        return FitsFile(source, await source.settle(UnitWalk().follow))
+        """Return the units of a file: their headers are read one after the other, and no data without `checksums`."""
+        units = await source.settle(UnitWalk().follow)
+        if not members.get("checksums"):
+            return FitsFile(source, units)
+        wrong = {unit.number: await _wrong_sum(source, unit) for unit in units}
+        return FitsFile(source, units, {number: why for number, why in wrong.items() if why})
 
 
 SCANNER = FitsScanner()

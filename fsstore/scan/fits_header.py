@@ -27,13 +27,19 @@ _TEXTS = ("COMMENT", "HISTORY", "")
 
 @dataclass(frozen=True, slots=True)
 class FitsUnit:
-    """A header, and the bytes `[start, start + size)` of its data."""
+    """A header at `head`, and the bytes `[start, start + size)` of its data."""
 
     number: int
     cards: Mapping[str, Json]
     texts: Mapping[str, str]
     start: int
     size: int
+    head: int = 0
+
+    @property
+    def end(self) -> int:
+        """Where the blocks of its data end."""
+        return self.start + -(-self.size // _BLOCK) * _BLOCK
 
     def integer(self, name: str, default: int = 0) -> int:
         """Return a card that is a whole number; raises `FailedPreconditionError` if it is something else."""
@@ -99,7 +105,7 @@ class UnitWalk:
             self.units.append(unit)
             if len(self.units) > _MOST_UNITS:
                 raise ResourceExhaustedError(f"it has more than {_MOST_UNITS} units")
-            self._next = unit.start + -(-unit.size // _BLOCK) * _BLOCK
+            self._next = unit.end
         if not self.units:
             raise FailedPreconditionError("it does not begin like a FITS file")
         return self.units
@@ -121,7 +127,7 @@ class UnitWalk:
             raise ResourceExhaustedError(f"its headers have more than {_MOST_HEADERS} bytes")
         values, texts = _parsed(cards)
         unit = FitsUnit(len(self.units), values, texts, at, 0)
-        return FitsUnit(unit.number, values, texts, at, _size(unit))
+        return FitsUnit(unit.number, values, texts, at, _size(unit), self._next)
 
 
 def _size(unit: FitsUnit) -> int:

@@ -295,3 +295,27 @@ def test_damage_is_named(tmp_path):
     path.write_bytes(data.replace(b"NAXIS1  =                  100", b"NAXIS1  = 99999999999999999999"))
     with pytest.raises(StoreError, match=r"a\.fits.*unit 0 claims"):
         read(path, "PRIMARY")
+
+
+@pytest.mark.parametrize("place", ["data", "header", "nothing"])
+def test_sums_in_headers_are_compared_on_request(place, tmp_path):
+    """A flipped bit of data or header costs the unit, by name; without the request nothing is read for it."""
+    path = tmp_path / "a.fits"
+    units = [
+        fits.PrimaryHDU(IMAGE.astype("i4")),
+        fits.ImageHDU(NOISE, name="B"),
+        fits.ImageHDU(NOISE, name="C"),
+    ]
+    fits.HDUList(units).writeto(path, checksum=True)
+    data = bytearray(path.read_bytes())
+    with fits.open(path) as file:
+        info = file[1].fileinfo()
+    if place != "nothing":
+        data[info["datLoc"] + 9 if place == "data" else data.index(b"NAXIS2", info["hdrLoc"]) + 70] ^= 1
+    path.write_bytes(data)
+    checked = {"driver": "fits", "base": f"file://{path}", "checksums": True}
+    group = ts.open_group(checked).result()
+    assert ("B" in group, "C" in group) == (place == "nothing", True)
+    if place != "nothing":
+        assert f"{'DATASUM' if place == 'data' else 'CHECKSUM'} is" in group.tree()
+    assert "B" in ts.open_group(f"file://{path}").result()
