@@ -25,7 +25,7 @@ from torch.utils.data import Dataset, IterableDataset, Sampler, get_worker_info
 from fsstore.interop.training import Batching, Course, Samples, Share, batches, sample_order
 from fsstore.job.plan import parse_bytes
 
-_MOST_WORKERS = 4096  # of a loader, each of which remembers whether it has gone on with a pass
+_MOST_WORKERS = 4096  # of a loader, each of which counts its passes
 _VIEWED = {
     "bfloat16": (np.int16, torch.bfloat16),
     "float8_e4m3fn": (np.uint8, torch.float8_e4m3fn),
@@ -113,7 +113,8 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
         self._shuffle = shuffle
         self._now: Course | None = None
         self._course: Course | None = None
-        self._is_next = torch.zeros(_MOST_WORKERS, dtype=torch.bool).share_memory_()
+        self._passes = torch.zeros(_MOST_WORKERS, dtype=torch.int64).share_memory_()
+        """The passes that workers have begun since a state was loaded."""
 
     def set_epoch(self, number: int) -> None:
         """Say which pass comes next: with a seed, each number has its own order."""
@@ -123,10 +124,8 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
         """Iterate over the batches of this rank and, in a worker of a loader, of this worker."""
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
-        share = Share(self._rank, self._ranks, number, count)
-        drawn = self._epoch.drawn(worker) if self._shuffle else None
-        self._now = self._course_of(share, drawn)
-        self._is_next[share.worker] = False
+        share, self._now = self._begun(number, count, worker, self._passes[number] == 0)
+        self._passes[number] += 1
         name, bounds, seed = f"{share.rank}/{share.worker}", self.samples.bounds, self._now.seed
         taken = self._now.taken[name]
         blocks = self._now.pieces(bounds)
@@ -135,15 +134,16 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
             self._now = replace(self._now, taken={name: taken})
             yield self.samples.formed([_tensor(part) for part in parts])
 
-    def _course_of(self, share: Share, seed: Sequence[int] | None) -> Course:
-        """Return the pass that a share begins: a new one, or the rest of the one that was loaded."""
-        own = Course(
-            len(self.samples), share.ranks, share.workers, None if seed is None else tuple(seed),
-            self._batching.pool_samples(self.samples), self._batching.even, {f"{share.rank}/{share.worker}": 0},
-        )  # fmt: skip
-        if self._course is None or not self._is_next[share.worker]:
-            return own
-        return self._course.shared_by(own, self.samples.bounds)
+    def _begun(self, number: int, count: int, worker: Any, is_next: Any) -> tuple[Share, Course]:
+        """Return the share and the pass of a worker: a new one, or the rest of the one that was loaded."""
+        share = Share(self._rank, self._ranks, number, count)
+        seed = tuple(self._epoch.drawn(worker)) if self._shuffle else None
+        pool = self._batching.pool_samples(self.samples)
+        own = Course(len(self.samples), share.ranks, count, seed, pool, self._batching.even, {})
+        if self._course is None or not is_next:
+            return share, replace(own, taken={f"{share.rank}/{number}": 0})
+        share, course = self._course.shared_by(share, own, self.samples.bounds)
+        return share, course if course.taken else replace(course, taken={f"{share.rank}/{share.worker}": 0})
 
     def state_dict(self, batches: int | None = None, workers: int = 0) -> dict[str, Any]:
         """Return how far the pass is, as JSON: in this process, or where a loader has given out some batches.
@@ -158,10 +158,7 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
         number, count = (0, max(1, workers)) if worker is None else (worker.id, worker.num_workers)
         if batches is None and self._now is not None:
             return self._now.to_json()
-        begun = self._course_of(
-            Share(self._rank, self._ranks, number, count),
-            self._epoch.drawn(worker) if self._shuffle else None,
-        )
+        begun = self._begun(number, count, worker, self._passes[0] <= (batches is not None))[1]
         course = begun if batches is None else begun.after(batches, self._batching, self.samples.bounds)
         return course.to_json()
 
@@ -177,7 +174,7 @@ class BatchedArrays(IterableDataset[Any]):  # type: ignore[misc]  # torch is unt
                 f"The state is of {course.samples} samples, and these are {len(self.samples)}; load one of these"
             )
         self._course = course
-        self._is_next.fill_(True)
+        self._passes.zero_()
 
 
 class _Assembled(list[Any]):

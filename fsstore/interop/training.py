@@ -277,6 +277,8 @@ class Course:
     taken: Mapping[str, int]
     """The samples that shares have given out, by `rank/worker`."""
     blocks: tuple[tuple[int, int], ...] | None = None
+    turn: int = 0
+    """The worker whose batch comes next."""
 
     def to_json(self) -> dict[str, Any]:
         """Return the course as JSON."""
@@ -297,18 +299,20 @@ class Course:
         rows = None if blocks is None else tuple((int(low), int(high)) for low, high in blocks)
         return cls(**some[0], seed=None if seed is None else tuple(seed), taken=taken, blocks=rows)
 
-    def shared_by(self, own: Course, bounds: Sequence[int]) -> Course:
-        """Return what a share of a new pass goes on with: its own samples if the shares are the same, else new ones."""
-        (name,) = own.taken
-        if replace(self, taken=own.taken, blocks=own.blocks, seed=own.seed) == own:
-            if name not in self.taken:
-                rank, _, worker = name.partition("/")
-                raise StoreError(
-                    f"The state says nothing of worker {worker} of rank {rank}; load that of all"
-                )
-            return self
-        seed = None if self.seed is None else (*self.seed, 1)
-        return replace(own, blocks=self.rest(bounds), seed=seed)
+    def shared_by(self, share: Share, own: Course, bounds: Sequence[int]) -> tuple[Share, Course]:
+        """Return the share and the pass that a worker goes on with, where it would begin a pass of its own.
+
+        The shares are those of this pass if there are as many, and else new ones of what is left.
+        """
+        if replace(self, taken={}, blocks=own.blocks, seed=own.seed, turn=0) != own:
+            seed = None if self.seed is None else (*self.seed, 1)
+            return share, replace(own, blocks=self.rest(bounds), seed=seed)
+        share = replace(share, worker=(share.worker + self.turn) % self.workers)
+        if f"{share.rank}/{share.worker}" not in self.taken:
+            raise StoreError(
+                f"The state says nothing of worker {share.worker} of rank {share.rank}; load that of all"
+            )
+        return share, self
 
     def after(self, batches: int, batching: Batching, bounds: Sequence[int]) -> Course:
         """Return the course when each rank has taken so many batches more, in turns from its workers."""
@@ -320,10 +324,10 @@ class Course:
                 pieces = pieces_of(self.pieces(bounds), share, self.seed, even=self.even)
                 names.append(f"{rank}/{worker}")
                 left.append(int((pieces[:, 1] - pieces[:, 0]).sum()) - taken.get(names[-1], 0))
-            counts = _in_turns([batching.batches_in(each) for each in left], batches)
+            counts = _in_turns([batching.batches_in(each) for each in left], batches, self.turn)
             for name, count, most in zip(names, counts, left, strict=True):
                 taken[name] = taken.get(name, 0) + min(most, count * batching.size)
-        return replace(self, taken=taken)
+        return replace(self, taken=taken, turn=(self.turn + batches) % self.workers)
 
     def pieces(self, bounds: Sequence[int]) -> Pieces:
         """Return the blocks of the pass."""
@@ -351,13 +355,13 @@ class Course:
         return tuple(zip(first.tolist(), last.tolist(), strict=True))
 
 
-def _in_turns(most: list[int], count: int) -> list[int]:
+def _in_turns(most: list[int], count: int, first: int) -> list[int]:
     """Return how many of `count` things come from each of several, which give one in turn while they have any."""
     given = [0] * len(most)
     while count and given != most:
-        for at in range(len(most)):
-            if count and given[at] < most[at]:
-                given[at] += 1
+        for at in range(first, first + len(most)):
+            if count and given[at % len(most)] < most[at % len(most)]:
+                given[at % len(most)] += 1
                 count -= 1
     return given
 

@@ -248,6 +248,7 @@ def test_each_process_tells_its_own_state(arrays):
         BatchedArrays(arrays, 16, shuffle=True).state_dict()
 
 
+@pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 @pytest.mark.parametrize("workers", [0, 2])
 def test_loaders_of_torchdata_keep_the_state(arrays, workers):
     """A pass is saved in its middle by the loader, and goes on in another one."""
