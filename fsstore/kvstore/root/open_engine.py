@@ -66,7 +66,7 @@ def shares_paths(protocol: str) -> bool:
 
 def protocols_of(filesystem: Any) -> tuple[str, ...]:
     """Return the names of a filesystem or filesystem class; caches before fsspec 2025.9 show what is behind them."""
-    kind = filesystem if isinstance(filesystem, type) else type(filesystem)
+    kind: Any = filesystem if isinstance(filesystem, type) else type(filesystem)
     is_cache = any(base.__name__ == "CachingFileSystem" for base in kind.__mro__)
     protocol = kind.protocol if is_cache else filesystem.protocol
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
