@@ -47,7 +47,7 @@ WHOLE = (331, 111587)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "arrays open with a cache on disk by a keyword",
+    "arrays": "an array is made of its values, and without naming a format, in one line; indexing as NumPy means it stands here",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "reads of far stores go through a cache on disk if one is given",
+    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
     "runtime": "a directory of values that processes of a machine share is bounded there",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
