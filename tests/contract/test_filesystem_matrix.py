@@ -24,10 +24,10 @@ from upath import UPath
 import fsstore as ts
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.filesystem.place import live_kv
-from fsstore.kvstore.client.generic import SyncEngine
+from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.engine.contract import Retry
-from fsstore.kvstore.engine.driver import EngineDriver
+from fsstore.kvstore.engine.driver import EngineDriver, Home
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.root.live import from_live
 from fsstore.runtime import execution
@@ -597,8 +597,18 @@ class Liar(Shelf):
         value = self.files[path][start:end]
         return value[:-1] if self.fault == "short" else value + b"?" if self.fault == "long" else value
 
+    def pipe_file(self, path, value, **_):
+        """Raise an error of its own."""
+        raise LookupError(f"error 17 at {path}")
+
+    def rm_file(self, path):
+        """Raise one, too."""
+        raise LookupError(f"error 17 at {path}")
+
     def ls(self, path, detail=True, **_):
         """Return what there is, twice."""
+        if self.fault == "raises":
+            raise LookupError(f"error 17 at {path}")
         found = super().ls(path, detail) * (2 if self.fault == "twice" else 1)
         return [{**each, "size": 12} for each in found] if self.fault == "size" and detail else found
 
@@ -612,6 +622,58 @@ def test_a_wrong_answer_is_an_error_that_names_protocol_and_key(fault, part):
     engine = SyncEngine(filesystem, "liar", retry=Retry(max_retries=1, initial_delay_s=0.001))
     with pytest.raises(StoreError, match='Error reading "liar://k": .*(error 17|sent . bytes for bytes)'):
         execution.call(KvPrefix(EngineDriver(engine, "")).read("k", *part))
+
+
+class AsyncLiar(FarShelf):
+    """The same with coroutines."""
+
+    protocol = "liar"
+
+    def __init__(self, fault, **options):
+        super().__init__(asynchronous=True, **options)
+        self.inner = Liar(fault)
+
+    async def _cat_file(self, path, start=None, end=None, **_):
+        return self.inner.cat_file(path, start, end)
+
+    async def _ls(self, path, detail=True, **_):
+        return self.inner.ls(path, detail)
+
+    async def _pipe_file(self, path, value, **_):
+        return self.inner.pipe_file(path, value)
+
+    async def _rm_file(self, path, **_):
+        return self.inner.rm_file(path)
+
+    async def _info(self, path, **_):
+        return self.inner.info(path)
+
+
+@pytest.mark.parametrize("kind", [Liar, AsyncLiar])
+@pytest.mark.parametrize("fault", ["short", "long", "raises"])
+def test_nothing_is_made_of_a_wrong_answer(kind, fault):
+    """A read, a write, a deletion and a listing that go wrong each name the protocol, the key, and what was done."""
+    retry = Retry(max_retries=1, initial_delay_s=0.001)
+    filesystem = kind(fault)
+    engine = (
+        SyncEngine(filesystem, "liar", retry=retry)
+        if kind is Liar
+        else AsyncEngine(Home(None, filesystem), "liar", retry=retry)
+    )
+    place = KvPrefix(EngineDriver(engine, ""))
+    with pytest.raises(StoreError, match='Error reading "liar://k"'):
+        execution.call(place.read("k", 2, 5))
+    if fault != "raises":
+        return
+    for value in (b"v", None):
+        with pytest.raises(StoreError, match='Error writing "liar://k": .*error 17 at k'):
+            execution.call(place.write("k", value))
+
+    async def listed():
+        return [entry async for batch in place.scan() for entry in batch]
+
+    with pytest.raises(StoreError, match='Error listing "liar://".*error 17'):
+        execution.call(listed())
 
 
 def test_a_size_that_is_wrong_is_an_error():
@@ -634,8 +696,29 @@ def test_a_protocol_that_is_not_installed_is_named():
         KvStore.open({"driver": "fsspec", "url": f"{missing}://x/"}).result()
 
 
-def test_an_option_that_the_filesystem_does_not_know_is_named():
-    """The error says which protocol was to be opened, and what it did not take."""
-    spec = {"driver": "fsspec", "url": "zip::file:///a.zip", "storage_options": {"zip": {"nope": 1}}}
-    with pytest.raises(StoreError, match='Cannot open the filesystem "zip"'):
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("memory://x/", "memory"),
+        ("file:///x/", "file"),
+        ("zip::file:///a.zip", "zip"),
+        ("zip::file:///a.zip", "file"),
+        ("simplecache::memory://x/", "simplecache"),
+        ("gs://bucket/x/", "gs"),
+        ("abfs://container@account.dfs.core.windows.net/x/", "abfs"),
+        ("ftp://127.0.0.1:9/x/", "ftp"),
+    ],
+)
+def test_an_option_that_the_filesystem_does_not_know_is_named(url, protocol):
+    """Also where its class would take it, and do nothing with it; the error says whose options there are."""
+    options = {protocol: {"nope": 1}} if "::" in url else {"nope": 1}
+    spec = {"driver": "fsspec", "url": url, "storage_options": options}
+    with pytest.raises(StoreError, match=f'There is no storage option "nope" for {protocol}://; its options'):
+        KvStore.open(spec).result()
+
+
+def test_an_option_that_a_client_does_not_know_is_named():
+    """Filesystems that hand options on tell what their client says of them."""
+    spec = {"driver": "fsspec", "url": "sftp://127.0.0.1:9/x/", "storage_options": {"nope": 1}}
+    with pytest.raises(StoreError, match='Cannot open the filesystem "sftp": .*nope'):
         KvStore.open(spec).result()

@@ -24,6 +24,7 @@ from fsstore.kvstore.root.chain_url import join_chain
 from fsstore.kvstore.root.option import (
     Reach,
     azure_reach,
+    check_chain,
     choose_engine,
     concurrency_from,
     gcs_reach,
@@ -122,6 +123,7 @@ class FsspecKind(RootKind):
         if url.startswith(("s3://", "s3a://")) and "::" not in url:
             access = s3_access({"storage_options": options}, {})
             options, source = access.s3fs_options(), access.renewable
+        check_chain(url, options)
         engine, root = engine_for_url(url, options)
         engine = engine if source is None else RenewedEngine(engine, source)
         return guarded(EngineDriver(engine, root, members=opening.members, limits=limits), opening.members)

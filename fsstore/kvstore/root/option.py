@@ -100,10 +100,30 @@ def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] =
             raise StoreError(f"A function gives credentials for s3:// only; {_RENEWED[scheme]}")
         if name not in known:
             near = get_close_matches(name, known | IDLE, n=1)
-            hint = (
-                f"did you mean {quote(near[0])}?" if near else f"its options are those of {_CLASSES[scheme]}"
-            )
+            cls = filesystem_class(scheme)
+            its = _CLASSES.get(scheme, f"{cls.__module__}.{cls.__qualname__}")
+            hint = f"did you mean {quote(near[0])}?" if near else f"its options are those of {its}"
             raise StoreError(f"There is no storage option {quote(name)} for {scheme}://; {hint}")
+
+
+def check_chain(url: str, options: Mapping[str, Any]) -> None:
+    """Refuse options that a filesystem in a chain would take, and do nothing with."""
+    links = [link.partition("://")[0] if "://" in link else link for link in url.split("::")]
+    first = {name: value for name, value in options.items() if name not in links}
+    for number, link in enumerate(links):
+        if link in _DEAF:
+            nested = options.get(link)
+            own = nested if isinstance(nested, Mapping) else {}
+            check_options(link, {**own, **first} if number == 0 else own)
+
+
+_DEAF = frozenset(
+    (
+        *("file", "local", "memory", "ftp", "gs", "gcs", "abfs", "abfss", "az"),
+        *("zip", "tar", "libarchive", "simplecache", "filecache", "blockcache"),
+    )
+)
+"""Filesystems that take any option; the others hand those that they do not know to a client, or refuse them."""
 
 
 _RENEWED = {
