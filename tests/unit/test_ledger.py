@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (15, 3931),
     "job": (14, 5588),
-    "kvstore": (51, 16448),
+    "kvstore": (51, 16470),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111587)
+WHOLE = (331, 111609)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
+    "kvstore": "stores that show a file say when they show another generation of it; values come with their versions from filesystems of fsspec, and options that these ignore are refused",
     "runtime": "a directory of values that processes of a machine share is bounded there",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
