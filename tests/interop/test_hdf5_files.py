@@ -12,7 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import xarray as xr
-from h5py import h5d, h5s, h5t
+from h5py import h5d, h5p, h5s, h5t
 
 import fsstore as ts
 from fsstore.context.context import Context
@@ -276,3 +276,23 @@ def test_a_file_that_has_just_been_written_is_not_remembered(tmp_path, scans):
             file["b"] = np.arange(value + 1)
         settled(other)
         assert ts.open(f"{url}a").result().shape == (value + 1,)
+
+
+def test_fill_values_that_are_not_stored_as_they_are_shown(tmp_path):
+    """Records with gaps or in another order, lists in them, and texts that end at a NUL or a blank fill what is unwritten."""
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        gaps = np.dtype([("a", "i1"), ("b", ">f8"), ("c", "i2", (2,))], align=True)
+        file.create_dataset("gaps", (3,), gaps, fillvalue=np.array((1, 2.5, [3, 4]), gaps), chunks=(2,))
+        for name, padding in {"null": h5t.STR_NULLTERM, "blank": h5t.STR_SPACEPAD}.items():
+            kind = h5t.C_S1.copy()
+            kind.set_size(6)
+            kind.set_strpad(padding)
+            plist = h5p.create(h5p.DATASET_CREATE)
+            plist.set_fill_value(np.array(b"ab", "S6"))
+            h5d.create(file.id, name.encode(), kind, h5s.create_simple((3,)), plist)
+    group = ts.open_group(f"file://{tmp_path}/a.h5").result()
+    with h5py.File(tmp_path / "a.h5") as file:
+        for name in file:
+            got, want = group[name].read().result(), file[name][...]
+            assert repr(got.tolist()) == repr(want.tolist())
+            assert any(got[0].tobytes())

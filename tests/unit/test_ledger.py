@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2948),
-    "scan": (28, 10168),
+    "scan": (28, 10190),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111609)
+WHOLE = (331, 111631)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,9 +57,9 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "stores that show a file say when they show another generation of it; values come with their versions from filesystems of fsspec, and options that these ignore are refused",
-    "runtime": "a directory of values that processes of a machine share is bounded there",
-    "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
+    "kvstore": "stores that show a file say when they show another generation of it; a local file says whether a later change shows",
+    "runtime": "what a process knows of local files is kept by their generation; what was read is kept on disk",
+    "scan": "what real files hold is shown as their readers show it, or named",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",

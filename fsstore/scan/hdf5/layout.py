@@ -397,8 +397,8 @@ def _values(reader: Reader, address: int) -> dict[int, bytes]:
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _HARMLESS = frozenset(
-    {0x00, 0x0F, 0x10, 0x13, 0x17}
-)  # nothing, shared messages, what goes on elsewhere, sizes of trees, free space
+    {0x00, 0x02, 0x0A, 0x0F, 0x10, 0x12, 0x13, 0x17}
+)  # nothing, what any group has, shared messages, what goes on elsewhere, a time, sizes of trees, free space
 
 
 def begin(place: FileBytes) -> tuple[Reader, int]:

@@ -81,7 +81,7 @@ def scalar_or_array(value: Any) -> Any:
 
 _BIASES = {2: 15, 4: 127, 8: 1023, 16: 16383}
 _BIT_IMPLIED, _BIT_STORED = 0x20, 0x00  # the first one of a mantissa
-_NULL_PADDED = 1
+_NULL_ENDED, _NULL_PADDED, _SPACE_PADDED = 0, 1, 2
 _TO_OBJECTS = 0
 _TRUTH = {b"FALSE": 0, b"TRUE": 1}
 _PARTS = [b"r", b"i"]
@@ -445,9 +445,31 @@ def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: 
         return text_at(reader, value, 0)
     if value is None or element.inner or not any(value):
         return np.zeros((), element.dtype)
-    if len(value) != element.dtype.itemsize or not element.as_stored:
+    if len(value) != kind.size:
         raise UnknownError
-    return np.frombuffer(value, element.dtype).reshape(()).copy()
+    return _as_shown(kind, value, element.dtype)
+
+
+def _as_shown(kind: Datatype, value: bytes, dtype: np.dtype[Any]) -> Any:
+    """Return a value by its bytes in the file, where these are not those of the dtype: of records, lists and texts."""
+    if kind.kind == structure.COMPOUND and dtype.names is not None:
+        out = np.zeros((), dtype)
+        for each in kind.members:
+            part = value[each.offset : each.offset + each.type.size]
+            name = each.name.decode("utf-8")
+            out[name] = _as_shown(each.type, part, dtype[name])
+        return out
+    if kind.kind == structure.ARRAY and kind.base is not None and dtype.subdtype is not None:
+        base, step = dtype.subdtype[0], kind.base.size
+        pieces = [value[at : at + step] for at in range(0, len(value), step)]
+        return np.array([_as_shown(kind.base, each, base) for each in pieces], base).reshape(kind.shape)
+    if kind.kind == structure.STRING:
+        padding = kind.flags & 0xF
+        text = value.partition(b"\0")[0] if padding == _NULL_ENDED else value
+        return np.array(text.rstrip(b" ") if padding == _SPACE_PADDED else text, dtype)
+    if not is_exact(kind) or dtype.itemsize != len(value):
+        raise UnknownError
+    return np.frombuffer(value, dtype).reshape(()).copy()
 
 
 _NEW, _OLD = 0x05, 0x04
