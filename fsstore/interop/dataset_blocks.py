@@ -50,12 +50,13 @@ class OpenTarget:
     """Whether the store has no conditions, so that blocks must not share chunks."""
     gate: Gate | None = None
     name: str = field(default_factory=lambda: uuid4().hex)
+    chunk: tuple[int, ...] = field(init=False)
+    """The sides of a chunk that is written as a whole, a shard where there are shards."""
 
-    @property
-    def chunk(self) -> tuple[int, ...]:
-        """The sides of a chunk that is written as a whole, a shard where there are shards."""
+    def __post_init__(self) -> None:
         sides = self.store.chunk_layout.write_chunk.shape or (0,) * self.store.rank
-        return tuple(side or size or 1 for side, size in zip(sides, self.store.shape, strict=True))
+        chunk = tuple(side or size or 1 for side, size in zip(sides, self.store.shape, strict=True))
+        object.__setattr__(self, "chunk", chunk)
 
     def write(self, offset: Sequence[int], values: Any) -> list[Future[Any]]:
         """Begin to write a block that lies at an offset in the source."""

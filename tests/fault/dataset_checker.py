@@ -1,6 +1,6 @@
-"""Random programs of datasets, checked against NumPy: `dataset_checker.py PROGRAMS FIRST [ENDPOINT BUCKET]`.
+"""Random programs of datasets, checked against NumPy: `dataset_checker.py PROGRAMS FIRST STEPS [ENDPOINT BUCKET]`.
 
-A program makes a dataset at a place and changes it step by step: it grows, regions are written by several writers at
+A program makes a dataset at a place and changes it in some steps, STEPS at most: it grows, regions are written by several writers at
 once, variables are added or written over, all of it is replaced.  Blocks of dask lie anywhere to the chunks.  Some steps
 are done by a child that is killed at a random change of a file or request of a bucket, and are then called again; beside
 some a reader looks at the dataset all the time.  After each step every element is compared.
@@ -8,6 +8,7 @@ some a reader looks at the dataset all the time.  After each step every element 
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import signal
@@ -60,6 +61,8 @@ class Program:
     folder: Path
     bucket: FaultyBucket | None
     options: dict[str, Any]
+    most: int
+    """How many steps it has at most."""
 
     def __post_init__(self) -> None:
         self.dice = random.Random(self.seed)
@@ -261,7 +264,7 @@ class Program:
 
     def watch(self, before: xr.Dataset, after: xr.Dataset, stop: threading.Event, wrong: list[str]) -> None:
         """Read until told to stop; every element is as it was or as it will be."""
-        while not stop.is_set():
+        while not stop.wait(0.01):
             try:
                 self.compare(self.read(), before, after)
             except NotFoundError:
@@ -298,7 +301,7 @@ class Program:
         self.expected = dataset
         self.check("made")
         steps = [self.append, self.append, self.region, self.regions, self.overlap, self.over, self.replace]
-        for _ in range(self.dice.randint(2, 5)):
+        for _ in range(self.dice.randint(1, self.most)):
             step = self.dice.choice(steps)
             COUNTS[step.__name__] += 1
             step()
@@ -395,8 +398,9 @@ class Program:
 
     def others(self) -> None:
         """Let xarray's own engine and zarr-python read the files at the end."""
-        if self.kind != "directory":
+        if self.kind != "directory" or self.dice.random() < 0.5:
             return
+        COUNTS["read by others"] += 1
         import zarr
 
         found = xr.open_zarr(self.folder / "set", chunks=None).load()
@@ -426,14 +430,16 @@ def place_of(
 
 def main() -> None:
     """Run programs; the first that goes wrong is told, and ends it."""
-    programs, first = int(sys.argv[1]), int(sys.argv[2])
-    remote = (sys.argv[3], sys.argv[4]) if len(sys.argv) > 3 else None
+    programs, first, steps = map(int, sys.argv[1:4])
+    remote = (sys.argv[4], sys.argv[5]) if len(sys.argv) > 4 else None
     bucket = FaultyBucket()
+    gc.freeze()  # what is imported stays, and children share its memory
+    gc.set_threshold(20_000, 50, 100)
     for number in range(first, first + programs):
         kind = "bucket" if remote is not None else random.Random(-number).choice(PLACES)
         with tempfile.TemporaryDirectory(prefix="fsstore-datasets-") as folder:
             url, options, faulty = place_of(kind, Path(folder), number, remote, bucket)
-            program = Program(number, kind, url, Path(folder), faulty, options)
+            program = Program(number, kind, url, Path(folder), faulty, options, steps)
             COUNTS[kind] += 1
             try:
                 if remote is not None:

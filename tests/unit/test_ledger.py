@@ -27,7 +27,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
-    "interop": (15, 3931),
+    "interop": (15, 3932),
     "job": (14, 5588),
     "kvstore": (51, 16470),
     "ocdbt": (9, 3936),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111631)
+WHOLE = (331, 111632)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -55,7 +55,7 @@ RAISED: dict[str, str] = {
     "dataset": "groups open with a cache on disk by a keyword",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
+    "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "stores that show a file say when they show another generation of it; a local file says whether a later change shows",
     "runtime": "what a process knows of local files is kept by their generation; what was read is kept on disk",
