@@ -289,6 +289,12 @@ def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> F
         how = "copy" if (scale, zero) == (1.0, 0.0) else "scale"
         stored = np.dtype(">i4" if letter == "P" else ">i8")
         return FitsColumn(name, at, stored, 2 * count, "", how=how, heap=found[3])
+    sizes = [int(each) for each in re.findall(r"\d+", unit.text(f"TDIM{number}"))]
+    if (
+        letter == "A" and len(sizes) > 1 and 0 < math.prod(sizes) == count
+    ):  # several texts, each of the first size
+        kind = f"S{sizes[0]}"
+        return FitsColumn(name, at, np.dtype(kind), count // sizes[0], f"|{kind}", tuple(sizes[:0:-1]))
     if letter == "A":
         return FitsColumn(name, at, np.dtype(f"S{max(count, 1)}"), min(count, 1), f"|S{count}")
     shape = _shape(unit, number, count)

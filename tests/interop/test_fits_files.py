@@ -179,6 +179,16 @@ def test_arrays_of_any_length_are_those_of_astropy(tmp_path):
     assert read(path, "T_t").tolist() == [b"one", b"", b"three"]
 
 
+def test_several_texts_in_a_cell(tmp_path):
+    """A column of texts with a shape has an array of them in each row, as astropy has it."""
+    rows = np.zeros(2, [("t", "S3", (2, 3)), ("n", "i4")])
+    rows["t"] = [["ab", "c", "d"], ["e", "", "fgh"]]
+    write(tmp_path / "a.fits", fits.BinTableHDU(rows, name="T"))
+    got, want = read(tmp_path / "a.fits", "T", field="t"), fits.getdata(tmp_path / "a.fits", "T")["t"]
+    assert got.shape == want.shape == (2, 2, 3)
+    assert [each.rstrip(b"\0 ") for each in got.ravel().tolist()] == [each.encode() for each in want.ravel()]
+
+
 def test_a_list_longer_than_the_header_says_is_damage(tmp_path):
     """Nothing of it is cut off in silence."""
     path = tmp_path / "a.fits"

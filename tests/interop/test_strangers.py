@@ -20,7 +20,8 @@ def test_it_tells_files_apart(tmp_path):
     with h5py.File(folder / "equal.h5", "w") as file:
         file["a"], file["group/b"] = np.arange(5), [b"x", b"yz"]
     with h5py.File(folder / "named.h5", "w") as file:
-        file["a"], file["b"] = np.arange(5), h5py.Empty("f4")
+        file["a"], file["nothing"] = np.arange(5), h5py.Empty("f4")
+        file.create_dataset("b", (2,), h5py.vlen_dtype("i4"))
     tifffile.imwrite(folder / "equal.tif", np.arange(12, dtype="u2").reshape(3, 4))
     fits.PrimaryHDU(np.arange(5.0)).writeto(folder / "equal.fits")
     (folder / "nobody.tif").write_bytes(b"II*\0\xff\xff\xff\x7f")
@@ -36,5 +37,5 @@ def test_it_tells_files_apart(tmp_path):
         "equal.fits": "equal",
         "nobody.tif": "unreadable",
     }
-    assert found["named.h5"]["reasons"] == ["left out b: it has no values, not even a scalar"]
+    assert "left out b: its elements are lists of any length" in found["named.h5"]["reasons"]
     assert "| all | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 0 |" in done.stdout

@@ -200,8 +200,7 @@ def _field(handle: Any) -> Any:
 
     eccodes.codes_set(handle, "missingValue", 1e34)
     values = eccodes.codes_get_values(handle)
-    if eccodes.codes_get(handle, "bitmapPresent"):
-        values = np.where(values == 1e34, np.nan, values)
+    values = np.where(values == 1e34, np.nan, values)
     if eccodes.codes_is_defined(handle, "alternativeRowScanning") and eccodes.codes_get(
         handle, "alternativeRowScanning"
     ):

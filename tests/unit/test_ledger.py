@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2948),
-    "scan": (28, 10190),
+    "scan": (28, 10196),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111632)
+WHOLE = (331, 111638)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
