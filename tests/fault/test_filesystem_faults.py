@@ -11,7 +11,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.client.generic import Asked, AsyncEngine, SyncEngine
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.engine.contract import Retry, is_missing, status_of, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home
@@ -195,7 +195,7 @@ def test_a_value_that_is_replaced_between_two_questions_is_asked_for_again(proto
     store = from_live(filesystem)
     engine, asked = store.driver.engine, []
     execution.call(engine.write_many([Write(path, b"old!")]))
-    ask = type(engine._ask).__call__
+    ask = Asked.__call__
 
     async def replacing(self, verb, *arguments):
         found = await ask(self, verb, *arguments)
@@ -205,7 +205,7 @@ def test_a_value_that_is_replaced_between_two_questions_is_asked_for_again(proto
             await ask(self, "pipe_file", path, b"a longer one")
         return found
 
-    monkeypatch.setattr(type(engine._ask), "__call__", replacing)
+    monkeypatch.setattr(Asked, "__call__", replacing)
     (end,) = execution.call(engine.read_many([Read(path, -2)]))
     assert bytes(end.value) == b"ne"
     assert asked == ["info", "read"] * 2

@@ -80,7 +80,7 @@ def theirs_merged(a, b):
 
 def ours_merged(a, b):
     """Merge layouts with us."""
-    return ChunkLayout._of(layout_from_json(a.to_json()).merged(layout_from_json(b.to_json())))
+    return ChunkLayout(layout_from_json(a.to_json()).merged(layout_from_json(b.to_json())).to_json())
 
 
 def check(seed, count):

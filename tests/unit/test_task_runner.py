@@ -15,7 +15,6 @@ from fsstore.chunk.regions import BoxSlabs, Regions
 from fsstore.errors import FailedPreconditionError, UnavailableError
 from fsstore.job.passes import Order, box_pass
 from fsstore.job.work import WORK, do, work_on
-from fsstore.task import runner
 from fsstore.task.runner import Task, TaskSlowError, answered, reporter_of, run_tasks
 
 
@@ -191,7 +190,7 @@ def test_a_worker_gives_up_what_takes_far_too_long(monkeypatch):
     assert ended == [0, 1, 2, 2]
 
 
-def test_what_is_given_up_is_handed_out_again(monkeypatch):
+def test_what_is_given_up_is_handed_out_again(monkeypatch, tune):
     """To a worker that takes as long as others; the job ends as if nothing had happened."""
     hung = []
 
@@ -202,7 +201,7 @@ def test_what_is_given_up_is_handed_out_again(monkeypatch):
         return 1
 
     monkeypatch.setitem(WORK, "box", hangs_once)
-    monkeypatch.setattr(runner, "TASK_S", 0.05)
+    tune("task", TASK_S=0.05)
     order, noted = _boxes(40), []
     reporter = reporter_of(None, "", 40, 0)
 
@@ -216,9 +215,9 @@ def test_what_is_given_up_is_handed_out_again(monkeypatch):
     assert hung
 
 
-def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(monkeypatch):
+def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(tune):
     """A task that fails six times is done in the end; alone it ends the job after three."""
-    monkeypatch.setattr(runner, "TASK_PAUSE_S", 0.02)
+    tune("task", TASK_PAUSE_S=0.02)
     failures = [0]
 
     def unlucky(number):
