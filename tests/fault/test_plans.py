@@ -453,3 +453,30 @@ def test_commands_run_a_plan(tmp_path):
     assert command("status", plan)[0] == 0
     assert command("finish", plan)[0] == 0
     check_copied(plan)
+
+
+def test_a_plan_between_buckets(object_server, s3_credentials, tmp_path):
+    """The plan, its notes and its claims are objects; nothing but the copy is left."""
+    pytest.importorskip("s3fs")
+
+    def place(path):
+        return {
+            "driver": "s3",
+            "bucket": "bucket",
+            "path": path,
+            "endpoint": object_server.url,
+            "engine": "fsspec",
+        }
+
+    options = {"dtype": "f4", "shape": VALUES.shape, "chunks": (5, 20, 12), "create": True}
+    made = ts.open({"driver": "zarr3", "kvstore": place("in/")}, **options).result()
+    made[:] = VALUES
+    planned = ts.plan_copy(made, place("out/"), schema={"chunks": [60, 4, 4]}, max_memory="30kB").result()
+    planned.save(place("copy.plan"))
+    run_all(place("copy.plan"), 3)
+    assert ts.status(place("copy.plan")).result()
+    ts.finish(place("copy.plan")).result()
+    copied = ts.open({"driver": "zarr3", "kvstore": place("out/")}, context=ts.Context()).result()
+    assert np.array_equal(copied.read().result(), VALUES)
+    assert not [path for path in object_server.objects if "fsstore" in path]
+    assert b"secret" not in object_server.objects["/bucket/copy.plan"]
