@@ -47,7 +47,7 @@ WHOLE = (331, 111638)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "an array is made of its values, and without naming a format, in one line; indexing as NumPy means it stands here",
+    "arrays": "arrays open with a cache on disk by a keyword",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
@@ -55,10 +55,10 @@ RAISED: dict[str, str] = {
     "dataset": "groups open with a cache on disk by a keyword",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "datasets of xarray are written by us, and replaced by a switch, and errors leave without frames",
+    "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "whether two places are the same stands with the stores, and arrays ask it too",
-    "runtime": "what a process knows of local files is kept by their generation; what was read is kept on disk",
+    "kvstore": "reads of far stores go through a cache on disk if one is given",
+    "runtime": "a directory of values that processes of a machine share is bounded there",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
