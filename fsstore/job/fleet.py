@@ -458,8 +458,8 @@ async def _begin(plan: SavedPlan, claim: Claim) -> None:
     found = await look(job.place, job.words)
     if found.kind is not None:
         raise AlreadyExistsError(
-            f"There is already an array or a group at {job.place.describe()}, as when {plan.what} is finished; delete it to"
-            " run the plan again"
+            f"There is already an array or a group at {job.place.describe()}, as when {plan.what} is finished;"
+            " delete it to run the plan again"
         )
     await check_source(job)
     notes = job.scratch.below(plan.name)
