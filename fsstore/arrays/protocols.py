@@ -70,6 +70,10 @@ class ArrayInfo:
         """How many bytes of elements one stored byte stands for."""
         return self.nbytes / self.stored_bytes if self.stored_bytes else None
 
+    def __call__(self) -> ArrayInfo:
+        """Return the facts themselves: `store.info()` is `store.info`."""
+        return self
+
     def __str__(self) -> str:
         """Return the facts, one a line."""
         facts = {
@@ -146,7 +150,7 @@ class ArrayProtocols(Indexable):
             raise AttributeError(
                 f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
             )
-        hint = _ELSEWHERE.get(name) or meant(name, dir(type(self)))
+        hint = _ELSEWHERE.get(name) or meant(name, [each for each in dir(type(self)) if each[0] != "_"])
         raise AttributeError(
             f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
         )
@@ -163,7 +167,7 @@ class ArrayProtocols(Indexable):
 _ELSEWHERE = {
     name: f"; read first: store.read().result().{name}()"
     for name in ("mean", "sum", "min", "max", "std", "flatten", "ravel", "reshape", "tolist", "any", "all")
-}
+} | {"append": "; fsstore.append(store, values) makes it longer"}
 
 
 def _sizes(shape: Any) -> tuple[int, ...] | None:

@@ -41,6 +41,7 @@ def test_facts_have_the_names_of_zarr(stored):
 def test_info_asks_the_storage_only_where_that_is_wanted(stored):
     """`info` has the facts of the metadata; `info_complete` counts what is stored, and how well it is compressed."""
     assert stored.info.stored_bytes is None
+    assert stored.info() == stored.info
     ts.open("z.zarr|zarr3:", mode="w", dtype="u1", shape=[100], chunks=[10]).result()[:25].write(1).result()
     found = ts.open("z.zarr").result().info_complete()
     assert (found.stored_chunks, found.stored_bytes, found.ratio) == (3, 30, 100 / 30)
@@ -98,6 +99,7 @@ REFUSED = {
     "an array": (lambda s: s == DATA, TypeError, "store.read().result() == value"),
     "a method of numpy": (lambda s: s.mean(), AttributeError, "store.read().result().mean()"),
     "a close word": (lambda s: s.chunk, AttributeError, "did you mean 'chunks'"),
+    "an append": (lambda s: s.append(DATA), AttributeError, "; fsstore.append(store, values)"),
     "an unfinished open": (lambda s: ts.open("x.zarr").shape, AttributeError, "await it or call .result() first"),
     "an unfinished read": (lambda s: s.read()[0], TypeError, "await it or call .result() first"),
     "a wrong keyword": (lambda s: ts.open("x.zarr", dtpe="f4"), TypeError, "did you mean 'dtype'"),
@@ -117,6 +119,13 @@ def test_refusals_say_what_to_type_instead(stored, what):
     with pytest.raises(kind) as error:
         action(stored)
     assert says.replace("\\", "") in str(error.value)
+
+
+def test_no_private_name_is_suggested(stored):
+    """What is meant is never a name that begins with an underscore."""
+    with pytest.raises(AttributeError) as error:
+        stored.opened
+    assert "_opened" not in str(error.value)
 
 
 def test_a_store_is_itself_and_nothing_else(stored):

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "arrays": (7, 2655),
+    "arrays": (7, 2659),
     "chunk": (22, 8037),
     "codec": (22, 7563),
     "combine": (16, 6148),
@@ -43,11 +43,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111638)
+WHOLE = (331, 111642)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "arrays open with a cache on disk by a keyword",
+    "arrays": "errors leave the API without frames, and names that are refused say where to go",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
