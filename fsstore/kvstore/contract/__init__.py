@@ -7,3 +7,7 @@ Start with `driver`.
 * `ability`: what some drivers can do beyond the contract
 * `batch`: ranges of one key merged into few requests, and answers as columns
 """
+
+from fsstore.kvstore.contract.driver import NO_VALUE, Read
+
+__all__ = ["NO_VALUE", "Read"]
