@@ -504,7 +504,7 @@ def test_a_hierarchy_of_n5(tmp_path):
     ]
     assert tree(f"{url}/c") == "/ int16 (6, 2) in chunks of (6, 2)"
     with pytest.raises(
-        FailedPreconditionError, match='"dimensions": .*; open one of .* below it: "a/b", "c"'
+        FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'
     ):
         ts.open(url).result()
     for protocol in ("zarr2", "zarr3"):
