@@ -43,11 +43,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111642)
+WHOLE = (331, 111646)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
-    "arrays": "errors leave the API without frames, and names that are refused say where to go",
+    "arrays": "arrays open with a cache on disk by a keyword",
     "chunk": "reads that wait together begin again together where a scanned file was replaced",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "the door of the contract shows the two names that every driver of others needs",
+    "kvstore": "reads of far stores go through a cache on disk if one is given",
     "runtime": "a directory of values that processes of a machine share is bounded there",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
