@@ -33,6 +33,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "reference" / "compatibility.md"
 RECORD = Path(__file__).parents[1] / "data" / "interchange" / "cloud_volume.json"
 VERSIONS = {"tensorstore": ("0.1.86",), "zarr": ("3.1.6", "3.4.2"), "zarrs": ("0.2.3",)}
 """What the page speaks of: it is the same with each of these, as the test finds on every interpreter that it runs on."""
+FILES = Path(__file__).parents[1] / "data" / "interchange" / "files.md"
+"""The part of the page that says what `python -m tests.strangers` found in files of other repositories."""
 CLOUD_VOLUME = ("cloud-volume", "pyspng-seunglab")
 LAYOUTS = (((7, 5), (3, 2)), ((9,), (4,)), ((3, 4, 5), (2, 4, 3)), ((4, 6), (4, 6)), ((1, 8), (1, 3)))
 """Shapes and chunks; the first alone is tried with everything."""
@@ -491,7 +493,7 @@ def page(results: dict[tuple[str, str, str, str], str]) -> str:
         for (kind, name), by_library in cells.items():
             told = [_told(by_library[library]) for library in columns]
             lines.append(f"| {kind} | {name} | " + " | ".join(told) + " |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines) + "\n\n" + FILES.read_text(encoding="utf-8")
 
 
 _DONE = ("refuses", "reads", "writes", "reads and writes")
