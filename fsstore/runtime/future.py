@@ -234,6 +234,7 @@ class Future(Awaited, Generic[T]):
         if self._state == PENDING or timeout is not deadline:
             self._wait(timeout, deadline)
         if self._state == ERROR:
+            self._asked()
             raise brief(cast("BaseException", self._value))
         return self._get()
 
@@ -275,6 +276,9 @@ class Future(Awaited, Generic[T]):
                 self.cancel()
                 raise
         return self._get()
+
+    def _asked(self) -> None:
+        """Note that the result was asked for, before its error is raised."""
 
     def _get(self) -> T:
         if self._state == RESULT:

@@ -283,7 +283,7 @@ def test_a_source_that_was_written_anew_is_another_append(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["lost", "dropped", "error"])
-def test_an_append_to_a_bucket_with_a_lost_request_or_answer_is_there_once(kind):
+def test_an_append_to_a_bucket_with_a_lost_request_or_answer_is_there_once(kind, s3_credentials):
     """Whichever request or answer is lost, the append succeeds, or the same call ends it: the rows are there once."""
     bucket = FaultyBucket()
     place = {"driver": "s3", "bucket": "jobs", "path": "x/", "endpoint": bucket.url}

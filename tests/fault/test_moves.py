@@ -261,7 +261,7 @@ def test_consolidated_metadata_know_what_is_made_meanwhile(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", ["lost", "dropped", "error"])
-def test_a_move_in_a_bucket_with_a_lost_request_or_answer_is_ended_by_the_same_call(kind):
+def test_a_move_in_a_bucket_with_a_lost_request_or_answer_is_ended_by_the_same_call(kind, s3_credentials):
     """Whichever request or answer is lost, the array is whole at one name; after the same call only at the new one."""
     bucket = FaultyBucket()
     place = {"driver": "s3", "bucket": "jobs", "path": "g/", "endpoint": bucket.url}

@@ -90,6 +90,14 @@ def _combined(*files):
     assert main(["refs", "combine", "year.mosaic", *files, "--dim", "time"]) == 0
 
 
+def _planned(*, done: bool):
+    """Save the plan of the examples, and run its parts."""
+    shutil.rmtree("copy.zarr")
+    ts.plan_copy("data.zarr/t", "copy.zarr").result().save("copy.plan")
+    if done:
+        ts.run("copy.plan").result()
+
+
 # what has to be there or not before an example is run
 BEFORE = {
     "refs make": lambda: Path("refs.json").unlink(),
@@ -100,6 +108,9 @@ BEFORE = {
     "refs convert": lambda: _pointing("s3://old/data.bin"),
     "refs rewrite": lambda: _pointing("s3://old/data.bin"),
     "copy": lambda: shutil.rmtree("copy.zarr"),
+    "run": lambda: _planned(done=False),
+    "status": lambda: _planned(done=True),
+    "finish": lambda: _planned(done=True),
 }
 
 

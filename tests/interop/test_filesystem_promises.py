@@ -95,7 +95,7 @@ def test_listing_fsspec_memory_while_others_write():
 
     def write(mine):
         number = 0
-        while not done.is_set() and number < 100_000:
+        while not done.is_set() and number < 3_000:
             number += 1
             store.write(f"w{mine}-{number}", b"y").result()
 

@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
     "arrays": (7, 2659),
-    "chunk": (22, 8037),
+    "chunk": (22, 8040),
     "codec": (22, 7563),
     "combine": (16, 6148),
     "command": (5, 1826),
@@ -33,7 +33,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
-    "runtime": (11, 2948),
+    "runtime": (11, 2952),
     "scan": (28, 10196),
     "schema": (8, 2657),
     "serve": (3, 865),
@@ -43,12 +43,12 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111646)
+WHOLE = (331, 111653)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "arrays open with a cache on disk by a keyword",
-    "chunk": "reads that wait together begin again together where a scanned file was replaced",
+    "chunk": "a thread forgets a small write that failed when its error was raised",
     "codec": "fax pictures and the tiles of other real files are decoded",
     "command": "run, status and finish are commands for plans of copies",
     "context": "a cache on disk is a resource, and a keyword of each door",
@@ -58,7 +58,7 @@ RAISED: dict[str, str] = {
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "reads of far stores go through a cache on disk if one is given",
-    "runtime": "a directory of values that processes of a machine share is bounded there",
+    "runtime": "a failed future lets its thread go before its error is raised",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",

@@ -1,6 +1,8 @@
 """A large shard of which a part is written: what is stored of it is read little by little, and stays as it was."""
 
+import gc
 import itertools
+import weakref
 
 import numpy as np
 import pytest
@@ -99,14 +101,22 @@ def test_parts_may_lie_anywhere(tmp_path):
 
 @pytest.mark.parametrize("size", [0, 10, 800])
 def test_damaged_shards_are_refused(size, tmp_path):
-    """A shard that is cut off, or whose index is damaged, is an error that names it, and stays as it is."""
+    """A shard that is cut off, or whose index is damaged, is an error that names it, and stays as it is.
+
+    The thread forgets the write whose error it has seen, so that the next one does not wait for others.
+    """
     store = opened(tmp_path, CHAINS["raw"])
     store.write(np.ones(SHAPE, "u2")).result()
     file = tmp_path / "a/c/0/0/0"
     file.write_bytes(file.read_bytes()[:size])
+    futures = store[3:5].write(7)
     with pytest.raises((DataLossError, ValueError), match="c/0/0/0"):
-        store[3:5].write(7).result()
+        futures.result()
     assert file.stat().st_size == size
+    failed = weakref.ref(futures.commit)
+    del futures
+    gc.collect()
+    assert failed() is None
 
 
 def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):

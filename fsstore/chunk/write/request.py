@@ -117,9 +117,12 @@ class _WriteFuture(Copied):
         if self.queue is not None:
             self.queue.awaited()
 
-    def _get(self) -> None:
+    def _asked(self) -> None:
         if _own.now.future is self:
             _own.now.future = None
+
+    def _get(self) -> None:
+        self._asked()
         return super()._get()
 
 
