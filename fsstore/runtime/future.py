@@ -23,8 +23,7 @@ from fsstore.runtime import fork
 from fsstore.runtime.tuning import MOMENT_S
 from fsstore.values.argument import as_callable, as_seconds
 
-# Waiting that Ctrl-C may interrupt at any moment; the conditions and events of `threading` are not used in
-# fsstore.
+# Waiting that Ctrl-C may interrupt at any moment; fsstore uses no conditions and events of `threading`.
 
 _NEWS = repeat(None)
 
@@ -595,9 +594,6 @@ class Promise(Generic[T_contra]):
 
     def set_exception(self, exception: Any) -> None:
         """Resolve the future with an error; without effect if it is done."""
-        error = (
-            exception
-            if isinstance(exception, BaseException)
-            else TypeError(f"not an exception: {exception!r}")
-        )
-        fail(self._future, error)
+        if not isinstance(exception, BaseException):
+            exception = TypeError(f"not an exception: {exception!r}")
+        fail(self._future, exception)

@@ -33,7 +33,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
-    "runtime": (11, 2952),
+    "runtime": (11, 2948),
     "scan": (28, 10196),
     "schema": (8, 2657),
     "serve": (3, 865),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111653)
+WHOLE = (331, 111649)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
