@@ -25,7 +25,7 @@ NEWEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packagin
 TRAINING_VENV := .venv-training
 TRAINING_TESTS := tests/interop/test_torch.py tests/interop/test_orbax.py tests/interop/test_multiscale.py
 
-# The smallest versions of what fsstore requires, and of the libraries that its unit tests use; and what is to come.
+# The smallest versions that pass the unit tests; and what is to come.
 OLDEST_VENV := .venv-oldest
 OLDEST_DESELECT := $(addprefix --ignore=tests/unit/test_,house_style.py packaging.py imports.py ledger.py)
 # Programs that know fsspec, beside older versions of it and of each other; the tests left out need a newer fsspec: 2024.9
@@ -45,7 +45,7 @@ help:
 	@echo "make test       the whole test suite, and its core on Python $(NEWEST)"
 	@echo "make test-long  the tests that loop for minutes, and those beside other libraries on Python $(NEWEST)"
 	@echo "make test-newest PYTHON=python3.14  the core of the suite on another interpreter"
-	@echo "make test-oldest  the unit tests with the smallest versions of what fsstore needs"
+	@echo "make test-oldest  the unit tests with the smallest versions that pass them"
 	@echo "make test-older  programs that know fsspec, beside older versions of it"
 	@echo "make test-coming  the core of the suite with what is not released yet"
 	@echo "make test-training  the tests beside PyTorch, JAX and the libraries of OME-Zarr"
