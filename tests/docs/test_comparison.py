@@ -225,6 +225,32 @@ def rechunks(library, folder):
     )
 
 
+def combined(library, folder, files):
+    """The variable of files that a library has combined along time; None if it cannot."""
+    import xarray as xr
+
+    def with_fsstore():
+        fsstore.references.combine(files, "time").result().save(f"{folder}/all.mosaic")
+        return f"{folder}/all.mosaic"
+
+    def with_kerchunk():
+        from kerchunk.combine import MultiZarrToZarr
+        from kerchunk.hdf import SingleHdf5ToZarr
+
+        sets = [SingleHdf5ToZarr(file, inline_threshold=0).translate() for file in files]
+        return MultiZarrToZarr(sets, concat_dims=["time"]).translate()
+
+    def with_virtualizarr():
+        parts = [virtual(file) for file in files]
+        return xr.concat(parts, dim="time", combine_attrs="override").vz.to_kerchunk(format="dict")
+
+    tries = {"fsstore": with_fsstore, "kerchunk": with_kerchunk, "virtualizarr": with_virtualizarr}
+    found: list = []
+    if library in tries:
+        works(lambda: found.append(xr.open_dataset(tries[library](), engine="fsstore")["t"].values))
+    return found[0] if found else None
+
+
 def combines(library, folder):
     """Files with different scale factors become one variable with the numbers that each file means."""
     import xarray as xr
@@ -235,28 +261,8 @@ def combines(library, folder):
         data.to_dataset(name="t").to_netcdf(f"{folder}/{number}.nc", engine="h5netcdf", encoding=encoding)
     files = [f"{folder}/{number}.nc" for number in range(2)]
 
-    def with_fsstore():
-        fsstore.references.combine(files, "time").result().save(f"{folder}/all.mosaic")
-        return xr.open_dataset(f"{folder}/all.mosaic", engine="fsstore")["t"].values
-
-    def with_kerchunk():
-        from kerchunk.combine import MultiZarrToZarr
-        from kerchunk.hdf import SingleHdf5ToZarr
-
-        sets = [SingleHdf5ToZarr(file, inline_threshold=0).translate() for file in files]
-        document = MultiZarrToZarr(sets, concat_dims=["time"]).translate()
-        return xr.open_dataset(document, engine="fsstore")["t"].values
-
-    def with_virtualizarr():
-        parts = [virtual(file) for file in files]
-        document = xr.concat(parts, dim="time", combine_attrs="override").vz.to_kerchunk(format="dict")
-        return xr.open_dataset(document, engine="fsstore")["t"].values
-
-    tries = {"fsstore": with_fsstore, "kerchunk": with_kerchunk, "virtualizarr": with_virtualizarr}
-    if library not in tries:
-        return False
-    found: list = []
-    return works(lambda: found.append(tries[library]())) and bool((found[0] == 3).all())
+    found = combined(library, folder, files)
+    return found is not None and bool((found == 3).all())
 
 
 def combines_short_chunks(library, folder):
@@ -275,28 +281,8 @@ def combines_short_chunks(library, folder):
         )
     files = [f"{folder}/s{number}.nc" for number in range(2)]
 
-    def with_fsstore():
-        fsstore.references.combine(files, "time").result().save(f"{folder}/short.mosaic")
-        return xr.open_dataset(f"{folder}/short.mosaic", engine="fsstore")["t"].values
-
-    def with_kerchunk():
-        from kerchunk.combine import MultiZarrToZarr
-        from kerchunk.hdf import SingleHdf5ToZarr
-
-        sets = [SingleHdf5ToZarr(file, inline_threshold=0).translate() for file in files]
-        document = MultiZarrToZarr(sets, concat_dims=["time"]).translate()
-        return xr.open_dataset(document, engine="fsstore")["t"].values
-
-    def with_virtualizarr():
-        parts = [virtual(file) for file in files]
-        document = xr.concat(parts, dim="time", combine_attrs="override").vz.to_kerchunk(format="dict")
-        return xr.open_dataset(document, engine="fsstore")["t"].values
-
-    tries = {"fsstore": with_fsstore, "kerchunk": with_kerchunk, "virtualizarr": with_virtualizarr}
-    if library not in tries:
-        return False
-    found: list = []
-    return works(lambda: found.append(tries[library]())) and np.array_equal(found[0], np.arange(6.0))
+    found = combined(library, folder, files)
+    return found is not None and np.array_equal(found, np.arange(6.0))
 
 
 FORKED = """

@@ -4,6 +4,7 @@ import gc
 import http.server
 import json
 import threading
+from itertools import count
 
 import dask.array as da
 import fsspec
@@ -94,10 +95,11 @@ def test_listing_fsspec_memory_while_others_write():
         sum(range(2000))
 
     def write(mine):
-        number = 0
-        while not done.is_set() and number < 3_000:
-            number += 1
-            store.write(f"w{mine}-{number}", b"y").result()
+        for number in count():  # names come and go as long as anybody lists; the store stays small
+            if done.is_set():
+                return
+            for value in (b"y", None):
+                store.write(f"w{mine}-{number}", value).result()
 
     threads = [threading.Thread(target=write, args=(mine,)) for mine in range(2)]
     gc.callbacks.append(hook)
