@@ -6,6 +6,7 @@ Each table row is an input that once did otherwise.  The loop mutates documents,
 from __future__ import annotations
 
 import bz2
+import gc
 import json
 import random
 import time
@@ -85,7 +86,11 @@ def test_a_structure_of_many_fields_is_opened_in_proportion():
         return time.process_time() - begun
 
     spent(10)
-    assert spent(32_000) < 64 * max(min(spent(2_000), spent(2_000)), 0.01)
+    gc.disable()  # a collection goes through all that other tests have left
+    try:
+        assert spent(32_000) < 64 * max(min(spent(2_000), spent(2_000)), 0.01)
+    finally:
+        gc.enable()
 
 
 def test_a_field_that_occurs_twice_is_named():
