@@ -10,6 +10,9 @@ so that no thread is in the middle of a change: the child sees complete transact
 locks are tried in turns, so that one that is held for long does not delay the others.  The fork does not wait longer
 than `MOMENT_S` for a lock; such a lock is free in the child.
 
+A module that another thread is importing would stay locked in the child too, and half made.  Codecs and clients are
+imported when they are first used, so a fork first waits until these imports are over, but not longer than `IMPORT_S`.
+
 The state of a single operation gets its lock from `brief_lock`: forks neither wait for it nor free it, because the
 operation does not exist in the child.
 
@@ -29,7 +32,12 @@ from contextlib import suppress
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 from weakref import WeakValueDictionary, ref
 
-from fsstore.runtime.tuning import HOP_S, MOMENT_S
+from fsstore.runtime.tuning import HOP_S, IMPORT_S, MOMENT_S
+
+try:  # the interpreter tells nobody in public which modules are being imported
+    from importlib._bootstrap import _module_locks  # type: ignore[attr-defined]
+except ImportError:
+    _module_locks = {}
 
 T = TypeVar("T")
 Lock: TypeAlias = threading.RLock
@@ -62,6 +70,13 @@ class ForkedState(Protocol):
         ...
 
 
+def _others_import() -> bool:
+    """Whether a thread other than this one is importing a module."""
+    me = threading.get_ident()
+    locks = [found() for found in list(_module_locks.values())]
+    return any(each is not None and each.owner not in (None, me) for each in locks)
+
+
 class ForkRegistry:
     """All that has to be done at a fork."""
 
@@ -76,6 +91,9 @@ class ForkRegistry:
         """Finish what the child could not, then wait until no thread holds a lock."""
         for call in self.before:
             call()
+        deadline = time.monotonic() + IMPORT_S
+        while _others_import() and time.monotonic() <= deadline:
+            time.sleep(20 * HOP_S)
         taken = self.taken[threading.get_ident()] = []
         deadline = time.monotonic() + MOMENT_S
         wanted, patience = list(self.locks), 0.0

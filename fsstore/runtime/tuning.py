@@ -56,6 +56,8 @@ DISK_THREADS = 4
 # Seconds and attempts
 # seconds that a thread waits before it looks again: how late Ctrl-C is heard, against waking in vain
 MOMENT_S = 0.1
+# seconds for which a fork waits for modules that other threads import: a late fork against a child that stands still
+IMPORT_S = 10.0
 # seconds for which something far away is taken as unchanged: requests against seeing a change late
 TRUSTED_S = 1.0
 # seconds between two notes that a value on disk was used: writes of metadata against knowing which was not

@@ -52,6 +52,32 @@ def test_stores_work_in_forked_processes(object_server, engine):
         assert "spawn or forkserver" in line if engine == "obstore" else line == "b'0123'"
 
 
+IMPORTING = """
+import os, signal, sys, threading, time, warnings
+import fsstore
+
+warnings.simplefilter("ignore", DeprecationWarning)
+sys.path.insert(0, sys.argv[1])
+fsstore.Context()
+threading.Thread(target=__import__, args=("slow_codec",)).start()
+while "slow_codec" not in sys.modules:
+    time.sleep(0.001)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    import slow_codec
+    os._exit(slow_codec.MADE)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_module_that_a_thread_imports_is_whole_in_the_child(tmp_path):
+    """The lock of a module would stay locked in the child, and the module half made."""
+    (tmp_path / "slow_codec.py").write_text("import time\ntime.sleep(0.5)\nMADE = 7\n")
+    command = [sys.executable, "-c", IMPORTING, str(tmp_path)]
+    assert subprocess.run(command, capture_output=True, text=True, timeout=60).stdout == "7\n"
+
+
 def engine_of(kind, members):
     """Return the engine of a store, which that of S3 may wrap."""
     engine = execution.call(kind.open(KvOpening(members, {}))).engine

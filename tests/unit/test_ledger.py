@@ -14,6 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
+    "the top": (8, 1968),
     "arrays": (7, 2659),
     "chunk": (22, 8040),
     "codec": (22, 7563),
@@ -33,17 +34,16 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
-    "runtime": (11, 2948),
+    "runtime": (11, 2968),
     "scan": (28, 10196),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
     "testing": (6, 1256),
-    "the top": (8, 1968),
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111649)
+WHOLE = (331, 111669)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -58,7 +58,7 @@ RAISED: dict[str, str] = {
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "reads of far stores go through a cache on disk if one is given",
-    "runtime": "a failed future lets its thread go before its error is raised",
+    "runtime": "a fork waits for modules that other threads are importing",
     "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
