@@ -34,8 +34,8 @@ from weakref import WeakValueDictionary, ref
 
 from fsstore.runtime.tuning import HOP_S, IMPORT_S, MOMENT_S
 
-try:  # the interpreter tells nobody in public which modules are being imported
-    from importlib._bootstrap import _module_locks  # type: ignore[attr-defined]
+try:
+    from importlib._bootstrap import _module_locks  # type: ignore[attr-defined]  # there is no public name
 except ImportError:
     _module_locks = {}
 
