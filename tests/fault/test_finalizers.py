@@ -1,5 +1,6 @@
 """Finalizers and signal handlers that use a store, in the middle of what their own thread does with it: none waits for itself."""
 
+import os
 import subprocess
 import sys
 import threading
@@ -132,6 +133,24 @@ def test_a_write_within_a_small_write_of_the_same_array(monkeypatch, several):
     assert array[:2].read().result(timeout=10).tolist() == [2, 3]
     assert not small_writes.unfinished()
     assert array[3].write(4).done()  # a thread that takes itself for busy leaves it to others
+
+
+def test_a_write_of_another_thread_within_the_turn_of_a_directory(monkeypatch, tmp_path):
+    """A signal handler comes while a file gets its name, and waits for a thread that has a file for that directory."""
+    array = ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int32", shape=[4], chunks=[1]).result()
+    rename, waited = os.rename, []
+
+    def interrupted(source, target):
+        if not waited:
+            waited.append(threading.Thread(target=lambda: array[1].write(2).result()))
+            waited[0].start()
+            waited[0].join(20)
+        rename(source, target)
+
+    monkeypatch.setattr(os, "rename", interrupted)
+    array[0].write(1).result()
+    assert not waited[0].is_alive()
+    assert array[:2].read().result().tolist() == [1, 2]
 
 
 def test_a_finalizer_that_waits_for_its_own_thread_is_told(monkeypatch):

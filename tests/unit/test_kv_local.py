@@ -590,6 +590,7 @@ def test_one_thread_at_a_time_gives_names_in_a_directory(tmp_path, monkeypatch, 
         inside.remove(source)
 
     monkeypatch.setattr(os, "rename", meeting)
+    monkeypatch.setattr(local_stage, "MOMENT_S", 60)
     paths = [tmp_path / folder / f"{number}" for number, folder in enumerate(folders)]
     with ThreadPoolExecutor(2) as threads:
         for path in paths:

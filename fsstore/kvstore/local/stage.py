@@ -27,7 +27,7 @@ from fsstore.kvstore.local.file import file_path, generation_of, os_failure, par
 from fsstore.kvstore.local.lock import Held, OpenFile, hold, hold_if_free, open_creating
 from fsstore.runtime import execution, fork
 from fsstore.runtime.fork import OfProcess
-from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES
+from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT, KEPT_BYTES, MOMENT_S, PIECE_BYTES, SMALL_BYTES
 
 # The space of replaced files, freed after the answer.
 
@@ -224,12 +224,17 @@ class Staged:
         if self.held is None:
             return self.stamp
         generation = self.stamp.generation
-        with _turn(self.folder):
+        turn = _turn(self.folder)
+        try:
+            turn.acquire(timeout=MOMENT_S)
             if not self.exclusive:
                 _rename(self.held.path, self.target)
                 self.held.temporary = False
             elif not _link(self.held.path, self.target):
                 generation = UNKNOWN
+        finally:
+            with suppress(RuntimeError):  # this thread has waited for its turn in vain
+                turn.release()
         dirty.add(self.folder)
         self.stamp = Stamp(generation, now())
         return self.stamp
@@ -244,10 +249,11 @@ _turns: OfProcess[WeakValueDictionary[bytes, fork.Lock]] = OfProcess(WeakValueDi
 
 
 def _turn(folder: bytes) -> fork.Lock:
-    """Return the lock of the threads that give names in a directory.
+    """Return the lock of the threads that give names in a directory, who wait a moment at most for their turn.
 
     The system admits one of them at a time, and the others spin meanwhile: replacing 337 small files took 1.5 of the
-    processor time.  Two threads that make a lock at once may both go on, which costs nothing else.
+    processor time.  Two threads that go on at once cost nothing else, so one that waits in vain goes on as well: what
+    interrupts a turn, such as a signal handler, may wait for that very thread.
     """
     turn = _turns.now.get(folder)
     return _turns.now.setdefault(folder, fork.brief_lock()) if turn is None else turn
