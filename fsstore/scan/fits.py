@@ -16,14 +16,24 @@ from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.table import Rows
 from fsstore.runtime.tuning import KEPT_BYTES, REQUEST_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
-from fsstore.scan.fits_header import FitsColumn, FitsUnit, UnitWalk, columns_of, rows_dtype, unsigned_offset
+from fsstore.scan.fits_header import (
+    FitsColumn,
+    FitsUnit,
+    UnitWalk,
+    columns_of,
+    groups_of,
+    rows_dtype,
+    unsigned_offset,
+)
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Made, Strided, run_chunks, run_strides
 from fsstore.values.json_value import Fields, Json, boolean
 
 # Images of FITS files: those that are one run of bytes, and those that a table holds tile by tile.
 
 _TYPES = {8: "|u1", 16: ">i2", 32: ">i4", 64: ">i8", -32: ">f4", -64: ">f8"}
-_METHODS = {"GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "RICE_ONE": 3, "NOCOMPRESS": 4}
+_METHODS = {
+    "GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "RICE_ONE": 3, "NOCOMPRESS": 4, "PLIO_1": 5, "HCOMPRESS_1": 6,
+}  # fmt: skip
 _AS_FLOATS = 16
 _DITHERS = {"NO_DITHER": 0, "NONE": 0, "": 0, "SUBTRACTIVE_DITHER_1": 1, "SUBTRACTIVE_DITHER_2": 2}
 _NO_VALUE = -2147483648
@@ -129,6 +139,8 @@ class FitsTiles:
         """Return the codec of tiles."""
         unit, quantized = self.unit, self.bits < 0 and "ZSCALE" in self._columns
         named = {unit.text(f"ZNAME{number}"): unit.cards.get(f"ZVAL{number}") for number in range(1, 17)}
+        if named.get("SMOOTH"):
+            raise UnimplementedError("images that are smoothed after decoding are not decoded")
         dither = unit.text("ZQUANTIZ").upper()
         if dither not in _DITHERS:
             raise UnimplementedError(f"floats rounded by {dither} are not decoded")
@@ -336,11 +348,12 @@ class FitsFile:
 
     def _add(self, unit: FitsUnit, name: str) -> None:
         if unit.cards.get("GROUPS") is True and unit.shape()[-1:] == (0,):
-            raise UnimplementedError("random groups are not shown")
-        if unit.cards.get("ZIMAGE") is True and unit.kind == "BINTABLE":
+            self._rows(unit, name, unit.integer("GCOUNT", 1), *groups_of(unit))
+        elif unit.cards.get("ZIMAGE") is True and unit.kind == "BINTABLE":
             self._compressed(unit, name)
         elif unit.kind in ("BINTABLE", "TABLE"):
-            self._rows(unit, name)
+            rows, width = unit.table()
+            self._rows(unit, name, rows, columns_of(unit, width), width)
         elif unit.kind == "IMAGE" or unit.number == 0:
             self._image(unit, name)
         else:
@@ -368,9 +381,7 @@ class FitsFile:
         self._builder.array(name, array)
         self._arrays[name] = tiles
 
-    def _rows(self, unit: FitsUnit, name: str) -> None:
-        rows, width = unit.table()
-        every = columns_of(unit, width)
+    def _rows(self, unit: FitsUnit, name: str, rows: int, every: list[FitsColumn], width: int) -> None:
         shown = [column for column in map(_shown, every) if column.times]
         for column in every:
             if not column.times:

@@ -259,6 +259,47 @@ def columns_of(unit: FitsUnit, width: int) -> list[FitsColumn]:
     return out
 
 
+def groups_of(unit: FitsUnit) -> tuple[list[FitsColumn], int]:
+    """Return the columns that random groups are, their parameters and their array, and the bytes of a group."""
+    bits, shape, count = unit.integer("BITPIX"), unit.shape()[:-1], unit.integer("PCOUNT")
+    letter = {8: "B", 16: "I", 32: "J", 64: "K", -32: "E", -64: "D"}.get(bits)
+    if letter is None or not 0 <= count <= _MOST_COLUMNS:
+        raise DataLossError(f"unit {unit.number} claims groups of {count} parameters of {bits} bits")
+    out: list[FitsColumn] = []
+    width = abs(bits) // 8
+    for number in range(1, count + 1):
+        name = unit.text(f"PTYPE{number}") or f"col{number}"
+        while any(each.name.casefold() == name.casefold() for each in out):
+            name = f"_{name}"  # as astropy calls it: such parameters are to be added
+        scaling = unit.real(f"PSCAL{number}", 1.0), unit.real(f"PZERO{number}", 0.0)
+        out.append(_numbers(name, (number - 1) * width, letter, scaling))
+    name = "DATA"
+    while any(each.name.casefold() == name.casefold() for each in out):
+        name = f"_{name}"
+    scaling = unit.real("BSCALE", 1.0), unit.real("BZERO", 0.0)
+    times = math.prod(shape)
+    out.append(_numbers(name, count * width, letter, scaling, (times, shape)))
+    return out, (count + times) * width
+
+
+def _numbers(
+    name: str,
+    at: int,
+    letter: str,
+    scaling: tuple[float, float],
+    cell: tuple[int, tuple[int, ...]] = (1, ()),
+) -> FitsColumn:
+    """Return a column of numbers that are to be scaled."""
+    stored, (count, shape), (scale, zero) = np.dtype(_TYPES[letter]), cell, scaling
+    if scaling == (1.0, 0.0):
+        return FitsColumn(name, at, stored, count, stored.str, shape)
+    if stored.kind in "iu" and scale == 1.0 and zero == unsigned_offset(stored.itemsize * 8):
+        turned = "|i1" if letter == "B" else stored.str.replace("i", "u")
+        return FitsColumn(name, at, stored, count, turned, shape, "sign")
+    shown = "<c16" if stored.kind == "c" else "<f8"
+    return FitsColumn(name, at, stored, count, shown, shape, "scale", scale, zero)
+
+
 def _text_column(unit: FitsUnit, number: int, name: str, form: str) -> FitsColumn:
     found = _ASCII.match(form)
     if found is None:
@@ -300,17 +341,9 @@ def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> F
     shape = _shape(unit, number, count)
     if letter == "X":
         return FitsColumn(name, at, np.dtype("u1"), -(-count // 8), "|b1", shape or (count,), "bits")
-    stored = np.dtype(_TYPES[letter])
     if letter == "L":
-        return FitsColumn(name, at, stored, count, "|b1", shape, "bool")
-    if (scale, zero) == (1.0, 0.0):
-        return FitsColumn(name, at, stored, count, stored.str, shape)
-    if stored.kind in "iu" and scale == 1.0 and zero == unsigned_offset(stored.itemsize * 8):
-        turned = "|i1" if letter == "B" else stored.str.replace("i", "u")
-        return FitsColumn(name, at, stored, count, turned, shape, "sign")
-    if stored.kind == "c":
-        raise UnimplementedError(f"column {number} has scaled complex numbers")
-    return FitsColumn(name, at, stored, count, "<f8", shape, "scale", scale, zero)
+        return FitsColumn(name, at, np.dtype("S1"), count, "|b1", shape, "bool")
+    return _numbers(name, at, letter, (scale, zero), (count, shape))
 
 
 def _shape(unit: FitsUnit, number: int, count: int) -> tuple[int, ...]:

@@ -281,14 +281,101 @@ def test_a_saved_scan_reads_the_same(tmp_path):
         np.testing.assert_array_equal(got, read(path, name))
 
 
+HCOMPRESS = [(kind, scale) for kind in ("u1", "i2", "i4", "f4") for scale in (0, 4)]
+
+
+@pytest.mark.parametrize(("kind", "scale"), HCOMPRESS)
+@pytest.mark.parametrize("tile", [(8, 12), (16, 16), (13, 31)])
+def test_hcompress_is_that_of_astropy(kind, scale, tile, tmp_path):
+    """Transforms of odd and even lengths, of signed numbers and rounded floats, with and without loss."""
+    values = NOISE.astype(kind) if kind == "f4" else SLOPE.astype(kind)
+    options = {"compression_type": "HCOMPRESS_1", "tile_shape": tile, "hcomp_scale": scale}
+    write(tmp_path / "a.fits", fits.CompImageHDU(values, name="C", **options))
+    np.testing.assert_array_equal(read(tmp_path / "a.fits", "C"), fits.getdata(tmp_path / "a.fits", "C"))
+
+
+@pytest.mark.parametrize("kind", ["u1", "i2", "i4"])
+def test_pixel_lists_are_those_of_astropy(kind, tmp_path):
+    """PLIO: runs, single pixels, and values that rise, fall and need two words."""
+    values = np.zeros((6, 5_000), kind)
+    values[0, 4_500:] = 1
+    values[1, ::3], values[1, ::7] = 5, 100
+    values[2, 10:4_200] = 127 if kind == "u1" else 9_000
+    values[3] = CHANCE.integers(0, 100, 5_000)
+    values[4, -1] = 3
+    packed = fits.CompImageHDU(values, name="C", compression_type="PLIO_1")
+    write(tmp_path / "a.fits", packed)
+    np.testing.assert_array_equal(read(tmp_path / "a.fits", "C"), fits.getdata(tmp_path / "a.fits", "C"))
+
+
 @pytest.mark.parametrize("method", ["PLIO_1", "HCOMPRESS_1"])
-def test_what_is_refused_is_named(method, tmp_path):
-    """An image whose compression nothing here decodes is left out with the reason; the rest of the file is shown."""
-    packed = fits.CompImageHDU(abs(SLOPE).astype("i4"), name="C", compression_type=method)
-    write(tmp_path / "a.fits", packed, fits.ImageHDU(IMAGE.astype("i2"), name="OTHER"))
-    found = hierarchy(tmp_path / "a.fits")
-    assert found.notes == {"C": f"images compressed by {method} are not decoded"}
+def test_damaged_tiles_are_errors_or_numbers(method, tmp_path):
+    """A tile that is cut off or has other bytes gives an error of fsstore, or numbers, never another exception."""
+    path = tmp_path / "a.fits"
+    packed = fits.CompImageHDU(
+        abs(SLOPE).astype("i2"), name="C", compression_type=method, tile_shape=(15, 31)
+    )
+    write(path, packed)
+    data = bytearray(path.read_bytes())
+    with fits.open(path, disable_image_compression=True) as file:
+        head = file[1].header
+        first = file[1].fileinfo()["datLoc"] + head["NAXIS1"] * head["NAXIS2"]
+        heap = range(first, first + min(head["PCOUNT"], 300))
+    refused = 0
+    for _ in range(150):
+        changed = bytearray(data)
+        for at in CHANCE.choice(heap, 2):
+            changed[at] = CHANCE.integers(256)
+        path.write_bytes(changed)
+        try:
+            assert read(path, "C").shape == SLOPE.shape
+        except StoreError:
+            refused += 1
+    assert refused
+
+
+def test_what_is_refused_is_named(tmp_path):
+    """An image that is smoothed after decoding is left out with the reason; the rest of the file is shown."""
+    options = {"compression_type": "HCOMPRESS_1", "tile_shape": (10, 12)}
+    path, packed = tmp_path / "a.fits", fits.CompImageHDU(abs(SLOPE).astype("i4"), name="C", **options)
+    write(path, packed, fits.ImageHDU(IMAGE.astype("i2"), name="OTHER"))
+    data = path.read_bytes()
+    at = data.index(b"SMOOTH")
+    value = data.index(b"=", at + 9) + 1
+    path.write_bytes(data[:value] + b"1".rjust(21) + data[value + 21 :])
+    found = hierarchy(path)
+    assert found.notes == {"C": "images that are smoothed after decoding are not decoded"}
     assert list(found.grids) == ["OTHER"]
+
+
+def test_random_groups_are_records(tmp_path):
+    """Parameters and arrays are fields, scaled as astropy does it; one that is called twice has another name."""
+    path = tmp_path / "a.fits"
+    made = fits.GroupData(
+        np.arange(24, dtype="f4").reshape(2, 3, 4),
+        parnames=["u", "v", "u"],
+        pardata=[np.array([1.0, 2]), np.array([3.0, 4]), np.array([5.0, 6])],
+        bitpix=-32,
+        parbzeros=[0, 10, 0],
+    )
+    fits.GroupsHDU(made).writeto(path)
+    with fits.open(path) as file:
+        want = file[0].data
+        assert len(want.dtype.names) == 4
+        for name in want.dtype.names:
+            np.testing.assert_array_equal(read(path, "PRIMARY", field=name), want.field(name))
+    path.write_bytes(
+        path.read_bytes().replace(b"PCOUNT  =                    3", b"PCOUNT  =              5000000")
+    )
+    assert "claims groups of 5000000 parameters" in hierarchy(path).notes["PRIMARY"]
+
+
+def test_scaled_complex_columns(tmp_path):
+    """Complex numbers are multiplied, and keep both parts."""
+    unit = fits.BinTableHDU.from_columns([fits.Column("c", "C", array=[1 + 2j, 3, 4])], name="V")
+    unit.header["TSCAL1"], unit.header["TZERO1"] = 0.5, 3.0
+    write(tmp_path / "a.fits", unit)
+    assert read(tmp_path / "a.fits", "V", field="c").tolist() == [3.5 + 1j, 4.5, 5]
 
 
 def test_damage_is_named(tmp_path):

@@ -57,17 +57,6 @@ def parted(path):
     path.write_bytes(data.replace(place, elsewhere.ljust(len(place))))
 
 
-def groups(path):
-    """Write random groups."""
-    data = fits.GroupData(np.ones((2, 3, 4), "f4"), parnames=["u"], pardata=[np.zeros(2)], bitpix=-32)
-    fits.GroupsHDU(data).writeto(path)
-
-
-def packed(method, **options):
-    """Return how to make a compressed image."""
-    return lambda: fits.CompImageHDU(SLOPE, name="A", compression_type=method, **options)
-
-
 def lists():
     """Return a table with a column of lists beside one of numbers."""
     column = fits.Column("l", "PJ()", array=np.array([[1], [2, 3]], object))
@@ -136,14 +125,6 @@ LEFT_OUT = {
         "its colours have fewer samples than its pixels, outside of JPEG",
     ),
     "parted": ("tiff", parted, "image 0", "planes of it stand in other files"),
-    "plio": ("fits", units(packed("PLIO_1")), "A", "images compressed by PLIO_1 are not decoded"),
-    "hcompress": (
-        "fits",
-        units(packed("HCOMPRESS_1", tile_shape=(10, 12))),
-        "A",
-        "images compressed by HCOMPRESS_1 are not decoded",
-    ),
-    "groups": ("fits", groups, "PRIMARY", "random groups are not shown"),
     "foreign": (
         "fits",
         units(lambda: fits.ImageHDU(SLOPE, name="A"), change=(b"'IMAGE   '", b"'FOREIGN '")),

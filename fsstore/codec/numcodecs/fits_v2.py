@@ -166,7 +166,7 @@ class _FitsColumnReader:
             case "bits":
                 return np.unpackbits(raw, axis=1)[:, :count]
             case "scale":
-                return raw.astype("f8") * self.scale + self.offset
+                return raw.astype("c16" if raw.dtype.kind == "c" else "f8") * self.scale + self.offset
             case "text":
                 texts = [each.strip() for each in raw[:, 0].tolist()]
                 return np.array([_text_number(each, self.null) for each in texts])
@@ -185,7 +185,7 @@ def _text_number(text: bytes, null: bytes) -> float:
         return float(text)
 
 
-METHODS = {"GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "NOCOMPRESS": 4}
+METHODS = {"GZIP_1": 1, "GZIP_2": 2, "RICE_1": 3, "NOCOMPRESS": 4, "PLIO_1": 5, "HCOMPRESS_1": 6}
 _AS_FLOATS = 16  # added to the method of tiles that hold the floats themselves
 
 
@@ -255,6 +255,8 @@ class FitsTile:
             if kind is None or stored.kind == "f":
                 raise FailedPreconditionError(f"Invalid fits_tile data: RICE of {self._width} bytes")
             return np.asarray(rice(bytes(data), shape=(count,), dtype=kind, nblock=self._block))
+        if method in (METHODS["PLIO_1"], METHODS["HCOMPRESS_1"]):
+            return (_pixel_list if method == METHODS["PLIO_1"] else _transformed)(bytes(data), count)
         if method in (METHODS["GZIP_1"], METHODS["GZIP_2"]):
             plain = zlib.decompressobj(31).decompress(data, 8 * count + 1)
             wide = (
@@ -316,3 +318,182 @@ def _noise(tile: int, count: int) -> Any:
         out[done : done + run] = randoms[first : first + run]
         done, start = done + run, (start + 1) % _RANDOMS
     return out
+
+
+def _pixel_list(data: bytes, count: int) -> Any:
+    """Return the numbers of a PLIO line list: words of four bits that say what to do, and twelve that say how much."""
+    words = np.frombuffer(data, ">i2", len(data) // 2).tolist()
+    first, last = (3, words[2]) if words[2] > 0 else (words[1], (words[4] << 15) + words[3])
+    if not 0 <= first <= last <= len(words):
+        raise FailedPreconditionError(f"Invalid fits_tile data: a list of {last} of {len(words)} words")
+    out, at, value = np.zeros(count, "i8"), 0, 1
+    rest = iter(words[first:last])
+    for word in rest:
+        what, much = word >> 12, word & 4095
+        if what == 1:  # a new value
+            value = (next(rest, 0) << 12) + much
+            continue
+        value += {2: much, 6: much, 3: -much, 7: -much}.get(what, 0)
+        if what in (2, 3):
+            continue
+        end = at + (much if what in (0, 4, 5) else 1)
+        if not 0 <= what <= 7 or end > count:
+            raise FailedPreconditionError(
+                f"Invalid fits_tile data: instruction {what} at pixel {at} of {count}"
+            )
+        if what == 4:
+            out[at:end] = value
+        elif what and end > at:
+            out[end - 1] = value
+        at = end
+    return out
+
+
+# HCOMPRESS: the coefficients of a two-dimensional Haar transform of whole numbers.  Each quarter of them is stored bit
+# by bit from the highest, as a tree: a node of four bits says which of its four parts hold a bit that is set.  Nodes
+# are words of three to six bits; the frequent ones are short.
+
+_WORDS = (
+    "000 001 010 011", (1, 2, 4, 8), "1000 1001 1010 1011 1100", (3, 5, 10, 12, 15),
+    "11010 11011 11100 11101 11110", (6, 7, 9, 11, 13), "111110 111111", (0, 14),
+)  # fmt: skip
+_PIXELS_A_BYTE = 2**14
+
+
+@cache
+def _words() -> tuple[Any, Any]:
+    """Return what six bits begin with, and how many of them that takes."""
+    nodes, lengths = np.zeros(64, "u1"), np.zeros(64, "u1")
+    for words, values in zip(_WORDS[::2], _WORDS[1::2], strict=True):
+        for word, value in zip(str(words).split(), values, strict=True):
+            begin, free = int(word.ljust(6, "0"), 2), 6 - len(word)
+            nodes[begin : begin + (1 << free)], lengths[begin : begin + (1 << free)] = value, len(word)
+    return nodes, lengths
+
+
+class _Bits:
+    """The bits of a tile: what begins at each is known before the words are followed."""
+
+    def __init__(self, data: bytes) -> None:
+        self._bits = np.unpackbits(np.frombuffer(data, "u1"))
+        padded = np.concatenate([self._bits, np.zeros(8, "u1")])
+        six = sum(padded[at : at + len(self._bits)] << (5 - at) for at in range(6))
+        nodes, lengths = _words()
+        self._nodes, self._lengths = nodes[six].tolist(), lengths[six].tolist()
+        self._at = 0
+
+    def take(self, count: int) -> Any:
+        """Return the next bits."""
+        self._at += count
+        if self._at > len(self._bits):
+            raise FailedPreconditionError("Invalid fits_tile data: it ends too early")
+        return self._bits[self._at - count : self._at]
+
+    def four(self, count: int) -> Any:
+        """Return numbers of four bits."""
+        return np.packbits(self.take(4 * count).reshape(count, 4), axis=1)[:, 0] >> 4
+
+    def words(self, count: int) -> list[int]:
+        """Return the nodes of so many words."""
+        at, out = self._at, list[int]()
+        nodes, lengths = self._nodes, self._lengths
+        if at + 3 * count > len(nodes):
+            raise FailedPreconditionError("Invalid fits_tile data: it ends too early")
+        for _ in range(count):
+            out.append(nodes[at])
+            at += lengths[at]
+        self._at = at
+        return out
+
+    def align(self) -> None:
+        """Go on at the next whole byte."""
+        self._at += -self._at % 8
+
+
+def _parts(nodes: Any, shape: tuple[int, int]) -> Any:
+    """Return the bits of nodes, each a square of two by two."""
+    bits = np.empty((2 * nodes.shape[0], 2 * nodes.shape[1]), "u1")
+    for at in range(4):
+        bits[at >> 1 :: 2, at & 1 :: 2] = nodes >> (3 - at) & 1
+    return bits[: shape[0], : shape[1]]
+
+
+def _quarter(bits: _Bits, out: Any, planes: int) -> None:
+    """Put the coefficients of a quarter, of so many bits, into `out`."""
+    depth = max(max(out.shape) - 1, 0).bit_length()
+    sizes = [tuple(-(-length >> up) for length in out.shape) for up in range(depth, -1, -1)]
+    for plane in range(planes - 1, -1, -1):
+        how = int(bits.four(1)[0])
+        if how == 0:  # the lowest nodes as they are
+            half = tuple(-(-length // 2) for length in out.shape)
+            nodes = bits.four(math.prod(half)).reshape(half)
+        elif how == 15:
+            nodes = np.array(bits.words(1), "u1").reshape(1, 1)
+            for size in sizes[1:-1]:
+                nodes = _parts(nodes, size).copy()
+                some = np.flatnonzero(nodes)[::-1]
+                nodes.reshape(-1)[some] = bits.words(len(some))
+        else:
+            raise FailedPreconditionError(f"Invalid fits_tile data: a plane of the unknown kind {how}")
+        out |= _parts(nodes, out.shape).astype("i8") << plane
+
+
+def _transformed(data: bytes, count: int) -> Any:
+    """Return the numbers of a tile of HCOMPRESS."""
+    magic, height, width, scale, total, *planes = struct.unpack_from(">HiiiqBBB", data)
+    if magic != 0xDD99 or min(height, width) < 1 or height * width != count or max(planes) > 62:
+        raise FailedPreconditionError(f"Invalid fits_tile data: HCOMPRESS of {height} by {width} numbers")
+    if count > _PIXELS_A_BYTE * len(data):
+        raise FailedPreconditionError(f"Invalid fits_tile data: {count} numbers in {len(data)} bytes")
+    bits = _Bits(data[struct.calcsize(">HiiiqBBB") :])
+    out, down, right = np.zeros((height, width), "i8"), -(-height // 2), -(-width // 2)
+    _quarter(bits, out[:down, :right], planes[0])
+    _quarter(bits, out[:down, right:], planes[1])
+    _quarter(bits, out[down:, :right], planes[1])
+    _quarter(bits, out[down:, right:], planes[2])
+    if bits.four(1)[0]:
+        raise FailedPreconditionError("Invalid fits_tile data: its coefficients do not end")
+    bits.align()
+    some = np.nonzero(out)
+    out[some] *= 1 - 2 * bits.take(len(some[0])).astype("i8")
+    out[0, 0] = total
+    return _turned_back(out * max(scale, 1))
+
+
+def _rounded(values: Any, unit: int) -> Any:
+    """Return whole numbers as multiples of a power of two, the nearest ones; halves go away from zero."""
+    half = unit >> 1
+    return (values + np.where(values >= 0, half, max(half - 1, 0))) & -unit
+
+
+def _turned_back(values: Any) -> Any:
+    """Return the numbers whose transform this is."""
+    depth = max(max(values.shape) - 1, 0).bit_length()
+    values[0, 0] = _rounded(values[0, 0], 2 << depth)
+    for up in range(depth - 1, -1, -1):
+        rows, columns = (-(-length >> up) for length in values.shape)
+        part = values[:rows, :columns]
+        order = [
+            np.argsort(np.r_[0:size:2, 1:size:2]) for size in (rows, columns)
+        ]  # sums stand before differences
+        mixed = np.zeros((rows + rows % 2, columns + columns % 2), "i8")
+        mixed[:rows, :columns] = part[np.ix_(*order)]
+        part[...] = _squares(mixed, 1 << up)[:rows, :columns]
+    return values.reshape(-1)
+
+
+def _squares(mixed: Any, unit: int) -> Any:
+    """Return sums and differences of squares of four numbers as these numbers."""
+    total, across = mixed[::2, ::2], _rounded(mixed[::2, 1::2], 2 * unit)
+    along, both = _rounded(mixed[1::2, ::2], 2 * unit), _rounded(mixed[1::2, 1::2], unit)
+    low = both & unit  # the bits that were not stored follow from those of the others
+    across = across + np.where(across >= 0, -low, low)
+    along = along + np.where(along >= 0, -low, low)
+    high = (both ^ along ^ across) & 2 * unit
+    total = total + np.where(total >= 0, low - high, np.where(low == 0, high, low - high))
+    shift = 2 if unit == 1 else 1
+    mixed[::2, ::2] = (total - along - across + both) >> shift
+    mixed[::2, 1::2] = (total - along + across - both) >> shift
+    mixed[1::2, ::2] = (total + along - across - both) >> shift
+    mixed[1::2, 1::2] = (total + along + across + both) >> shift
+    return mixed
