@@ -17,7 +17,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "the top": (8, 1968),
     "arrays": (7, 2659),
     "chunk": (22, 8040),
-    "codec": (22, 7563),
+    "codec": (22, 7744),
     "combine": (16, 6148),
     "command": (5, 1826),
     "compat": (2, 41),
@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2968),
-    "scan": (28, 10196),
+    "scan": (28, 10240),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,13 +43,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111675)
+WHOLE = (331, 111900)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "arrays open with a cache on disk by a keyword",
     "chunk": "a thread forgets a small write that failed when its error was raised",
-    "codec": "fax pictures and the tiles of other real files are decoded",
+    "codec": "HCOMPRESS and PLIO of FITS decoded here",
     "command": "run, status and finish are commands for plans of copies",
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "groups open with a cache on disk by a keyword",
@@ -59,7 +59,7 @@ RAISED: dict[str, str] = {
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "a thread waits a moment at most for its turn to rename",
     "runtime": "a fork waits for modules that other threads are importing",
-    "scan": "a scanned file says when it shows another generation; virtual datasets, raw files and the records of the first libraries of HDF5 are parsed",
+    "scan": "random groups of FITS files are shown as records",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",
