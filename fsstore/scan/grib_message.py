@@ -357,16 +357,21 @@ class GribLibrary:
             if kind in _PLANES:
                 located = self._locates(handle, kind)
                 return GribGrid(("x", "y") if down else ("y", "x"), shape, {}, turned, located)
-            dims = ("longitude", "latitude") if down else ("latitude", "longitude")
-            axes = {}
-            for axis, name in enumerate(dims):
-                points = np.asarray(codes.codes_get_array(handle, f"{name}s")).reshape(shape)
-                axes[name] = np.array(points[:, 0] if axis == 0 else points[0])
-            return GribGrid(dims, shape, axes, turned)
-        except codes.CodesInternalError as error:
-            raise DataLossError(f"ecCodes cannot read its grid: {error}") from None
+            return self._with_axes(handle, shape, down=down, turned=turned)
         finally:
             codes.codes_release(handle)
+
+    def _with_axes(self, handle: Any, shape: tuple[int, int], *, down: bool, turned: bool) -> GribGrid:
+        """Return a grid whose points are those of two axes, or without them if its numbers contradict each other."""
+        dims = ("longitude", "latitude") if down else ("latitude", "longitude")
+        axes = {}
+        try:
+            for axis, name in enumerate(dims):
+                points = np.asarray(self._codes.codes_get_array(handle, f"{name}s")).reshape(shape)
+                axes[name] = np.array(points[:, 0] if axis == 0 else points[0])
+        except (self._codes.CodesInternalError, ValueError):
+            return GribGrid(("x", "y") if down else ("y", "x"), shape, {}, turned, located=False)
+        return GribGrid(dims, shape, axes, turned)
 
     def _locates(self, handle: Any, kind: Json) -> bool:
         """Return whether ecCodes can compute the points of a grid; of a plane four of them are tried."""

@@ -251,6 +251,19 @@ def test_points_that_nobody_can_compute_are_named(tmp_path):
     assert np.isfinite(found["t2m"].values).all()
 
 
+def test_axes_that_contradict_each_other_leave_the_values(tmp_path):
+    """A grid that runs north by its flags and south by its ends has its values, without latitudes and longitudes."""
+    path = tmp_path / "a.grib2"
+    path.write_bytes(message(shortName="2t", jScansPositively=1))
+    with pytest.warns(
+        UserWarning, match="itude. is left out: ecCodes cannot compute the points of a grid regular_ll"
+    ):
+        assert "latitude" not in [each.path for each in ts.list_arrays(f"file://{path}")]
+    array = ts.open(f"file://{path}|grib:t2m").result()
+    assert array.domain.labels == ("y", "x")
+    assert np.isfinite(array.read().result()).all()
+
+
 def test_steps_in_an_unknown_unit_leave_the_values(tmp_path):
     """A message whose step unit nobody knows has its values, and no step."""
     made = bytearray(message(shortName="2t"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 import resource
 import time
@@ -59,7 +60,7 @@ class Shown:
             warnings.simplefilter("always")
             entries = ts.list_arrays(f"file://{path}")
         said = (str(each.message).partition(" is left out: ") for each in caught)
-        left_out = {name.strip('"'): why for name, _, why in said if why}
+        left_out = {json.loads(name) if name[:1] == '"' else name: why for name, _, why in said if why}
         return cls(
             ts.open_group(f"file://{path}").result(), kind, {each.path: each for each in entries}, left_out
         )
