@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2968),
-    "scan": (28, 10240),
+    "scan": (28, 10245),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111900)
+WHOLE = (331, 111905)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -59,7 +59,7 @@ RAISED: dict[str, str] = {
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "a thread waits a moment at most for its turn to rename",
     "runtime": "a fork waits for modules that other threads are importing",
-    "scan": "random groups of FITS files are shown as records",
+    "scan": "random groups, and fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",
