@@ -49,8 +49,10 @@ class Bell:
         if over():
             return True
         mine: SimpleQueue[None] = SimpleQueue()
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline, held = None if timeout is None else time.monotonic() + timeout, None
         try:
+            if _LOCK._is_owned():  # type: ignore[attr-defined]  # a signal handler, which waits for another thread
+                held = _LOCK._release_save()  # type: ignore[attr-defined]  # as those of the standard library do
             self.waiting.append(mine)
             while not over():
                 left = MOMENT_S if deadline is None else min(deadline - time.monotonic(), MOMENT_S)
@@ -61,6 +63,8 @@ class Bell:
         finally:
             with suppress(ValueError):
                 self.waiting.remove(mine)
+            if held is not None:
+                _LOCK._acquire_restore(held)  # type: ignore[attr-defined]
         return True
 
 
@@ -140,11 +144,8 @@ class Awaited:
         kind = type(self).__name__
         if name.startswith("_"):
             raise AttributeError(f"{kind!r} object has no attribute {name!r}", name=name, obj=self)
-        raise AttributeError(
-            f"{kind!r} has no attribute {name!r}; await it or call .result() first, and ask what comes",
-            name=name,
-            obj=self,
-        )
+        said = f"{kind!r} has no attribute {name!r}; await it or call .result() first, and ask what comes"
+        raise AttributeError(said, name=name, obj=self)
 
     def __getitem__(self, key: object) -> NoReturn:
         """Refuse: the result may be indexed."""

@@ -11,10 +11,12 @@ import pytest
 import fsstore as ts
 from fsstore.chunk.write import request as small_writes
 from fsstore.errors import FailedPreconditionError
-from fsstore.kvstore.contract.driver import Features
+from fsstore.kvstore.contract.driver import Features, Write
+from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import CommitQueue
+from fsstore.runtime.future import pending, resolve_all
 from fsstore.runtime.pool import Jobs
 
 PROGRAM = """
@@ -137,20 +139,41 @@ def test_a_write_within_a_small_write_of_the_same_array(monkeypatch, several):
 
 def test_a_write_of_another_thread_within_the_turn_of_a_directory(monkeypatch, tmp_path):
     """A signal handler comes while a file gets its name, and waits for a thread that has a file for that directory."""
-    array = ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int32", shape=[4], chunks=[1]).result()
     rename, waited = os.rename, []
+
+    def write(name):
+        execution.drive(LocalDriver().write_many([Write(f"{tmp_path}/{name}", name.encode())]))
 
     def interrupted(source, target):
         if not waited:
-            waited.append(threading.Thread(target=lambda: array[1].write(2).result()))
+            waited.append(threading.Thread(target=write, args=("other",)))
             waited[0].start()
             waited[0].join(20)
         rename(source, target)
 
     monkeypatch.setattr(os, "rename", interrupted)
-    array[0].write(1).result()
+    write("one")
     assert not waited[0].is_alive()
-    assert array[:2].read().result().tolist() == [1, 2]
+    assert [path.read_text() for path in sorted(tmp_path.iterdir())] == ["one", "other"]
+
+
+def test_a_wait_for_another_thread_while_futures_are_resolved():
+    """A signal handler comes in the middle of that, and waits for a future that another thread resolves."""
+    promise, awaited = ts.Promise.new()
+    waiting = [pending(), pending()]
+    other = threading.Thread(target=promise.set_result, args=(5,))
+
+    def values():
+        yield 1
+        other.start()
+        yield awaited.result(timeout=20)
+
+    resolve_all(waiting, values())
+    assert [each.result() for each in waiting] == [1, 5]
+    another = threading.Thread(target=pending().cancel)
+    another.start()
+    another.join(20)
+    assert not another.is_alive()  # nothing is left locked
 
 
 def test_a_finalizer_that_waits_for_its_own_thread_is_told(monkeypatch):
