@@ -34,7 +34,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
-    "runtime": (11, 2968),
+    "runtime": (11, 2969),
     "scan": (28, 10245),
     "schema": (8, 2657),
     "serve": (3, 865),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111905)
+WHOLE = (331, 111906)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -58,7 +58,7 @@ RAISED: dict[str, str] = {
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
     "kvstore": "a thread waits a moment at most for its turn to rename",
-    "runtime": "a fork waits for modules that other threads are importing",
+    "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
     "scan": "random groups, and fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
