@@ -64,7 +64,7 @@ class Bell:
             with suppress(ValueError):
                 self.waiting.remove(mine)
             if held is not None:
-                _LOCK._acquire_restore(held)  # type: ignore[attr-defined]
+                _LOCK._acquire_restore(held)  # type: ignore[attr-defined]  # see above
         return True
 
 
