@@ -1,4 +1,7 @@
-"""fsspec's own battery for filesystems, over a key-value store in the place of a directory."""
+"""fsspec's own battery for filesystems, over key-value stores in the place of a directory.
+
+Three stores are fsstore's own, the others are filesystems of fsspec, which so pass it by way of a store.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,31 @@ from fsspec.tests import abstract
 
 import fsstore as ts
 from fsstore.filesystem.kv import KvFileSystem
+from fsstore.filesystem.place import live_kv
+from tests.contract import test_filesystem_matrix as matrix
+
+pytestmark = [
+    pytest.mark.usefixtures("s3_credentials", "clients_gone"),
+    pytest.mark.filterwarnings("ignore"),  # client libraries leave sockets open
+]
+URLS = {"memory": "memory://", "file": "file://{}/s/", "ocdbt": "file://{}/s/|ocdbt:"}
+PLAIN = (matrix.file, matrix.memory, matrix.s3, matrix.gcs, matrix.abfs, matrix.sftp)
 
 
 class Fixtures(abstract.AbstractFixtures):
     """The fixtures of the battery."""
 
-    @pytest.fixture(params=["memory", "file", "ocdbt"])
+    @pytest.fixture(
+        params=[
+            *URLS,
+            *(pytest.param(each, marks=pytest.mark.long, id=f"fsspec-{each.__name__}") for each in PLAIN),
+        ]
+    )
     def fs(self, request, tmp_path):
-        """Give the filesystem: over memory, local files, and a database."""
-        url = {
-            "memory": "memory://",
-            "file": f"file://{tmp_path}/s/",
-            "ocdbt": f"file://{tmp_path}/s/|ocdbt:",
-        }
-        store = ts.KvStore.open(url[request.param]).result()
-        return KvFileSystem.of(store)
+        """Give the filesystem."""
+        if request.param in URLS:
+            return KvFileSystem.of(ts.KvStore.open(URLS[request.param].format(tmp_path)).result())
+        return KvFileSystem.of(ts.KvStore.of(live_kv(request.param(tmp_path / "s", request))))
 
     @pytest.fixture
     def fs_path(self):

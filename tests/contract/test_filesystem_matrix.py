@@ -360,6 +360,15 @@ def store_read(store, key):
     return bytes(execution.call(store.read(key)).value)
 
 
+@pytest.mark.parametrize("store", [s3, gcs, abfs], ids=lambda store: store.__name__)
+def test_keys_below_a_key_are_listed(store, tmp_path, request):
+    """Where a name is a key, what is listed below it are the keys that begin with it and a slash."""
+    home = KvStore.of(live_kv(store(tmp_path, request)))
+    home["a"], home["a/b"] = b"1", b"2"
+    listed = [sorted((home / below).list().result()) for below in ("a/", "a/b/", "")]
+    assert listed == [[b"b"], [], [b"a", b"a/b"]]
+
+
 # git's fails with an AttributeError there, which is told as an error of its
 @pytest.mark.parametrize(
     "store", [each for each in READABLE if each is not git], ids=lambda store: store.__name__
@@ -707,6 +716,8 @@ def test_a_protocol_that_is_not_installed_is_named():
         ("gs://bucket/x/", "gs"),
         ("abfs://container@account.dfs.core.windows.net/x/", "abfs"),
         ("ftp://127.0.0.1:9/x/", "ftp"),
+        ("https://127.0.0.1:9/x/", "https"),
+        ("simplecache::http://127.0.0.1:9/x/", "http"),
     ],
 )
 def test_an_option_that_the_filesystem_does_not_know_is_named(url, protocol):

@@ -16,6 +16,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from posixpath import dirname
 from typing import Any, TypeAlias
 
@@ -30,7 +31,6 @@ from fsstore.kvstore.engine.contract import (
     located,
     offload_whole,
     persist,
-    persist_blocking,
     stoppable,
 )
 from fsstore.kvstore.engine.driver import Home
@@ -41,10 +41,7 @@ from fsstore.runtime.tuning import READ_ATTEMPTS
 
 UNFINISHED = ".__lock"  # the suffix of local files that are being written, as `kvstore/local` has it
 
-_NAMED: Mapping[str, Mapping[str, Any]] = {
-    "find": {"withdirs": False, "detail": True},
-    "ls": {"detail": True},
-}
+_NAMED: Mapping[str, Any] = {"find": {"withdirs": False, "detail": True}, "ls": {"detail": True}}
 
 
 class Asked:
@@ -164,7 +161,7 @@ async def _renamed(ask: Asked, path: str, value: bytes) -> None:
 async def listing(ask: Asked, directory: str) -> dict[str, Any]:
     """Return what is below a directory: nothing if it is missing itself, or none."""
     try:
-        return await (ask("find", directory) if ask.finds() else _walk(ask, directory))
+        return dict(await (ask("find", directory) if ask.finds() else _walk(ask, directory)))
     except Exception as error:
         if not is_missing(error):
             raise
@@ -253,14 +250,16 @@ class SyncEngine(_Filesystem):
         return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
     def _all(self, stopped: Flag, requests: Sequence[Request]) -> list[Any]:
-        return [self._tried(request) for request in requests if not stopped.is_set()]
+        async def visit() -> list[Any]:
+            tries = (partial(self._one, self._ask, each) for each in requests if not stopped.is_set())
+            return [await persist(self.retry, each) for each in tries]
 
-    def _tried(self, request: Request) -> Any:
-        return persist_blocking(self.retry, lambda: execution.drive(self._one(self._ask, request)))
+        return execution.drive(visit())
 
     async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Yield everything below the directory of `prefix`, in one page."""
-        yield self._page(await execution.offload(self._tried, dirname(prefix)))
+        [found] = await execution.offload(self._all, Flag(), [dirname(prefix)])
+        yield self._page(found)
 
 
 class AsyncEngine(_Filesystem):

@@ -110,6 +110,7 @@ class FsspecKind(RootKind):
 
         url, options = str(reveal(opening.members["url"])), reveal(opening.members.get("storage_options", {}))
         limits = limits_from(opening.resources)
+        check_chain(url, options)
         if url.startswith(("http://", "https://")):
             base, _, query = url.partition("?")
             retry = retry_from(opening.resources, "")
@@ -123,7 +124,6 @@ class FsspecKind(RootKind):
         if url.startswith(("s3://", "s3a://")) and "::" not in url:
             access = s3_access({"storage_options": options}, {})
             options, source = access.s3fs_options(), access.renewable
-        check_chain(url, options)
         engine, root = engine_for_url(url, options)
         engine = engine if source is None else RenewedEngine(engine, source)
         return guarded(EngineDriver(engine, root, members=opening.members, limits=limits), opening.members)

@@ -53,6 +53,15 @@ IDLE = frozenset(
     )
 )
 """Options about what fsstore does by itself, or not at all."""
+OF_REQUESTS = frozenset(
+    (
+        *("headers", "params", "cookies", "auth", "allow_redirects", "max_redirects", "compress"),
+        *("timeout", "ssl", "ssl_context", "verify_ssl", "fingerprint", "server_hostname"),
+        *("proxy", "proxy_auth", "proxy_headers", "skip_auto_headers", "trace_request_ctx"),
+        *("read_bufsize", "max_line_size", "max_field_size"),
+    )
+)
+"""Options that the HTTP filesystem hands on to each request of aiohttp."""
 _OF_EVERY_CLASS = IDLE | {"storage_options", "protocol", "fo", "target_protocol", "target_options"}
 
 
@@ -114,16 +123,17 @@ def check_chain(url: str, options: Mapping[str, Any]) -> None:
         if link in _DEAF:
             nested = options.get(link)
             own = nested if isinstance(nested, Mapping) else {}
-            check_options(link, {**own, **first} if number == 0 else own)
+            known = OF_REQUESTS if link in ("http", "https") else frozenset[str]()
+            check_options(link, {**own, **first} if number == 0 else own, known)
 
 
 _DEAF = frozenset(
     (
         *("file", "local", "memory", "ftp", "gs", "gcs", "abfs", "abfss", "az"),
-        *("zip", "tar", "libarchive", "simplecache", "filecache", "blockcache"),
+        *("zip", "tar", "libarchive", "simplecache", "filecache", "blockcache", "http", "https"),
     )
 )
-"""Filesystems that take any option; the others hand those that they do not know to a client, or refuse them."""
+"""Filesystems that take any option, at least until the first request; others hand it to a client, or refuse it."""
 
 
 _RENEWED = {

@@ -22,6 +22,7 @@ from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key
 from fsstore.kvstore.engine.secret import guard, reveal
 from fsstore.kvstore.root.option import (
     IDLE,
+    OF_REQUESTS,
     Library,
     check_options,
     choose_engine,
@@ -33,25 +34,6 @@ from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.kvstore.web.exchange import header_line, headers_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.registry import decode_path, encode_path
-
-_REQUEST = frozenset(
-    (
-        *(
-            "headers",
-            "params",
-            "cookies",
-            "auth",
-            "allow_redirects",
-            "max_redirects",
-            "compress",
-            "proxy",
-            "proxy_auth",
-        ),
-        *("timeout", "ssl", "ssl_context", "verify_ssl", "fingerprint", "server_hostname", "proxy_headers"),
-        *("trace_request_ctx", "read_bufsize", "max_line_size", "max_field_size", "skip_auto_headers"),
-    )
-)
-"""Options that the HTTP filesystem hands on to each request of aiohttp."""
 
 
 class HttpDriver(EngineDriver):
@@ -118,7 +100,7 @@ class HttpKind(KindDefaults):
         client = dict(rest.pop("client_kwargs", None) or {})
         given = {**(client.pop("headers", None) or {}), **(rest.pop("headers", None) or {})}
         rest |= {"client_kwargs": client} if client else {}
-        check_options("http", rest, _REQUEST)
+        check_options("http", rest, OF_REQUESTS)
         out = dict(members)
         if given:
             lines = [header_line(f"{name}: {value}") for name, value in given.items()]
