@@ -30,7 +30,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (15, 3932),
     "job": (14, 5588),
-    "kvstore": (51, 16480),
+    "kvstore": (51, 16484),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1168),
 }
-WHOLE = (331, 111906)
+WHOLE = (331, 111910)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
     "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
     "job": "plans run in parts by any engine, and workers that give up what takes far too long",
-    "kvstore": "a thread waits a moment at most for its turn to rename",
+    "kvstore": "blobs of Azure below a blob are listed by a request of ours",
     "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
     "scan": "random groups, and fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
