@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fsstore.context.context import Context
     from fsstore.dataset.group import Group, open_group
     from fsstore.dataset.listing import list_arrays, tree
-    from fsstore.dataset.multiscale import Multiscale, open_multiscale
+    from fsstore.dataset.multiscale import Multiscale, list_images, open_multiscale
     from fsstore.driver.virtual_chunked import VirtualChunkedReadParameters, VirtualChunkedWriteParameters
     from fsstore.filesystem.protocols import get_mapper, open_mapper
     from fsstore.index import (
@@ -104,7 +104,7 @@ _HOMES = {
     "dataset.group": "Group open_group",
     "dataset.listing": "list_arrays tree",
     "filesystem.protocols": "get_mapper open_mapper",
-    "dataset.multiscale": "Multiscale open_multiscale",
+    "dataset.multiscale": "Multiscale list_images open_multiscale",
     "observation": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags Trace trace",
     "ocdbt": "ocdbt",
@@ -217,6 +217,7 @@ __all__ = [
     "int64",
     "json",
     "list_arrays",
+    "list_images",
     "newaxis",
     "ocdbt",
     "open",

@@ -148,7 +148,11 @@ def _put_facts(facts: dict[str, Any], arguments: Namespace) -> None:
     if arguments.json:
         put_json(facts)
     else:
-        put(columns([(name, _told(value)) for name, value in facts.items() if value not in (None, {}, [])]))
+        put(
+            columns(
+                [(name, _told(value)) for name, value in facts.items() if value not in (None, "", {}, [])]
+            )
+        )
 
 
 def _told(value: Any) -> str:
@@ -158,9 +162,11 @@ def _told(value: Any) -> str:
 
 
 def _of_group(group: Any) -> dict[str, Any]:
+    from fsstore.dataset.image import role_of
+
     members = group.keys()
     return {
-        "kind": "group", "place": group.kvstore.url,
+        "kind": "group", "place": group.kvstore.url, "is": role_of(group.attrs),
         "format": f"zarr {group.zarr_format}" if group.zarr_format else "n5",
         "members": members, "left_out": dict(group._listed().left_out), "points_to": _pointed(group),
         "attributes": dict(group.attrs),
@@ -294,7 +300,7 @@ def tree(arguments: Namespace) -> int:
             path: {"shape": list(each.shape), "dtype": each.dtype, "chunks": list(each.chunks or ())}
             for path, each in entries.items()
         }
-        put_json({"groups": groups, "arrays": arrays, "left_out": dict(left_out)})
+        put_json({"groups": list(groups), "arrays": arrays, "left_out": dict(left_out)})
     else:
         put(found.tree())
     return 0

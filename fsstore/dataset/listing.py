@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fsstore.context.context import Context, context_of
+from fsstore.dataset.image import role_of
 from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec_value import given_options
@@ -65,14 +66,16 @@ def tree(url: Any, *, storage_options: Mapping[str, Any] | None = None, context:
 
 def tree_text(shown: Described) -> str:
     """Return groups and arrays by path as indented text, one a line."""
-    lines = [f"/ {_about(shown.entries[''])}" if "" in shown.entries else "/"]
+    top = _about(shown.entries[""]) if "" in shown.entries else shown.groups.get("", "")
+    lines = [f"/ {top}".rstrip()]
     return "\n".join([*lines, *(_line(path, shown) for path in shown.paths())])
 
 
 class Described(NamedTuple):
     """The groups and the arrays of a listing, and why objects of a scanned file are left out of it, by path."""
 
-    groups: Collection[str]
+    groups: Mapping[str, str]
+    """For each what it is among images, in a few words; nothing for most."""
     entries: Mapping[str, ArrayEntry]
     left_out: Mapping[str, str] = MappingProxyType({})
 
@@ -109,7 +112,7 @@ def described(listed: Hierarchy, level: int = 3) -> Described:
                 damaged[path] = error
     for path, why in damaged.items():
         warnings.warn(f"{quote(path or '/')} is left out: {why}", stacklevel=level)
-    groups = [path for path, node in listed.nodes.items() if node.kind == "group"]
+    groups = {path: role_of(node.attributes) for path, node in listed.nodes.items() if node.kind == "group"}
     return Described(groups, entries, listed.left_out)
 
 
@@ -118,7 +121,11 @@ def _line(path: str, shown: Described) -> str:
     entry, why = shown.entries.get(path), shown.left_out.get(path)
     if why is not None:
         return f"{indent}{name} is left out: {one_line(why)}"
-    return f"{indent}{name}/" if entry is None else f"{indent}{name} {_about(entry)}"
+    return (
+        f"{indent}{name}/ {shown.groups.get(path, '')}".rstrip()
+        if entry is None
+        else f"{indent}{name} {_about(entry)}"
+    )
 
 
 def _about(entry: ArrayEntry) -> str:
@@ -210,7 +217,12 @@ def _pieces(paths: Sequence[str], shown: Described) -> Iterator[str]:
             yield f"<div style='{_DIM}'><s>{name}</s> is left out: {escape(shown.left_out[path])}</div>"
         elif entry is None:
             is_open = " open" if not begun else ""
-            yield f"<details{is_open}><summary>{name}/</summary><div style='{_INNER}'>"
+            role = (
+                f" <span style='{_DIM}'>{escape(shown.groups.get(path, ''))}</span>"
+                if shown.groups.get(path)
+                else ""
+            )
+            yield f"<details{is_open}><summary>{name}/{role}</summary><div style='{_INNER}'>"
             begun.append(f"{path}/")
         else:
             size = f"<span style='{_DIM}'>{_size_in_html(entry)}</span>"

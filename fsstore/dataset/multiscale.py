@@ -1,9 +1,10 @@
-"""Images in several resolutions: their description in the attributes of a group, and their levels as arrays."""
+"""Images in several resolutions: which there are below a place, and their levels as open arrays."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from typing import Any
@@ -14,250 +15,26 @@ from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
+from fsstore.dataset.image import (
+    Description,
+    ImageAxis,
+    Lead,
+    LevelPlace,
+    LevelWords,
+    described,
+    is_labels,
+    kind_of,
+    leads_of,
+)
+from fsstore.dataset.members import member_path
 from fsstore.errors import NotFoundError, StoreError
 from fsstore.index import d
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future, meant
-from fsstore.values.json_value import loads, quote, show
+from fsstore.values.json_value import loads, quote
 
-# An image in several resolutions, as attributes describe it: axes, and where the elements of each level
-# lie.
-
-_KINDS = {"t": "time", "time": "time", "c": "channel", "channel": "channel"}
-_MOST = 64  # levels; each halves an image, so nobody has more
-
-
-@dataclass(frozen=True, slots=True)
-class ImageAxis:
-    """A dimension of an image: its name, its kind (`space`, `time`, `channel` or another word), and its unit."""
-
-    name: str
-    kind: str = "space"
-    unit: str | None = None
-
-    def words(self) -> dict[str, str]:
-        """Return the axis in the words of OME-Zarr."""
-        words = {"name": self.name, "type": self.kind}
-        return words if self.unit is None else {**words, "unit": self.unit}
-
-
-@dataclass(frozen=True, slots=True)
-class LevelPlace:
-    """Where the elements of a level lie; an empty tuple is a scale of 1 or a translation of 0, whatever the rank."""
-
-    scale: tuple[float, ...] = ()
-    translation: tuple[float, ...] = ()
-
-    def within(self, outer: LevelPlace) -> LevelPlace:
-        """Return the place that is this one first, and then `outer`."""
-        rank = max(map(len, (self.scale, self.translation, outer.scale, outer.translation)))
-        inner_scale, inner_shift = self.filled(rank)
-        outer_scale, outer_shift = outer.filled(rank)
-        scale = tuple(a * b for a, b in zip(inner_scale, outer_scale, strict=True))
-        moved = zip(inner_shift, outer_scale, outer_shift, strict=True)
-        return LevelPlace(scale, tuple(at * by + shift for at, by, shift in moved))
-
-    def filled(self, rank: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return scale and translation with a number for each of `rank` dimensions."""
-        for name, numbers in (("scale", self.scale), ("translation", self.translation)):
-            if numbers and len(numbers) != rank:
-                raise StoreError(f"A {name} has {len(numbers)} numbers for {rank} dimensions")
-        return self.scale or (1.0,) * rank, self.translation or (0.0,) * rank
-
-    def coarser(self, factors: Sequence[int], *, centred: bool) -> LevelPlace:
-        """Return the place of blocks of `factors` elements: of their middle, or of their first element."""
-        half = tuple((factor - 1) / 2 if centred else 0.0 for factor in factors)
-        return LevelPlace(tuple(map(float, factors)), half).within(self)
-
-    def words(self, rank: int) -> list[dict[str, Any]]:
-        """Return the place in the words of OME-Zarr."""
-        scale, shift = self.filled(rank)
-        moves: list[dict[str, Any]] = [{"type": "scale", "scale": list(scale)}]
-        return [*moves, {"type": "translation", "translation": list(shift)}] if any(shift) else moves
-
-
-@dataclass(frozen=True, slots=True)
-class LevelWords:
-    """The description of one level: the path of its array or group, and its place."""
-
-    path: str
-    place: LevelPlace = field(default_factory=LevelPlace)
-
-
-@dataclass(frozen=True, slots=True)
-class Description:
-    """The description of an image: its `vocabulary`, its axes (none if they are not told) and its levels."""
-
-    vocabulary: str
-    levels: tuple[LevelWords, ...]
-    axes: tuple[ImageAxis, ...] = ()
-    name: str = ""
-    method: str = ""
-
-
-def described(attributes: Mapping[str, Any], number: int = 0) -> Description | None:
-    """Return what the attributes of a group say of its image with a number; None if they speak of no image.
-
-    >>> found = described({"multiscales": [{"datasets": [{"path": "0"}, {"path": "1"}], "axes": ["y", "x"]}]})
-    >>> [level.path for level in found.levels], [axis.name for axis in found.axes]
-    (['0', '1'], ['y', 'x'])
-    """
-    holder = _holder(attributes)
-    listed = holder.get("multiscales")
-    if isinstance(listed, Mapping) and "layout" in listed:
-        return _of_convention(listed)
-    if not isinstance(listed, list) or not listed:
-        return None
-    if not 0 <= number < len(listed):
-        raise StoreError(f"There is no image number {number}; the attributes describe {len(listed)} of them")
-    image = _mapping(listed[number], "multiscales")
-    version = holder.get("version") or image.get("version") or ""
-    return _of_ome(image, f"OME-Zarr {version}".rstrip())
-
-
-def image_words(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the words in which OME-Zarr describes the first image of a group; none if it describes no image."""
-    listed = _holder(attributes).get("multiscales")
-    first = listed[0] if isinstance(listed, list) and listed else {}
-    return first if isinstance(first, Mapping) else {}
-
-
-def _holder(attributes: Mapping[str, Any]) -> Mapping[str, Any]:
-    inner = attributes.get("ome")
-    return inner if isinstance(inner, Mapping) and "multiscales" in inner else attributes
-
-
-def kind_of(name: str) -> str:
-    """Return what an axis is of which only the name is known."""
-    return _KINDS.get(name.lower(), "space")
-
-
-def ome_image(
-    before: Mapping[str, Any], axes: Sequence[ImageAxis], levels: Sequence[LevelWords], method: str
-) -> dict[str, Any]:
-    """Return an image in the words of OME-Zarr; what was said before of other things, and of axes, stays."""
-    datasets = [
-        {"path": level.path, "coordinateTransformations": level.place.words(len(axes))} for level in levels
-    ]
-    said = before.get("axes") or [axis.words() for axis in axes]
-    outer = [move for move in before.get("coordinateTransformations", ()) if isinstance(move, Mapping)]
-    moves = {"coordinateTransformations": outer} if outer else {}
-    return {**before, "axes": said, "datasets": datasets, **moves, "type": method}
-
-
-def with_image(attributes: Mapping[str, Any], image: Mapping[str, Any], zarr_format: int) -> dict[str, Any]:
-    """Return the attributes that have to be assigned for a group to be an image: OME-Zarr 0.5 in zarr v3, else 0.4."""
-    if zarr_format != 3:
-        others = attributes.get("multiscales")
-        rest = others[1:] if isinstance(others, list) else []
-        return {"multiscales": [{**image, "version": "0.4"}, *rest]}
-    inner = attributes.get("ome")
-    ome = dict(inner) if isinstance(inner, Mapping) else {}
-    rest = ome.get("multiscales", [])[1:]
-    return {"ome": {**ome, "version": "0.5", "multiscales": [dict(image), *rest]}}
-
-
-def _of_ome(image: Mapping[str, Any], vocabulary: str) -> Description:
-    outer = _placement(image.get("coordinateTransformations"), "multiscales")
-    levels = []
-    for each in _listed(image.get("datasets"), "datasets"):
-        dataset = _mapping(each, "datasets")
-        inner = _placement(dataset.get("coordinateTransformations"), _path(dataset, "path"))
-        levels.append(LevelWords(_path(dataset, "path"), inner.within(outer)))
-    return Description(
-        vocabulary,
-        tuple(levels),
-        _axes(image.get("axes")),
-        _text(image.get("name")),
-        _text(image.get("type")),
-    )
-
-
-def _axes(listed: Any) -> tuple[ImageAxis, ...]:
-    found = []
-    for each in listed if isinstance(listed, list) else []:
-        if isinstance(each, str):
-            found.append(ImageAxis(each, kind_of(each)))
-        elif isinstance(each, Mapping) and isinstance(each.get("name"), str):
-            name = each["name"]
-            found.append(
-                ImageAxis(name, _text(each.get("type")) or kind_of(name), _text(each.get("unit")) or None)
-            )
-        else:
-            raise StoreError(f'"axes" of an image has an entry without a name: {show(each)[:80]}')
-    if len({axis.name for axis in found}) < len(found):
-        raise StoreError('"axes" of an image has the same name twice')
-    return tuple(found)
-
-
-def _placement(moves: Any, where: str) -> LevelPlace:
-    """Return what transformations in the words of OME-Zarr amount to."""
-    found = LevelPlace()
-    for move in [] if moves is None else _listed(moves, "coordinateTransformations"):
-        kind = move.get("type") if isinstance(move, Mapping) else None
-        if kind == "scale":
-            found = found.within(LevelPlace(scale=_numbers(move.get("scale"), where)))
-        elif kind == "translation":
-            found = found.within(LevelPlace(translation=_numbers(move.get("translation"), where)))
-        elif kind != "identity":
-            raise StoreError(
-                f"The level {show(where)} is placed by {show(kind)}; scales, translations and identities are known"
-            )
-    return found
-
-
-def _of_convention(said: Mapping[str, Any]) -> Description:
-    assets = [_mapping(each, "layout") for each in _listed(said["layout"], "layout")]
-    by_path = {_path(each, "asset"): each for each in assets}
-
-    def placed(path: str, seen: frozenset[str] = frozenset()) -> LevelPlace:
-        each = by_path.get(path)
-        if each is None or path in seen:
-            raise StoreError(
-                f'"derived_from" names {show(path)}, which is {"no level" if each is None else "derived from itself"}'
-            )
-        moves = each.get("transform")
-        moves = moves if isinstance(moves, Mapping) else {}
-        scale = _numbers(moves["scale"], path) if "scale" in moves else ()
-        shift = _numbers(moves["translation"], path) if "translation" in moves else ()
-        source = each.get("derived_from")
-        base = LevelPlace() if source is None else placed(_path(each, "derived_from"), seen | {path})
-        return LevelPlace(scale, shift).within(base)
-
-    levels = tuple(LevelWords(path, placed(path)) for path in by_path)
-    return Description("the convention multiscales", levels, method=_text(said.get("resampling_method")))
-
-
-def _mapping(value: Any, where: str) -> Mapping[str, Any]:
-    if not isinstance(value, Mapping):
-        raise StoreError(f"An entry of {show(where)} of an image is no object: {show(value)[:80]}")
-    return value
-
-
-def _listed(value: Any, where: str) -> list[Any]:
-    if not isinstance(value, list) or not value or len(value) > _MOST:
-        raise StoreError(f"{show(where)} of an image is no list of 1 to {_MOST} entries: {show(value)[:80]}")
-    return value
-
-
-def _path(entry: Mapping[str, Any], name: str) -> str:
-    value = entry.get(name)
-    if not isinstance(value, str) or not value.strip("/"):
-        raise StoreError(f"{show(name)} of a level is no path: {show(value)[:80]}")
-    return value.strip("/")
-
-
-def _numbers(value: Any, where: str) -> tuple[float, ...]:
-    if not isinstance(value, list) or not all(type(each) in (int, float) for each in value):
-        raise StoreError(f"The level {show(where)} is not placed by numbers: {show(value)[:80]}")
-    return tuple(map(float, value))
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
+_DEEPEST = 8  # groups from a plate to the labels of a field, and some to spare
 _PRECOMPUTED = "neuroglancer_precomputed"
 
 
@@ -515,6 +292,95 @@ async def _of_volume(first: TensorStore, context: Context) -> Multiscale:
         words = LevelWords(str(scales[number].get("key", number)), LevelPlace(scale))
         levels.append(_level(array, words, axes))
     return _made(Description("Neuroglancer precomputed", ()), axes, levels, None)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageEntry:
+    """An image below a place, as `list_images` finds it; `open_multiscale` opens it at its path."""
+
+    path: str
+    kind: str
+    """`image`, or `labels` where the values are numbers of things."""
+    name: str
+    axes: tuple[str, ...]
+    levels: int
+    well: str = ""
+    """The well of a plate: its row and column, such as `A/1`."""
+    acquisition: int | None = None
+
+
+def list_images(
+    place: Any, *, context: Context | None = None, storage_options: Mapping[str, Any] | None = None
+) -> list[ImageEntry]:
+    """Return the images below a place: those of a plate well by well, and each with its labels behind it.
+
+    Attributes of OME-Zarr lead from plates to wells, from wells to their fields, and from images to labels, so that
+    nothing has to be listed; below a group that leads nowhere all groups are looked at.  An image that is named and
+    cannot be found or understood is left out with a warning.
+
+    >>> import fsstore as ts
+    >>> group = ts.open_group("memory://images/", mode="w").result()
+    >>> base = group.create_array("cells/0", shape=[8, 8], dtype="u1", dimension_names=["y", "x"]).result()
+    >>> report = ts.build_pyramid(group["cells"], levels=2).result()
+    >>> [(image.path, image.levels) for image in list_images(group)]
+    [('cells', 2)]
+    """
+    if isinstance(place, Group):
+        group = place
+    else:
+        group = open_group(place, mode="r", context=context, storage_options=storage_options).result()
+    lost: dict[str, str] = {}
+    found = execution.call(_led(group, Lead(""), lost))
+    if not found and not lost:
+        nodes = group._listed().nodes.items()
+        leads = [(Lead(path), node.attributes) for path, node in nodes if node.kind == "group"]
+        found = [entry for lead, said in leads for entry in _entry(lead, said, lost)]
+    for path, why in lost.items():
+        warnings.warn(f"{quote(path)} is left out: {why}", stacklevel=2)
+    return found
+
+
+async def _led(group: Group, lead: Lead, lost: dict[str, str], *, is_sure: bool = True) -> list[ImageEntry]:
+    """Return the images on a path, and those to which it leads; what is missing or damaged is put into `lost`."""
+    try:
+        looked = await group._place.look(member_path(group._path, lead.path) if lead.path else group._path)
+        if looked.kind != "group":
+            if is_sure:
+                lost[lead.path] = f"it is {'an array' if looked.kind else 'missing'}, and no group"
+            return []
+        attributes = dict(looked.attributes)
+        leads = [(each, True) for each in leads_of(attributes)]
+    except StoreError as error:
+        lost[lead.path] = error.message
+        return []
+    found = _entry(lead, attributes, lost)
+    if found and found[0].kind == "image":
+        leads.append((Lead("labels"), False))
+    if lead.path.count("/") > _DEEPEST:
+        return found
+    below = [_led(group, _behind(lead, each), lost, is_sure=sure) for each, sure in leads]
+    for more in await execution.gather(below):
+        found += more
+    return found
+
+
+def _behind(lead: Lead, each: Lead) -> Lead:
+    """Return a lead of a group that was itself led to: by its path from the root, and with the well it is in."""
+    acquisition = lead.acquisition if each.acquisition is None else each.acquisition
+    return Lead(f"{lead.path}/{each.path}".lstrip("/"), lead.well or each.well, acquisition)
+
+
+def _entry(lead: Lead, attributes: Mapping[str, Any], lost: dict[str, str]) -> list[ImageEntry]:
+    try:
+        said = described(attributes)
+    except StoreError as error:
+        lost[lead.path] = error.message
+        return []
+    if said is None:
+        return []
+    kind = "labels" if is_labels(attributes) else "image"
+    axes = tuple(axis.name for axis in said.axes)
+    return [ImageEntry(lead.path, kind, said.name, axes, len(said.levels), lead.well, lead.acquisition)]
 
 
 _TIMES = " \N{MULTIPLICATION SIGN} "

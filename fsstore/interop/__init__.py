@@ -1,4 +1,4 @@
-"""Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr`, `icechunk` and `torch`.
+"""Adapters for other libraries: `xarray`, `dask`, `zarr`, `virtualizarr`, `icechunk`, `napari` and `torch`.
 
 Each is imported only by programs that use that library.
 `virtual_chunks` turns the arrays of a reference set into their virtual chunks.  `zarr_url` makes places of fsstore

@@ -15,6 +15,7 @@ import numpy as np
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
+from fsstore.dataset.georeference import as_seen
 from fsstore.dataset.group import Group, open_group
 from fsstore.dataset.members import NewArray, dtype_name, new_array
 from fsstore.dataset.origin import places_of, relations
@@ -136,9 +137,9 @@ def meaning_of(array: TensorStore) -> dict[str, Any]:
 
 
 def attributes_of(array: TensorStore) -> dict[str, Any] | None:
-    """Return the attributes of an array, None for images, functions and values: they have none."""
+    """Return the attributes of an array, placed as its view is; None for images, functions and values."""
     try:
-        return dict(array.attrs)
+        return as_seen(array.attrs, array)
     except UnimplementedError:
         return None
 

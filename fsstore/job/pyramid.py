@@ -16,7 +16,7 @@ from fsstore.arrays.layers import downsample
 from fsstore.arrays.store import TensorStore
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group, open_group
-from fsstore.dataset.multiscale import (
+from fsstore.dataset.image import (
     ImageAxis,
     LevelPlace,
     LevelWords,

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote as percent_encode
 
 from fsstore.context.context import Context, context_of
-from fsstore.dataset.multiscale import described
+from fsstore.dataset.image import described
 from fsstore.dataset.place import store_spec
 from fsstore.driver.auto import Node, hierarchy
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError

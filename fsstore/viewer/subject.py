@@ -18,10 +18,11 @@ import numpy as np
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
 from fsstore.context.context import Context
+from fsstore.dataset.georeference import Line, as_seen, lines_of, of_member
 from fsstore.dataset.group import Group
+from fsstore.dataset.image import Description
+from fsstore.dataset.image import described as described_levels
 from fsstore.dataset.listing import ArrayEntry, described, paths_of
-from fsstore.dataset.multiscale import Description
-from fsstore.dataset.multiscale import described as described_levels
 from fsstore.errors import NotFoundError, ResourceExhaustedError, StoreError
 from fsstore.index import d
 from fsstore.runtime import fork
@@ -265,6 +266,15 @@ def axis(store: Any, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
     return None
 
 
+def straight(line: Line, size: int) -> dict[str, Any]:
+    """Return the values of a dimension whose elements lie evenly, as `axis` returns those of a coordinate."""
+    step = max(1, -(-size // POINTS))
+    values = [line.start + line.step * number for number in range(step // 2, size, step)]
+    return {
+        "kind": "number", "values": values, "units": line.unit, "step": step, "first": step // 2, "up": line.is_north,
+    }  # fmt: skip
+
+
 def _values(store: Any, size: int) -> tuple[Any, int, int]:
     chunk = (store.chunk_layout.read_chunk.shape or (None,))[0] or size
     each = store.dtype.numpy_dtype.itemsize
@@ -496,7 +506,7 @@ class Subject:
             if not finer:
                 raise NotFoundError(f"{path or '/'!r} is a group; its arrays have pictures")
             stores = [group.open(each).result() for each in finer]
-            return self._made(path, stores, axes_of(opened.attrs))
+            return self._made(path, stores, axes_of(opened.attrs), finest=finer[0])
         coarser, axes = self._coarser(group, path)
         return self._made(path, [opened, *coarser], axes)
 
@@ -516,7 +526,7 @@ class Subject:
         except StoreError:  # without them it is shown all the same
             return [], ()
 
-    def _made(self, path: str, stores: list[Any], axes: tuple[str, ...] = ()) -> Shown:
+    def _made(self, path: str, stores: list[Any], axes: tuple[str, ...] = (), finest: str = "") -> Shown:
         store = stores[0]
         try:
             attributes = store.attrs.asdict()
@@ -526,11 +536,17 @@ class Subject:
         names = store.domain.labels
         if not any(names) and len(axes) == len(names):
             names = axes
-        coordinates = tuple(
+        coordinates = [
             self._axis(path, name, size) if name else None
             for name, size in zip(names, store.shape, strict=True)
-        )
-        return Shown(path, store, tuple(levels_of(zeroed)), names, attributes, coordinates)
+        ]
+        if None in coordinates:
+            above, _, member = (finest or path).rpartition("/")
+            said = as_seen(of_member(self.attributes(above), member, attributes), store)
+            for name, line in lines_of(said, names, store.shape).items():
+                number = names.index(name)
+                coordinates[number] = coordinates[number] or straight(line, store.shape[number])
+        return Shown(path, store, tuple(levels_of(zeroed)), names, attributes, tuple(coordinates))
 
     def _axis(self, path: str, name: str, size: int) -> dict[str, Any] | None:
         found = self._coordinate(path, name)

@@ -256,3 +256,106 @@ def test_what_was_said_before_stays(tmp_path, version):
     assert now["omero"] == {"id": 7}
     assert now["multiscales"][1] == {"name": "other"}
     assert described(group.attrs.asdict()).levels[0].place.scale == (3, 3)
+
+
+def plate(place, version):
+    """Make a plate of two wells, with an image of two levels in each field and labels of the first."""
+    group = ts.open_group(place, mode="w", zarr_format=version).result()
+    words = (lambda **said: {"ome": {"version": "0.5", **said}}) if version == 3 else dict
+    group.attrs.update(words(plate={
+        "rows": [{"name": "A"}, {"name": "B"}], "columns": [{"name": "1"}], "version": "0.4",
+        "wells": [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}, {"path": "B/1", "rowIndex": 1, "columnIndex": 0}],
+    }))  # fmt: skip
+    datasets = [{"path": str(n), "coordinateTransformations": [scale(2.0**n, 2.0**n)]} for n in range(2)]
+    axes = [
+        {"name": "y", "type": "space", "unit": "micrometer"},
+        {"name": "x", "type": "space", "unit": "micrometer"},
+    ]
+    said = {"axes": axes, "datasets": datasets}
+    for well, count in (("A/1", 2), ("B/1", 1)):
+        group.create_group(well).result()
+        group[well].attrs.update(
+            words(well={"images": [{"path": str(n), "acquisition": n} for n in range(count)]})
+        )
+        for number in range(count):
+            levels_in(group, f"{well}/{number}", words(multiscales=[{**said, "name": f"{well} {number}"}]))
+    group["A/1/0"].create_group("labels", attributes=words(labels=["cells"])).result()
+    colours = [{"label-value": 1, "rgba": [255, 0, 0, 255]}]
+    levels_in(group, "A/1/0/labels/cells", words(multiscales=[said], **{"image-label": {"colors": colours}}))
+    return group
+
+
+def levels_in(group, path, attributes):
+    group.create_group(path, attributes=attributes).result()
+    for number in range(2):
+        made = group.create_array(f"{path}/{number}", shape=[8 >> number] * 2, dtype="u2").result()
+        made[:] = np.uint16(number + 1)
+
+
+FOUND = [
+    ("A/1/0", "image", "A/1", 0), ("A/1/0/labels/cells", "labels", "A/1", 0),
+    ("A/1/1", "image", "A/1", 1), ("B/1/0", "image", "B/1", 0),
+]  # fmt: skip
+
+
+def test_images_of_a_plate_are_listed_and_opened(tmp_path, version):
+    """A plate leads to its wells, they to their fields, and images to their labels; each opens at its path."""
+    group = plate(tmp_path, version)
+    found = ts.list_images(tmp_path)
+    assert [(each.path, each.kind, each.well, each.acquisition) for each in found] == FOUND
+    assert [(each.name, each.axes, each.levels) for each in found][2] == ("A/1 1", ("y", "x"), 2)
+    for each in found:
+        image = ts.open_multiscale(tmp_path / each.path).result()
+        assert len(image) == each.levels
+        assert (image[-1].store.read().result() == 2).all()
+    assert [each.path for each in ts.list_images(group["A/1"])] == ["0", "0/labels/cells", "1"]
+    assert [each.path for each in ts.list_images(group["A/1/0"])] == ["", "labels/cells"]
+    assert [each.path for each in ts.list_images(group["A/1/0/labels"])] == ["cells"]
+    group["B"].attrs["more"] = 1
+    assert [each.path for each in ts.list_images(group["B"])] == ["1/0"], "a row leads nowhere, and is listed"
+
+
+def test_images_of_a_plate_need_no_listing(tmp_path, version):
+    """The attributes lead to the images, and nothing is listed on the way."""
+    group = plate(tmp_path, version)
+    with ts.trace() as seen:
+        assert [each.path for each in ts.list_images(group)] == [path for path, *_ in FOUND]
+    assert not [each for each in seen.observations if each.what == "list"]
+    with ts.trace() as seen:
+        ts.list_arrays(tmp_path)
+    assert [each for each in seen.observations if each.what == "list"], "a trace would say it"
+
+
+def test_the_tree_says_what_groups_are(tmp_path, version):
+    """A plate, its wells, images and labels are told apart in the tree, in that of notebooks and by the command."""
+    group = plate(tmp_path, version)
+    assert group.tree().splitlines()[:5] == [
+        "/ plate, 2 by 1, 2 wells", "  A/", "    1/ well, 2 fields", "      0/ image, 2 levels",
+        f"        0 {'uint16' if version == 3 else '<u2'} (8, 8) in chunks of (8, 8)",
+    ]  # fmt: skip
+    assert "            cells/ labels, 2 levels"[2:] in group.tree()
+    assert "well, 1 field<" in group._repr_html_()
+    assert ts.tree(tmp_path) == group.tree()
+
+
+@pytest.mark.parametrize(
+    ("attributes", "why"),
+    [
+        ({"plate": {"wells": [{"path": "A/1"}, {"path": "A/2"}]}}, "A/2.*missing"),
+        ({"plate": {"wells": [{"path": "0"}]}}, '"0" is left out: it is an array'),
+        ({"plate": {"wells": {}}}, '"wells" of OME-Zarr is no list'),
+        ({"plate": {"wells": [{"path": "../../A"}]}}, "no path of a member"),
+        ({"plate": {"wells": [3]}}, "An entry of OME-Zarr is no object"),
+        ({"well": {"images": [{}]}}, '"path" of a level is no path'),
+        ({"labels": [""]}, '"path" of a level is no path'),
+        ({"multiscales": [{"datasets": 7}]}, '"datasets" of an image is no list'),
+    ],
+)
+def test_what_leads_nowhere_is_named(attributes, why):
+    """A well, field or label image that is missing or cannot be understood is left out with a warning."""
+    group = levels("memory://", 2, [(4, 4)], ("0",))
+    group.create_group("A/1").result()
+    group.attrs.update(attributes)
+    with pytest.warns(UserWarning, match=why):
+        assert ts.list_images(group) == []
+    group.tree()

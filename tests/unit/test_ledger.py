@@ -14,22 +14,22 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "the top": (8, 1968),
+    "the top": (8, 1969),
     "arrays": (7, 2659),
     "chunk": (22, 8040),
     "codec": (22, 7744),
     "combine": (16, 6148),
-    "command": (5, 1826),
+    "command": (5, 1832),
     "compat": (2, 41),
     "context": (3, 937),
-    "dataset": (7, 2185),
+    "dataset": (9, 2625),
     "driver": (15, 5475),
     "filesystem": (9, 3020),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
-    "interop": (15, 3932),
-    "job": (14, 5588),
+    "interop": (16, 4096),
+    "job": (14, 5589),
     "kvstore": (51, 16484),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
@@ -41,29 +41,30 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "task": (4, 968),
     "testing": (6, 1256),
     "values": (8, 1955),
-    "viewer": (3, 1168),
+    "viewer": (3, 1184),
 }
-WHOLE = (331, 111910)
+WHOLE = (334, 112538)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "arrays open with a cache on disk by a keyword",
     "chunk": "a thread forgets a small write that failed when its error was raised",
     "codec": "HCOMPRESS and PLIO of FITS decoded here",
-    "command": "run, status and finish are commands for plans of copies",
+    "command": "a group says what it is among images",
     "context": "a cache on disk is a resource, and a keyword of each door",
-    "dataset": "groups open with a cache on disk by a keyword",
+    "dataset": "images below a place are listed, with labels, plates and wells, and rasters lie on maps as GeoZarr says",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
     "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
-    "interop": "passes of training go on in their middle, and the engine takes a cache on disk",
-    "job": "plans run in parts by any engine, and workers that give up what takes far too long",
+    "interop": "napari opens images, labels and plates by a reader of its own module",
+    "job": "a copied part of a raster has the place of the part",
     "kvstore": "blobs of Azure below a blob are listed by a request of ours",
     "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
     "scan": "random groups, and fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
-    "the top": "the synchronous door, fsstore.sync, and the errors as they leave the API",
+    "the top": "the images below a place are a public door",
     "values": "faxes in TIFF are codecs of the registry, beside the other encodings of images",
+    "viewer": "the axes of rasters that GeoZarr places are shown with units",
 }
 
 
