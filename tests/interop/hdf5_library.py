@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
@@ -20,7 +21,6 @@ from fsstore.scan.hdf5.dataset import (
     Scale,
     VirtualPart,
     element_from,
-    of_objects,
     scale_from,
 )
 from fsstore.scan.hdf5.layout import External, Filter, ObjectLink
@@ -60,7 +60,9 @@ def element_of(kind: Any) -> Element:
             return Element(dtype, as_stored=False, text=True)
         if h5py.check_ref_dtype(dtype) is h5py.Reference:
             return NAMED
-        raise of_objects(is_reference=h5py.check_ref_dtype(dtype) is not None)
+    if dtype.hasobject:
+        nothing_of(dtype)
+        return Element(np.dtype(object), as_stored=False, text=True, made="json")
     return element_from(dtype, exact=dtype.itemsize == kind.get_size() and _is_exact(kind))
 
 
@@ -203,7 +205,7 @@ def describe(found: Any, path: str, address: int) -> Dataset:
         tuple(0 if each == h5s.UNLIMITED else each for each in most),
         element,
         layout,
-        fill=_fill(plist, element),
+        fill=_fill(plist, element, found.get_type()),
         attributes=attributes,
         lost_attributes=lost,
         scale=_scale(found, names),
@@ -235,9 +237,27 @@ def _filters(plist: Any) -> tuple[Filter, ...]:
     return tuple(found)
 
 
-def _fill(plist: Any, element: Element) -> Any:
+def nothing_of(dtype: Any) -> Any:
+    """Return what JSON has for an element that was never written; raises `UnimplementedError` if it has none."""
+    if h5py.check_string_dtype(dtype) is not None:
+        return ""
+    if h5py.check_vlen_dtype(dtype) is not None and not h5py.check_vlen_dtype(dtype).hasobject:
+        return []
+    if dtype.subdtype is not None:
+        base, shape = dtype.subdtype
+        return np.full(shape, nothing_of(base), object).tolist()
+    if dtype.names is not None:
+        return {name: nothing_of(dtype[name]) for name in dtype.names}
+    if dtype.kind not in "iufS" or dtype.itemsize > (8 if dtype.kind == "f" else dtype.itemsize):
+        raise UnimplementedError("its elements hold references, lists of lists, or numbers that JSON has not")
+    return {"S": "", "f": 0.0}.get(dtype.kind, 0)
+
+
+def _fill(plist: Any, element: Element, kind: Any) -> Any:
+    if element.made == "json":
+        return json.dumps(nothing_of(kind.dtype.base))
     if element.text:
-        return "" if element.named else _text_fill(plist)
+        return "" if element.made else _text_fill(plist)
     value = np.zeros((), element.dtype)
     if plist.fill_value_defined() == h5d.FILL_VALUE_USER_DEFINED and not element.inner:
         plist.get_fill_value(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pickle
 import subprocess
@@ -16,6 +17,7 @@ from h5py import h5d, h5p, h5s, h5t
 
 import fsstore as ts
 from fsstore.context.context import Context
+from fsstore.errors import DataLossError
 from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 from fsstore.scan.hdf5.scanner import Hdf5Scanner
@@ -276,6 +278,53 @@ def test_a_file_that_has_just_been_written_is_not_remembered(tmp_path, scans):
             file["b"] = np.arange(value + 1)
         settled(other)
         assert ts.open(f"{url}a").result().shape == (value + 1,)
+
+
+def test_lists_and_records_of_any_length_are_json(tmp_path):
+    """Each element is JSON that says what h5py reads, and an attribute says so; unwritten ones are empty."""
+    record = [
+        ("a", "i4"),
+        ("s", h5py.string_dtype()),
+        ("b", h5py.vlen_dtype("i2")),
+        ("t", "S3"),
+        ("x", "f4", (2,)),
+    ]
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        lists = file.create_dataset("lists", (4,), h5py.vlen_dtype("f4"), chunks=(3,), compression="gzip")
+        lists[0], lists[2] = [1, 2.5], [np.nan]
+        rows = file.create_dataset("records", (2,), np.dtype(record))
+        rows[0] = (1, "hé", np.array([1, -2], "i2"), b"ab", [3, 4.5])
+        file.create_dataset("empty", (2, 3), h5py.vlen_dtype("i4"), chunks=(1, 3))
+        file["one"] = np.array((1, b"x"), np.dtype(record[:2]))
+    group = ts.open_group(f"file://{tmp_path}/a.h5").result()
+    assert group["lists"].read().result().tolist() == ["[1.0, 2.5]", "[]", "[NaN]", "[]"]
+    first, second = map(json.loads, group["records"].read().result())
+    assert first == {"a": 1, "s": "hé", "b": [1, -2], "t": "ab", "x": [3, 4.5]}
+    assert second == {"a": 0, "s": "", "b": [], "t": "", "x": [0, 0]}
+    assert group["empty"].read().result().tolist() == [["[]"] * 3] * 2
+    assert json.loads(group["one"].read().result().item()) == {"a": 1, "s": "x"}
+    said = {each.path: each.attributes.get("_elements") for each in ts.list_arrays(f"file://{tmp_path}/a.h5")}
+    assert set(said.values()) == {"JSON"}
+
+
+@pytest.mark.parametrize("chunks", [None, (3,)])
+@pytest.mark.parametrize("kind", ["list", "record"])
+def test_a_list_that_claims_more_than_the_heap_has_is_damage(kind, chunks, tmp_path):
+    """It is an error before anybody makes room for it."""
+    lists = h5py.vlen_dtype("i4")
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = file.create_dataset(
+            "v", (3,), lists if kind == "list" else np.dtype([("n", "i8"), ("l", lists)]), chunks=chunks
+        )
+        made[1] = [7] * 5 if kind == "list" else (1, np.array([7] * 5, "i4"))
+        info = made.id.get_chunk_info(0).byte_offset if chunks else made.id.get_offset()
+    data = bytearray((tmp_path / "a.h5").read_bytes())
+    at = info + (16 if kind == "list" else 24 + 8)
+    assert data[at : at + 4] == (5).to_bytes(4, "little")
+    data[at : at + 4] = (2**30).to_bytes(4, "little")
+    (tmp_path / "a.h5").write_bytes(data)
+    with pytest.raises(DataLossError, match="an element of 4294967296 bytes, of which the file has 20"):
+        ts.open(f"file://{tmp_path}/a.h5|hdf5:v").result().read().result()
 
 
 def test_fill_values_that_are_not_stored_as_they_are_shown(tmp_path):

@@ -19,9 +19,10 @@ def test_it_tells_files_apart(tmp_path):
     folder.mkdir()
     with h5py.File(folder / "equal.h5", "w") as file:
         file["a"], file["group/b"] = np.arange(5), [b"x", b"yz"]
+        file.create_dataset("lists", (3,), h5py.vlen_dtype("f4"))[0] = [1, np.nan]
     with h5py.File(folder / "named.h5", "w") as file:
         file["a"], file["nothing"] = np.arange(5), h5py.Empty("f4")
-        file.create_dataset("b", (2,), h5py.vlen_dtype("i4"))
+        file.create_dataset("b", (2,), h5py.regionref_dtype)
     tifffile.imwrite(folder / "equal.tif", np.arange(12, dtype="u2").reshape(3, 4))
     fits.PrimaryHDU(np.arange(5.0)).writeto(folder / "equal.fits")
     (folder / "nobody.tif").write_bytes(b"II*\0\xff\xff\xff\x7f")
@@ -37,5 +38,5 @@ def test_it_tells_files_apart(tmp_path):
         "equal.fits": "equal",
         "nobody.tif": "unreadable",
     }
-    assert "left out b: its elements are lists of any length" in found["named.h5"]["reasons"]
+    assert "left out b: its elements are references to parts of datasets" in found["named.h5"]["reasons"]
     assert "| all | 3 | 1 | 0 | 0 | 0 | 0 | 1 | 0 |" in done.stdout

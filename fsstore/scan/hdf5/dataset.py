@@ -33,24 +33,25 @@ FLOATS = {  # sign, exponent and mantissa: their places and sizes
 class Element:
     """The elements of a dataset: their dtype in the array, the shape each adds to it, and how they are stored.
 
-    `text` are strings of any length, which chunks hold as `vlen-utf8`, and `named` those that stand for references:
-    the paths of the objects they are to.
+    `text` are strings, which chunks hold as `vlen-utf8`: those of the file, or `made` of references (the paths of the
+    objects they are to) or of lists and records of any length (JSON).  `size` is that of an element in the file, and
+    `heaped` says where in it stands how long something in the heap is, and of how many bytes its parts are.
     """
 
     dtype: np.dtype[Any]
     inner: tuple[int, ...] = ()
     as_stored: bool = True
     text: bool = False
-    named: bool = False
+    made: Literal["", "names", "json"] = ""
+    size: int = field(default=0, compare=False)
+    heaped: tuple[tuple[int, int], ...] = field(default=(), compare=False)
 
 
-NAMED = Element(np.dtype(object), as_stored=False, text=True, named=True)
+NAMED = Element(np.dtype(object), as_stored=False, text=True, made="names")
 
 
 def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
     """Return the elements that a dtype shows; `exact`: the bytes in the file are such elements."""
-    if dtype.hasobject:
-        raise UnimplementedError("fields of its elements have any length, or are references")
     plain = _without_metadata(dtype)
     if plain.itemsize == 0:
         raise UnimplementedError("its elements have no bytes")
@@ -58,13 +59,6 @@ def element_from(dtype: np.dtype[Any], *, exact: bool) -> Element:
         raise UnimplementedError(f"its elements are {plain}, which no array of zarr holds")
     packed = _packed(plain)
     return Element(packed, as_stored=exact and packed.itemsize == plain.itemsize)
-
-
-def of_objects(*, is_reference: bool) -> UnimplementedError:
-    """Return the error for elements that zarr cannot hold."""
-    return UnimplementedError(
-        f"its elements are {'references to parts of datasets' if is_reference else 'lists of any length'}"
-    )
 
 
 def _without_metadata(dtype: np.dtype[Any]) -> np.dtype[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import contextlib
 import itertools
+import json
 import math
 import struct
 import zlib
@@ -245,17 +246,19 @@ Ints = Sequence[int]
 
 
 def check_lengths(reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints, Ints]) -> None:
-    """Raise `DataLossError` if a string in a box of a dataset, which h5py has opened, is not as long as it claims."""
-    size = 8 + reader.width
+    """Raise `DataLossError` if a string or list in a box of a dataset, opened by h5py, is shorter than it claims."""
+    size, width = dataset.element.size, 8 + reader.width
     for data in _places(reader, opened, dataset, box, size * max(1, math.prod(dataset.element.inner))):
-        places = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)
-        claimed = places[:, :4].copy().view("<u4").ravel()
-        for row in np.flatnonzero(claimed > PIECE_BYTES).tolist():
-            place = places[row].tobytes()
-            address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
-            found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))
-            if found < claimed[row]:
-                raise DataLossError(f"a string of {claimed[row]} bytes, of which the file has {found}")
+        elements = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)
+        for at, unit in dataset.element.heaped:
+            places = elements[:, at : at + width]
+            claimed = places[:, :4].copy().view("<u4").ravel().astype("i8") * unit
+            for row in np.flatnonzero(claimed > PIECE_BYTES).tolist():
+                place = places[row].tobytes()
+                address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
+                found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))
+                if found < claimed[row]:
+                    raise DataLossError(f"an element of {claimed[row]} bytes, of which the file has {found}")
 
 
 def _places(
@@ -309,7 +312,7 @@ def read_box(
 
     start, stop = box
     opened = h5o.open(identifier, dataset.path.encode("utf-8", "surrogateescape"))
-    if dataset.element.text and not dataset.element.named:
+    if dataset.element.heaped:
         check_lengths(reader, opened, dataset, box)
     space = opened.get_space()
     shape = tuple(low_high[1] - low_high[0] for low_high in zip(start, stop, strict=True))
@@ -323,7 +326,26 @@ def read_box(
         within = h5s.create(h5s.SCALAR)
     if values.size or not shape:
         opened.read(within, space, values, memory)
-    return _names(opened, values) if dataset.element.named else values
+    made = dataset.element.made
+    return _names(opened, values) if made == "names" else _documents(values) if made else values
+
+
+def _documents(values: Any) -> Any:
+    """Return each element as JSON: lists, and records by the names of their fields."""
+    out = np.empty(values.shape, object)
+    for at in np.ndindex(values.shape):
+        out[at] = json.dumps(_plain(values[at]), ensure_ascii=False)
+    return out
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.void):
+        return {name: _plain(value[name]) for name in value.dtype.names or ()}
+    if isinstance(value, np.ndarray):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _names(opened: Any, references: Any) -> Any:

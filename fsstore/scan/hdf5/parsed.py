@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -19,7 +20,6 @@ from fsstore.scan.hdf5.dataset import (
     Element,
     VirtualPart,
     element_from,
-    of_objects,
     parts_of,
     scale_from,
 )
@@ -95,13 +95,56 @@ def parsed_element(kind: Datatype) -> Element:
         found = parsed_element(kind.base)
         return replace(found, inner=(*kind.shape, *found.inner))
     if kind.is_text:
-        return Element(np.dtype(object), as_stored=False, text=True)
+        return Element(np.dtype(object), as_stored=False, text=True, size=kind.size, heaped=((0, 1),))
     if kind.kind == structure.REFERENCE and kind.flags & 0xF == _TO_OBJECTS:
         return NAMED
-    if kind.kind in (structure.VLEN, structure.REFERENCE):
-        raise of_objects(is_reference=kind.kind == structure.REFERENCE)
+    if kind.kind == structure.REFERENCE:
+        raise UnimplementedError("its elements are references to parts of datasets")
     dtype = numpy_of(kind)
+    if dtype.hasobject:
+        heaped = tuple(_heaped(kind, 0))
+        return Element(np.dtype(object), (), False, True, "json", kind.size, heaped)
     return element_from(dtype, exact=dtype.itemsize == kind.size and is_exact(kind))
+
+
+_MOST_HEAPED = 1_000
+_IN_JSON = (structure.FIXED, structure.BITFIELD, structure.FLOAT, structure.STRING, structure.ENUM)
+
+
+def _heaped(kind: Datatype, at: int, *, within: bool = False) -> Iterator[tuple[int, int]]:
+    """Yield where in an element lengths of lists stand, with the bytes of a part; raises where JSON has no word."""
+    if kind.kind == structure.VLEN and not within:
+        unit = 1 if kind.is_text or kind.base is None else kind.base.size
+        yield at, unit
+        if not kind.is_text and kind.base is not None:
+            yield from _heaped(kind.base, 0, within=True)
+    elif kind.kind == structure.COMPOUND:
+        for each in kind.members:
+            yield from _heaped(each.type, at + each.offset, within=within)
+    elif kind.kind == structure.ARRAY and kind.base is not None:
+        count = math.prod(kind.shape)
+        inner = list(_heaped(kind.base, 0, within=within))
+        if count * len(inner) > _MOST_HEAPED:
+            raise UnimplementedError(f"its elements hold {count} lists of any length each")
+        yield from (
+            (at + number * kind.base.size + step, unit) for number in range(count) for step, unit in inner
+        )
+    elif kind.kind not in _IN_JSON or (kind.kind == structure.FLOAT and kind.size > 8):
+        raise UnimplementedError("its elements hold references, lists of lists, or numbers that JSON has not")
+
+
+def _nothing(kind: Datatype) -> Json:
+    """Return what stands for an element that was never written."""
+    if kind.kind == structure.COMPOUND:
+        return {each.name.decode("utf-8", "replace"): _nothing(each.type) for each in kind.members}
+    if kind.kind == structure.ARRAY and kind.base is not None:
+        out = _nothing(kind.base)
+        for length in reversed(kind.shape):
+            out = [out] * length
+        return out
+    if kind.is_text or kind.kind == structure.STRING:
+        return ""
+    return [] if kind.kind == structure.VLEN else 0.0 if kind.kind == structure.FLOAT else 0
 
 
 @lru_cache(maxsize=64)
@@ -438,7 +481,11 @@ def _parts(reader: Reader, layout: Layout, shape: tuple[int, ...]) -> tuple[Virt
 def _fill(reader: Reader, messages: Sequence[Message], kind: Datatype, element: Element) -> Any:
     value = fill_of(reader, messages)
     if element.text:
-        if value is None or element.inner or element.named:
+        if element.made == "json" and not any(value or b""):
+            while kind.kind == structure.ARRAY and kind.base is not None:
+                kind = kind.base
+            return json.dumps(_nothing(kind), ensure_ascii=False)
+        if value is None or element.inner or element.made:
             return ""
         if len(value) != kind.size:
             raise UnknownError

@@ -505,7 +505,7 @@ def _array(dataset: Dataset, storage: Storage, dims: list[str]) -> Array:
         _fill(dataset, storage),
         ({"id": "vlen-utf8"},) if element.text else tuple(storage.codecs),
         dims=[*dims, *inner],
-        attributes=dataset.attributes,
+        attributes=dataset.attributes | ({"_elements": "JSON"} if element.made == "json" else {}),
     )
 
 
