@@ -251,14 +251,17 @@ def check_lengths(reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints
     for data in _places(reader, opened, dataset, box, size * max(1, math.prod(dataset.element.inner))):
         elements = np.frombuffer(data, np.uint8)[: len(data) // size * size].reshape(-1, size)
         for at, unit in dataset.element.heaped:
-            places = elements[:, at : at + width]
-            claimed = places[:, :4].copy().view("<u4").ravel().astype("i8") * unit
-            for row in np.flatnonzero(claimed > PIECE_BYTES).tolist():
-                place = places[row].tobytes()
-                address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
-                found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))
-                if found < claimed[row]:
-                    raise DataLossError(f"an element of {claimed[row]} bytes, of which the file has {found}")
+            _check_claims(reader, elements[:, at : at + width], unit)
+
+
+def _check_claims(reader: Reader, places: Any, unit: int) -> None:
+    claimed = places[:, :4].copy().view("<u4").ravel().astype("i8") * unit
+    for row in np.flatnonzero(claimed > PIECE_BYTES).tolist():
+        place = places[row].tobytes()
+        address, number = reader.address(place, 4), int.from_bytes(place[-4:], "little")
+        found = 0 if address in (0, reader.undefined) else len(heap_value(reader, address, number))
+        if found < claimed[row]:
+            raise DataLossError(f"an element of {claimed[row]} bytes, of which the file has {found}")
 
 
 def _places(
