@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2969),
-    "scan": (28, 10245),
+    "scan": (28, 10311),
     "schema": (8, 2657),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112538)
+WHOLE = (334, 112604)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -59,7 +59,7 @@ RAISED: dict[str, str] = {
     "job": "a copied part of a raster has the place of the part",
     "kvstore": "blobs of Azure below a blob are listed by a request of ours",
     "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
-    "scan": "random groups, and fields of GRIB without axes",
+    "scan": "lists and records of any length of HDF5 are shown as JSON, random groups of FITS, fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "the images below a place are a public door",
