@@ -9,6 +9,7 @@ import asyncio
 import re
 import subprocess
 import sys
+from contextlib import suppress
 
 _RANGE = re.compile(rb"\r\nrange: bytes=(\d+)-(\d+)\r\n", re.IGNORECASE)
 
@@ -55,9 +56,10 @@ class ServerProcess:
         self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
 
     def __del__(self) -> None:
-        """End the process."""
+        """End the process, which its own children hear of where it ends by itself."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.communicate(timeout=10)
         self._process.kill()
-        self._process.communicate()
 
 
 class LoopbackServer(ServerProcess):

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.harness import Contender, workload
-from benchmarks.loopback import LoopbackServer
+from benchmarks.loopback import LoopbackServer, ServerProcess
 from benchmarks.workloads_read import BYTES, MEBIBYTE, ZSTD, everything, prepare, sample
 
 _LARGE = ((256, 256, 256), (64, 64, 64))
@@ -277,8 +277,41 @@ def plain_web(folder: Path) -> Mapping[str, Contender]:
     """Ranges too far apart to be joined, from a server in another process."""
     server = LoopbackServer(64 * MEBIBYTE)
     spans = [("values.bin", n * 300_000, n * 300_000 + 4096) for n in range(200)]
-    ways = _compared("http", f"{server.url}/", spans)
-    return {**ways, "fsspec": lambda: ways["fsspec"]() if server else 0}  # the server ends with its owner
+    return _kept(server, _opened(f"{server.url}/", {}, f"{server.url}/", spans))
+
+
+@workload("4 KB of each of 200 objects through s3fs, and by the native way", size=200 * 4096)
+def plain_s3(folder: Path) -> Mapping[str, Contender]:
+    """Objects of moto."""
+    server = ServerProcess("tests.servers.process", "s3")
+    options = {"key": "key", "secret": "secret", "endpoint_url": server.url}
+    return _kept(server, _opened("s3://bucket/", options, "bucket/", _PARTS, make=True))
+
+
+@workload("4 KB of each of 200 objects through gcsfs", size=200 * 4096)
+def plain_gcs(folder: Path) -> Mapping[str, Contender]:
+    """Objects of gcp-storage-emulator, whose dialect no other client speaks, and which gives no kinds of buckets."""
+    os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
+    server = ServerProcess("tests.servers.process", "gcs")
+    options = {"token": "anon", "endpoint_url": server.url}
+    return _kept(server, _opened("gs://bucket/", options, "bucket/", _PARTS, native=False))
+
+
+@workload("4 KB of each of 200 objects through adlfs", size=200 * 4096)
+def plain_azure(folder: Path) -> Mapping[str, Contender]:
+    """Objects of azurite."""
+    from tests.contract.test_cloud_emulators import ACCOUNT, KEY
+
+    server = ServerProcess("tests.servers.process", "azure")
+    text = f"AccountName={ACCOUNT};AccountKey={KEY};BlobEndpoint={server.url}/{ACCOUNT};"
+    options = {"connection_string": f"DefaultEndpointsProtocol=http;{text}"}
+    url = f"abfs://bucket@{ACCOUNT}.dfs.core.windows.net/"
+    return _kept(server, _opened(url, options, "bucket/", _PARTS, make=True, native=False))
+
+
+def _kept(server: ServerProcess, ways: Mapping[str, Contender]) -> Mapping[str, Contender]:
+    """Return the ways, which keep the server: it ends with its owner."""
+    return {**ways, "fsspec": lambda: ways["fsspec"]() if server else 0}
 
 
 def _plain(protocol: str, folder: Path, spans: list[tuple[str, int, int]]) -> Mapping[str, Contender]:
@@ -288,37 +321,60 @@ def _plain(protocol: str, folder: Path, spans: list[tuple[str, int, int]]) -> Ma
     import fsstore
 
     root = f"{folder}/" if protocol == "file" else f"{folder}/".lstrip("/")
-    there, ours = fsspec.filesystem(protocol), fsstore.KvStore.open(f"{protocol}://{root}").result()
+    there, url = fsspec.filesystem(protocol), f"{protocol}://{root}"
     there.makedirs(root, exist_ok=True)
-    values = {"big": bytes(2000 * 4096)} | {f"f{number}": bytes(65536) for number in range(200)}
-    for name, value in values.items():
+    native = fsstore.KvStore.open(url).result()
+    for name, value in _values().items():
         there.pipe_file(f"{root}{name}", value)
-        ours[name] = value
-    return _compared(protocol, root, spans, native=ours)
+        native[name] = value
+    return _compared(fsstore.KvStore.open(url, engine="fsspec").result(), there, root, spans, native)
 
 
-def _compared(
-    protocol: str, root: str, spans: list[tuple[str, int, int]], native: Any = None
+def _values() -> dict[str, bytes]:
+    return {"big": bytes(2000 * 4096)} | {f"f{number}": bytes(65536) for number in range(200)}
+
+
+def _opened(
+    url: str,
+    options: Mapping[str, Any],
+    root: str,
+    spans: list[tuple[str, int, int]],
+    *,
+    make: bool = False,
+    native: bool = True,
 ) -> Mapping[str, Contender]:
-    """Return reading spans of keys by the plain way, by the native one, and by fsspec alone."""
+    """Write values where there is a place for them, and return the ways to read spans of them with the same options."""
     import fsspec
 
     import fsstore
+
+    there = fsspec.filesystem(url.partition(":")[0], **options)
+    if make:
+        there.mkdir(root.rstrip("/"))
+    if options:
+        there.pipe({f"{root}{name}": value for name, value in _values().items()})
+    plain = fsstore.KvStore.open(url, engine="fsspec", storage_options=options).result()
+    other = fsstore.KvStore.open(url, storage_options=options).result() if native else None
+    return _compared(plain, there, root, spans, other)
+
+
+def _compared(
+    plain: Any, alone: Any, root: str, spans: list[tuple[str, int, int]], native: Any
+) -> Mapping[str, Contender]:
+    """Return reading spans of keys by the plain way, by the native one, and by fsspec alone."""
     from fsstore.kvstore.contract.driver import KvPrefix, Read
     from fsstore.runtime import execution
 
     reads = [Read(*span) for span in spans]
-    url = root if protocol == "http" else f"{protocol}://{root}"
     names = [f"{root}{span[0]}" for span in spans]
     starts, ends = zip(*[span[1:] for span in spans], strict=True)
-    alone = fsspec.filesystem(protocol)
 
     def reading(place: KvPrefix) -> Contender:
         waits = place.driver.features.waits
         return lambda: sum(len(each.value) for each in execution.call(place.read_many(reads), waits=waits))
 
     return {
-        "fsstore": reading(fsstore.KvStore.open(url, engine="fsspec").result().prefix),
-        "native": reading((native or fsstore.KvStore.open(url).result()).prefix),
+        "fsstore": reading(plain.prefix),
+        **({} if native is None else {"native": reading(native.prefix)}),
         "fsspec": lambda: sum(map(len, alone.cat_ranges(names, list(starts), list(ends)))),
     }

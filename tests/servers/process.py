@@ -19,6 +19,7 @@ from pathlib import Path
 
 USER, PASSWORD = "user", "secret"
 NEEDS = {
+    "s3": ("moto", "s3fs"),
     "gcs": ("gcp_storage_emulator", "gcsfs"),
     "sftp": ("asyncssh", "paramiko"),
     "ftp": ("pyftpdlib",),
@@ -131,6 +132,17 @@ def serve_gcs(_home):
     server.start()
     server._api.is_running.wait(20)
     say(server._api._httpd.server_address[1])
+    wait_for_the_end()
+
+
+def serve_s3(_home):
+    """Serve Amazon's storage from memory, as moto does by itself."""
+    from moto.server import ThreadedMotoServer
+
+    logging.getLogger("werkzeug").setLevel(logging.CRITICAL)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    say(server.get_host_and_port()[1])
     wait_for_the_end()
 
 
