@@ -231,7 +231,7 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
             unnamed = options.get("fs") is None and options.get("remote_protocol") is None
             if isinstance(fo, SetReferences) and unnamed:
                 options["remote_protocol"] = _first_protocol(fo)
-        super().__init__(fo, **_with_loop(options))
+        super().__init__(fo, **_with_targets(options))
         self._drivers: dict[tuple[str | None, str], KvDriver] = {}
         self._batcher = ReadBatcher(self._together)
         self._here = not (isinstance(self.references, SetReferences) and self.references.waits) and all(
@@ -449,14 +449,19 @@ def _first_protocol(references: SetReferences) -> str | None:
     return None
 
 
-def _with_loop(options: dict[str, Any]) -> dict[str, Any]:
-    """Return options by which the targets of an asynchronous filesystem are asynchronous too."""
-    protocol = options.get("remote_protocol")
-    if not options.get("asynchronous") or protocol is None or options.get("fs") is not None:
+def _with_targets(options: dict[str, Any]) -> dict[str, Any]:
+    """Return options by which local files are read as they are, and targets are asynchronous where the set is.
+
+    fsspec would put a coroutine around each method of local files, which takes as long as all else at a small set.
+    """
+    protocol, remote = options.get("remote_protocol"), options.get("remote_options") or {}
+    if protocol is None or options.get("fs") is not None:
         return options
-    if not fsspec.get_filesystem_class(protocol).async_impl:
+    if not remote and fsspec.get_filesystem_class(protocol) is LocalFileSystem:
+        return {**options, "fs": dict.fromkeys((protocol, None), LocalFileSystem())}
+    if not options.get("asynchronous") or not fsspec.get_filesystem_class(protocol).async_impl:
         return options
-    return {**options, "remote_options": {"asynchronous": True, **(options.get("remote_options") or {})}}
+    return {**options, "remote_options": {"asynchronous": True, **remote}}
 
 
 def _alias(protocol: str | None, known: Iterable[str | None]) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import pickle
 import re
 import warnings
@@ -18,6 +19,8 @@ import pytest
 from fsspec.callbacks import Callback
 from fsspec.generic import GenericFileSystem, rsync
 from upath import UPath
+
+import fsstore as ts
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "fsspec.md"
 TABLE = "x,y\n1,2\n3,4\n"
@@ -197,6 +200,29 @@ WORKFLOWS = {
 def test_a_workflow(name, archive, tmp_path):
     """What a program does with any filesystem, it does with ours."""
     WORKFLOWS[name](archive, tmp_path)
+
+
+def test_an_array_in_a_bucket_is_shown_in_a_chain(request):
+    """`fsspec.open`, a mapper and a path show an array of N5 in a bucket as zarr v3."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed: `make test` has it")
+    request.getfixturevalue("s3_credentials")
+    endpoint, bucket = request.getfixturevalue("moto_bucket")
+    place = {
+        "driver": "s3",
+        "bucket": bucket,
+        "endpoint": endpoint,
+        "aws_region": "us-east-1",
+        "path": "a.n5/",
+    }
+    spec = {"driver": "n5", "kvstore": place, "metadata": {"compression": {"type": "raw"}}}
+    array = ts.open(spec, create=True, delete_existing=True, dtype="uint8", shape=[4]).result()
+    array.write([1, 2, 3, 4]).result()
+    options = {"s3": {"endpoint_url": endpoint}}
+    with fsspec.open(f"zarr3://zarr.json::s3://{bucket}/a.n5/", "rt", **options) as file:
+        assert json.load(file)["shape"] == [4]
+    mapper = fsspec.get_mapper(f"zarr3::s3://{bucket}/a.n5/", **options)
+    assert mapper["c/0"] == bytes([1, 2, 3, 4])
+    assert (UPath(f"zarr3://::s3://{bucket}/a.n5/", **options) / "c" / "0").read_bytes() == mapper["c/0"]
 
 
 def test_the_page_has_a_line_for_each():
