@@ -24,7 +24,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "context": (3, 937),
     "dataset": (9, 2625),
     "driver": (15, 5475),
-    "filesystem": (9, 3020),
+    "filesystem": (9, 3025),
     "format": (9, 3145),
     "icechunk": (5, 1907),
     "index": (12, 3912),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112604)
+WHOLE = (334, 112609)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -54,7 +54,7 @@ RAISED: dict[str, str] = {
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "images below a place are listed, with labels, plates and wells, and rasters lie on maps as GeoZarr says",
     "driver": "opening in a store is one function for all formats, and so is the walk to the layers of an array",
-    "filesystem": "fsspec's ReferenceFileSystem on our reader, in a half of its time; kerchunk's translators over our stores, and HDF4 by them",
+    "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
     "job": "a copied part of a raster has the place of the part",
     "kvstore": "blobs of Azure below a blob are listed by a request of ours",
