@@ -698,6 +698,20 @@ def test_what_is_listed_twice_is_there_once():
     assert sorted(store.list().result()) == [b"d/x", b"k"]
 
 
+def test_names_in_the_place_of_a_listing_are_an_error():
+    """Some filesystems list names where details were asked for."""
+
+    class Namer(Shelf):
+        """Names files, and no more."""
+
+        def find(self, path, **_):
+            """Return names."""
+            return ["k", "d/x"]
+
+    with pytest.raises(StoreError, match='Error listing ".*": .*TypeError'):
+        KvStore.of(live_kv(from_live(Namer()))).list().result()
+
+
 def test_a_protocol_that_is_not_installed_is_named():
     """With what is missing."""
     missing = "git" if find_spec("pygit2") is None else "dropbox"

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 
 import h5py
+import hdf5plugin
 import netCDF4
 import numpy as np
 import pytest
@@ -71,6 +73,26 @@ def test_values_are_those_of_our_own_scan(write, tmp_path):
     assert found.urls == own.urls == [path]
     assert np.array_equal(values(found, name), VALUES)
     assert references.verify(found, decode=True)
+
+
+def test_where_both_can_they_differ_as_the_page_says(tmp_path):
+    """kerchunk calls a number missing that was never written, leaves a filter's array out, and takes one image of two."""
+    with h5py.File(tmp_path / "file", "w") as file:
+        file.create_dataset("t", shape=(4,), chunks=(2,), dtype="f4")[:2] = 1
+        file.create_dataset("u", data=np.arange(64), chunks=(8,), **hdf5plugin.LZ4())
+    with tifffile.TiffWriter(tmp_path / "images") as file:
+        for size in (64, 40):
+            file.write(np.zeros((size, size), "u1"), metadata=None)
+    found, images = (
+        {by: references.scan(tmp_path / name, by=by) for by in ("kerchunk", "fsstore")}
+        for name in ("file", "images")
+    )
+    assert {by: json.loads(refs["t/.zarray"])["fill_value"] for by, refs in found.items()} == {
+        "kerchunk": 0.0,
+        "fsstore": None,
+    }
+    assert {by: "u/.zarray" in refs for by, refs in found.items()} == {"kerchunk": False, "fsstore": True}
+    assert {by: "1/.zgroup" in refs for by, refs in images.items()} == {"kerchunk": False, "fsstore": True}
 
 
 def test_a_file_on_the_web_is_read_by_our_client(tmp_path, object_server):

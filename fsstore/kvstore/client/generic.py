@@ -161,7 +161,8 @@ async def _renamed(ask: Asked, path: str, value: bytes) -> None:
 async def listing(ask: Asked, directory: str) -> dict[str, Any]:
     """Return what is below a directory: nothing if it is missing itself, or none."""
     try:
-        return dict(await (ask("find", directory) if ask.finds() else _walk(ask, directory)))
+        found = await (ask("find", directory) if ask.finds() else _walk(ask, directory))
+        return {path: found[path] for path in found}  # an error here where it is a list of names
     except Exception as error:
         if not is_missing(error):
             raise
