@@ -30,7 +30,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (16, 4096),
     "job": (14, 5589),
-    "kvstore": (51, 16484),
+    "kvstore": (51, 16485),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1955),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112609)
+WHOLE = (334, 112610)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,7 +57,7 @@ RAISED: dict[str, str] = {
     "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
     "job": "a copied part of a raster has the place of the part",
-    "kvstore": "blobs of Azure below a blob are listed by a request of ours",
+    "kvstore": "names in the place of a listing are an error of ours",
     "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
     "scan": "lists and records of any length of HDF5 are shown as JSON, random groups of FITS, fields of GRIB without axes",
     "schema": "that a missing chunk is an error is an argument of every door",
