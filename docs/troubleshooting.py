@@ -47,8 +47,7 @@ CURES = (
     Cure(
         "Failed to detect format",
         r"Failed to detect format",
-        "No format was recognised at the place: the path is wrong, or the place is a group, is "
-        "empty, or holds something else.",
+        "No format was recognised at the place: it is empty, or holds something else.",
         "Look with `fsstore ls` or `ts.tree(place)`. Open a group with `ts.open_group`, or name "
         "the format: `…|zarr3:`.",
     ),
@@ -59,8 +58,8 @@ CURES = (
         "Open groups with `ts.open_group`, and arrays with `ts.open`; the message names the arrays below.",
     ),
     Cure(
-        "NOT_FOUND: metadata does not exist, there is no array or group",
-        r"does not exist|There is no array or group|NOT_FOUND",
+        "NOT_FOUND: there is nothing, metadata does not exist, there is no array or group",
+        r"does not exist|There is no array or group|There is nothing at|NOT_FOUND",
         "Nothing is stored under that name, or it is stored in another format than the URL says.",
         "Check the spelling; the message proposes a close name. Leave the format out to have it detected.",
     ),

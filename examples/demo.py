@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 import tempfile
 from pathlib import Path
 
@@ -41,4 +43,4 @@ if __name__ == "__main__":
     local_array()
     print()
     referenced_array()
-    print(f"\nlook at it: fsstore view '{DATA / 'ocean.json'}'")
+    print(f"\nlook at it: {shlex.join([sys.executable, '-m', 'fsstore', 'view', str(DATA / 'ocean.json')])}")

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from fsstore.schema.open_mode import OpenMode, RecheckCacheOption
     from fsstore.schema.schema import Schema
     from fsstore.schema.value import CodecSpec
+    from fsstore.sync import save
     from fsstore.values.dtype_names import *
     from fsstore.values.dtypes import DTypeLike, dtype
     from fsstore.values.units import Unit
@@ -113,6 +114,7 @@ _HOMES = {
     "schema.schema": "Schema",
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore open",
+    "sync": "save",
     "values.units": "Unit",
 }
 _HOME = {name: home for home, names in _HOMES.items() for name in names.split()}
@@ -229,6 +231,7 @@ __all__ = [
     "plan_copy",
     "references",
     "run",
+    "save",
     "stack",
     "status",
     "string",

@@ -14,6 +14,7 @@ invalid arguments print none.
      ├─ NotFoundError                  NOT_FOUND (FileNotFoundError)
      ├─ AlreadyExistsError             ALREADY_EXISTS (FileExistsError)
      ├─ FailedPreconditionError        FAILED_PRECONDITION
+     │   └─ NothingThereError          (NotFoundError) NOT_FOUND: no format can be detected where nothing is
      ├─ DataLossError                  DATA_LOSS: stored bytes are damaged
      ├─ AbortedError                   ABORTED: a condition failed at commit
      ├─ TransactionCancelledError      CANCELLED
@@ -53,6 +54,7 @@ __all__ = [
     "JsonError",
     "NotFoundError",
     "NotJsonError",
+    "NothingThereError",
     "OutOfRangeError",
     "OutOfRangeIndexError",
     "OutcomeUnknownError",
@@ -240,6 +242,10 @@ class FailedPreconditionError(StoreError):
     """The stored data do not agree with the request, or the state forbids the operation."""
 
     prefix = "FAILED_PRECONDITION: "
+
+
+class NothingThereError(NotFoundError, FailedPreconditionError):
+    """There is nothing at a place whose format was to be detected, which TensorStore calls FAILED_PRECONDITION."""
 
 
 class DataLossError(StoreError):

@@ -21,6 +21,7 @@ from typing import Any, Generic, Literal, SupportsIndex, TypeAlias, TypeVar, Unp
 
 import numpy as np
 
+from fsstore.arrays.protocols import Unread
 from fsstore.arrays.spec_value import OpenOptions, SpecLike
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_tensorstore
@@ -29,7 +30,7 @@ from fsstore.dataset.group import Group
 from fsstore.dataset.group import open_group as open_any_group
 from fsstore.driver.attributes import Attributes
 
-__all__ = ["StoredArray", "StoredGroup", "open", "open_group"]
+__all__ = ["StoredArray", "StoredGroup", "open", "open_group", "save"]
 
 S = TypeVar("S", bound=np.generic)
 NDArray: TypeAlias = np.ndarray[Any, np.dtype[S]]
@@ -54,7 +55,7 @@ class _Selection(Generic[S]):
         getattr(self.array.tensorstore, self.way)[index] = _as_type(value, self.array.dtype)
 
 
-class StoredArray(Generic[S]):
+class StoredArray(Unread, Generic[S]):
     """A stored array that reads and writes as a NumPy array does.
 
     >>> array = open("memory://", data=np.arange(12).reshape(3, 4))
@@ -66,6 +67,7 @@ class StoredArray(Generic[S]):
     """
 
     __slots__ = ("tensorstore",)
+    _READING = "array[...]"
 
     def __init__(self, tensorstore: TensorStore) -> None:
         origin = tensorstore.origin
@@ -359,7 +361,7 @@ class StoredGroup:
 
     def __repr__(self) -> str:
         """Return the place and the format, and the names of the members."""
-        return f"{self.group!r}: {', '.join(self) or 'nothing in it'}"
+        return repr(self.group)
 
 
 @overload
@@ -379,6 +381,19 @@ def open(  # noqa: A001  # as below
     [0.0, 0.0, 0.0]
     """
     return StoredArray(open_tensorstore(place, data=data, context=context, **options).result())
+
+
+@overload
+def save(place: SpecLike, data: NDArray[S], **options: Unpack[OpenOptions]) -> StoredArray[S]: ...
+@overload
+def save(place: SpecLike, data: Any, **options: Unpack[OpenOptions]) -> StoredArray[Any]: ...
+def save(place: SpecLike, data: Any, **options: Unpack[OpenOptions]) -> StoredArray[Any]:
+    """Write values as a new array, and return it when they are stored; `mode="w"` replaces what is there.
+
+    >>> save("memory://", [[1, 2], [3, 4]])[-1].tolist()
+    [3, 4]
+    """
+    return open(place, data=data, **options)
 
 
 def open_group(

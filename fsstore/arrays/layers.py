@@ -27,7 +27,7 @@ from fsstore.schema.constraint import braced
 from fsstore.schema.open_mode import OpenMode
 from fsstore.schema.schema import CompositeOptions, Schema, SchemaOptions
 from fsstore.values.argument import as_flag
-from fsstore.values.dtypes import DTypeLike, dtype, dtype_of
+from fsstore.values.dtypes import DTypeLike, any_dtype, dtype, dtype_of
 
 _Layer = TensorStore | Spec
 _S = TypeVar("_S", TensorStore, Spec)
@@ -235,7 +235,7 @@ def array(
 
     given = dtype is not None
     values = array if given else np.asarray(array)
-    kind = dtype_of(dtype if given else "json" if values.dtype.kind == "O" else values.dtype)
+    kind = any_dtype(dtype if given else "json" if values.dtype.kind == "O" else values.dtype)
     if given or values.dtype.kind == "O":
         values = source_array(values, kind)
     is_own = not isinstance(array, np.ndarray) or not np.may_share_memory(values, array)
@@ -254,7 +254,7 @@ def array(
 
 def cast(base: _S, dtype: DTypeLike) -> _S:
     """Return a store or spec shown with another data type."""
-    kind = dtype_of(dtype)
+    kind = any_dtype(dtype)
     if isinstance(base, TensorStore):
         return base.astype(kind)
     if isinstance(base, Spec):

@@ -9,21 +9,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import wraps
 from html import escape
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 
 import numpy as np
 
 from fsstore.driver.contract import OpenArray
-from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.errors import InvalidIndexError, OutOfRangeError, StoreError, UnimplementedError
 from fsstore.format.attributes import is_document
 from fsstore.index import Indexable, IndexTransform
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.future import Future, meant
+from fsstore.runtime.future import Future
+from fsstore.values.argument import meant
 from fsstore.values.dtypes import dtype, dtype_of
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Stored:
@@ -84,7 +88,44 @@ class ArrayInfo:
         return "\n".join(f"{name:<18}{value}" for name, value in facts.items() if value is not None)
 
 
-class ArrayProtocols(Indexable):
+class Unread:
+    """A stored array that refuses what would need all of its values, in words that say how they are read first."""
+
+    __slots__ = ()
+    _READING: ClassVar[str] = "store.read().result()"
+
+    def _calculate(self, other: object = None) -> Any:
+        """Refuse numbers; arrays of NumPy and other libraries know how to read what they calculate with."""
+        if not isinstance(other, int | float | complex | Unread):
+            return NotImplemented
+        raise TypeError(
+            f"Operators would need all values of a stored array; read what you need first: {self._READING} + 1"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _calculate
+    __floordiv__ = __mod__ = __pow__ = __lt__ = __le__ = __gt__ = __ge__ = _calculate
+
+    def __float__(self) -> NoReturn:
+        """Refuse: the value is to be read first."""
+        raise TypeError(f"A number is read from a stored array first: float({self._READING})")
+
+    __int__ = __float__
+
+    if not TYPE_CHECKING:  # type checkers tell by themselves which names there are not
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Refuse a name that is none, and say which there is."""
+            hint = ""
+            if name in _OF_VALUES:
+                hint = f"; read first: {self._READING}.{name}()"
+            elif not name.startswith("_"):
+                known = [each for each in dir(type(self)) if each[0] != "_"]
+                hint = _ELSEWHERE.get(name) or meant(name, known)
+            what = f"{type(self).__name__!r} object has no attribute {name!r}{hint}"
+            raise AttributeError(what, name=name, obj=self)
+
+
+class ArrayProtocols(Unread, Indexable):
     """Members of `TensorStore` beyond those of the C++ library: protocols of Python, NumPy and zarr-python."""
 
     __slots__ = ()
@@ -118,6 +159,10 @@ class ArrayProtocols(Indexable):
         """Return the facts with what is stored of the whole array: bytes and chunks, which a listing tells."""
         return _info(self, complete=True)
 
+    def _print_facts(self, printer: Any, _cycle: bool) -> None:
+        """Show the place and the facts at the prompt of IPython; `repr` is TensorStore's, and has all of the spec."""
+        printer.text(f"TensorStore {_place(self)}\n{self.info}")
+
     def __len__(self) -> int:
         """Return the size of the first dimension."""
         shape = _shape(self)
@@ -138,22 +183,11 @@ class ArrayProtocols(Indexable):
 
     def __dlpack__(self, **options: Any) -> Any:
         """Read the whole domain: `torch.from_dlpack(store)`."""
-        return self.read().result().__dlpack__(**options)
+        return np.asarray(self).__dlpack__(**options)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """Return the device: the memory of the processor."""
         return (1, 0)
-
-    def __getattr__(self, name: str) -> NoReturn:
-        """Refuse a name that a store lacks, and say which it has."""
-        if name.startswith("_"):
-            raise AttributeError(
-                f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self
-            )
-        hint = _ELSEWHERE.get(name) or meant(name, [each for each in dir(type(self)) if each[0] != "_"])
-        raise AttributeError(
-            f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self
-        )
 
     @staticmethod
     def _refuse_comparison(other: object) -> None:
@@ -164,10 +198,31 @@ class ArrayProtocols(Indexable):
             )
 
 
-_ELSEWHERE = {
-    name: f"; read first: store.read().result().{name}()"
-    for name in ("mean", "sum", "min", "max", "std", "flatten", "ravel", "reshape", "tolist", "any", "all")
-} | {"append": "; fsstore.append(store, values) makes it longer"}
+_OF_VALUES = ("mean", "sum", "min", "max", "std", "flatten", "ravel", "reshape", "tolist", "any", "all")
+_ELSEWHERE = {"append": "; fsstore.append(store, values) makes it longer"}
+
+
+def by_shape(resize: F) -> F:
+    """Return `resize` that takes a shape alone, too: `store.resize([8, 10])`, which TensorStore refuses.
+
+    There a single list of numbers would say lower bounds, which are fixed wherever they are explicit.
+    """
+
+    @wraps(resize)
+    def call(store: Any, *bounds: Any, **options: Any) -> Any:
+        is_shape = len(bounds) == 1 and isinstance(bounds[0], list | tuple) and "exclusive_max" not in options
+        if is_shape and None not in bounds[0] and True not in store.domain.implicit_lower_bounds:
+            return resize(store, exclusive_max=bounds[0], **options)
+        return resize(store, *bounds, **options)
+
+    return call  # type: ignore[return-value]  # it takes what `resize` takes
+
+
+def _place(store: Any) -> str:
+    try:
+        return str(store.url)
+    except UnimplementedError:
+        return "without a URL"
 
 
 def _sizes(shape: Any) -> tuple[int, ...] | None:
@@ -231,14 +286,32 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
 def within_bounds(
     change: Callable[..., IndexTransform], transform: IndexTransform, *arguments: Any
 ) -> IndexTransform:
-    """Return a view of a view; an error about bounds that may grow, and so are shown as infinite, names them."""
+    """Return a view of a view; an error about positions begins with what to type where another meaning is common."""
     try:
         return change(transform, *arguments)
-    except OutOfRangeError as error:
-        if "inf)" not in error.message:
-            raise
+    except (OutOfRangeError, InvalidIndexError) as error:
         failed = error
-    raise failed.but(f"the domain is {transform.domain}, and indices do not count from its end")
+    begins, back = transform.input_origin, _from_the_end(arguments[0] if arguments else None)
+    if back and min(begins) >= 0:
+        raise failed.within(
+            f"{back[0]} does not count from the end of {transform.domain}; use store.shape[{back[1]}] - {-back[0]}, or"
+            " fsstore.sync"
+        )
+    if any(begins):
+        raise failed.within(
+            f"This view has the positions {transform.domain} of its array; view.translate_to[0] has them from 0 on"
+        )
+    raise failed.but(f"the domain is {transform.domain}") if "inf)" in failed.message else failed
+
+
+def _from_the_end(key: Any) -> tuple[int, int] | None:
+    """Return the first negative position of an index, and the number of its dimension, counted from where it can be."""
+    keys = key if isinstance(key, tuple) else (key,)
+    for at, each in enumerate(keys):
+        for position in (each.start, each.stop) if isinstance(each, slice) else (each,):
+            if isinstance(position, int) and position < 0:
+                return position, at - len(keys) if any(before is ... for before in keys[:at]) else at
+    return None
 
 
 def chunk_sizes(store: Any) -> tuple[tuple[int, ...], ...]:

@@ -42,11 +42,10 @@ from fsstore.kvstore.spec_value import (
     with_engine,
     with_storage_options,
 )
-from fsstore.runtime.future import close_names, meant
 from fsstore.schema.open_mode import FILLS, MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
-from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words
+from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words, known_instead
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, json_like
+from fsstore.values.argument import as_flag, close_names, json_like, meant
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import (
     DEEPEST_SPEC,
@@ -384,7 +383,7 @@ def requested(spec: Any, options: Mapping[str, Any], data: Any) -> SpecValue:
     """
     unknown = sorted(set(options) - OPEN_OPTIONS)
     if unknown:
-        hint = meant(unknown[0], OPEN_OPTIONS | {"read", "write", "transaction", "batch", "data"})
+        hint = known_instead(unknown[0], OPEN_OPTIONS | {"read", "write", "transaction", "batch", "data"})
         raise TypeError(f"open() got an unexpected keyword argument: {', '.join(unknown)}{hint}")
     wanted = dict(options)
     if data is not None:

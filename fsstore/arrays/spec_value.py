@@ -23,8 +23,10 @@ from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.spec_value import Engine, KvSpecValue, PlaceLike
+from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.open_mode import ModeOptions, OpenMode
-from fsstore.schema.schema import Schema, SchemaOptions
+from fsstore.schema.schema import CompositeOptions, Schema
+from fsstore.schema.value import CodecSpec
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty
 from fsstore.values.json_value import Json, quote, sorted_members
@@ -374,9 +376,12 @@ SpecLike: TypeAlias = PlaceLike | SpecValue
 """Ways to name an array: a spec or its JSON, a URL, or a place whose format is to be detected."""
 
 
-class OpenOptions(SchemaOptions, ModeOptions, total=False):
+class OpenOptions(CompositeOptions, ModeOptions, total=False):
     """The options that `open` adds to a spec."""
 
+    chunk_layout: ChunkLayout | None
+    codec: CodecSpec | str | Mapping[str, Any] | Sequence[Any] | None
+    fill_value: Any
     kvstore: PlaceLike | None
     storage_options: Mapping[str, Any] | None
     engine: Engine | None

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import numpy as np
 
-from fsstore.arrays.protocols import ArrayProtocols, Stored, read_into, source_array, within_bounds
+from fsstore.arrays.protocols import ArrayProtocols, Stored, by_shape, read_into, source_array, within_bounds
 from fsstore.arrays.spec import Spec, array_waits, begun, bound_spec, check_able, open_spec
 from fsstore.arrays.spec_parse import apply_options, requested, with_mode, written_down
 from fsstore.arrays.spec_value import OpenOptions, SpecLike, SpecValue, ViewSpecOptions
@@ -36,7 +36,7 @@ from fsstore.schema.schema import Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values import dtypes
 from fsstore.values.argument import as_flag, pretty
-from fsstore.values.dtypes import DTypeLike, dtype_of
+from fsstore.values.dtypes import DTypeLike, any_dtype
 from fsstore.values.registry import door
 from fsstore.values.units import Units
 
@@ -229,7 +229,7 @@ class TensorStore(ArrayProtocols):
 
     def _assign(self, value: Any, change: Callable[..., IndexTransform], *arguments: Any) -> None:
         try:
-            futures_of_write = self._with(change(self._transform, *arguments)).write(value)
+            futures_of_write = self._with(within_bounds(change, self._transform, *arguments)).write(value)
             (futures_of_write.copy if self.transaction is not None else futures_of_write).result()
         except StoreError as error:
             raise brief(error) from error.__cause__
@@ -323,6 +323,7 @@ class TensorStore(ArrayProtocols):
         return self._transform.input_rank
 
     ndim = rank
+    _repr_pretty_ = ArrayProtocols._print_facts
 
     @property
     def origin(self) -> tuple[int | None, ...]:
@@ -404,7 +405,7 @@ class TensorStore(ArrayProtocols):
         """Return the store with its elements converted as they are read and written."""
         from fsstore.driver.cast import CastDriver
 
-        opened = OpenArray(CastDriver(self._driver, dtype_of(dtype)), self._transform)
+        opened = OpenArray(CastDriver(self._driver, any_dtype(dtype)), self._transform)
         return TensorStore._of(opened, readable=self._readable, writable=self._writable)
 
     def copy(self) -> TensorStore:
@@ -415,6 +416,7 @@ class TensorStore(ArrayProtocols):
 
     # --- changing the array
 
+    @by_shape
     def resize(
         self,
         inclusive_min: Iterable[int | None] | None = None,
@@ -426,8 +428,9 @@ class TensorStore(ArrayProtocols):
     ) -> Future[TensorStore]:
         """Change the bounds of the array; the result is the store with its new domain.
 
-        `resize_metadata_only` leaves what is stored outside, `resize_tied_bounds` lets the resize change what a view
-        hides; `expand_only` and `shrink_only` refuse the other direction.
+        `store.resize([8, 10])` gives that shape.  `resize_metadata_only` leaves what is stored outside,
+        `resize_tied_bounds` lets the resize change what a view hides; `expand_only` and `shrink_only` refuse the other
+        direction.
         """
         if not self.writable:
             raise StoreError("Destination does not support writing.")
@@ -541,9 +544,6 @@ def _unpickle(spec: SpecValue, readable: bool, writable: bool) -> TensorStore:
 
 def _batched(batch: Batch, start: Callable[[], Future[T]]) -> Future[T]:
     return checked(batch).later(start)
-
-
-# `open`: from a spec and keyword arguments to an open array, as users hold it.
 
 
 def open(  # noqa: A001  # TensorStore's name

@@ -54,6 +54,13 @@ def copy(arguments: Namespace) -> int:
     return _reported(report, arguments)
 
 
+def convert(arguments: Namespace) -> int:
+    """Copy an array or a group, into zarr version 3 where neither an option nor the target names a format."""
+    if arguments.zarr_format is None and not re.search(r"\|(zarr[23]?|n5):?$", arguments.target):
+        arguments.zarr_format = 3
+    return copy(arguments)
+
+
 def run(arguments: Namespace) -> int:
     """Run a part of a plan; 1 if the rest of it waits for other parts."""
     from fsstore.job.fleet import run as ran
@@ -133,13 +140,17 @@ def verify(arguments: Namespace) -> int:
     """Check an array or a group; the exit code says whether anything is wrong."""
     from fsstore.job.verify import verify as verified
 
-    against = read_place_of(arguments, arguments.against) if arguments.against else None
-    if arguments.repair and against is None:
+    if arguments.repair and not arguments.against:
         raise UsageError("--repair copies from what --against names")
+    if arguments.copy and arguments.against:
+        raise UsageError("Two places are data and their copy; leave --against out, or the second place")
+    place, *other = [each for each in (arguments.copy, arguments.place, arguments.against) if each]
+    against = read_place_of(arguments, *other) if other else None
     with executor_of(arguments) as executor:
         found = verified(
-            read_place_of(arguments), against, level=arguments.level, ignore=arguments.ignore, repair=arguments.repair,
-            executor=executor, max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+            read_place_of(arguments, place), against, level=arguments.level, ignore=arguments.ignore,
+            repair=arguments.repair, executor=executor, max_memory=arguments.max_memory, progress=told(arguments),
+            context=context_of(arguments),
         ).result()  # fmt: skip
     if arguments.json:
         put_json(found.to_json())

@@ -77,24 +77,18 @@ class Command:
     family: str = ""
 
 
-def _copy_arguments(needed: str = "") -> tuple[Argument, ...]:
-    """Return the arguments of what copies: `needed` is the option that must be given."""
-    must = {"required": True}
+def _copy_arguments(*, rechunks: bool = False) -> tuple[Argument, ...]:
+    """Return the arguments of what copies; chunks must be given to what rechunks."""
     return (
         (("source",), {"metavar": "SOURCE", "help": "the array or group to copy"}),
         (("target",), {"metavar": "TARGET", "help": "where the copy shall be"}),
         (
             ("--zarr-format",),
-            {
-                "type": int,
-                "choices": (0, 2, 3),
-                "help": "the version of zarr, or 0 for N5",
-                **(must if needed == "--zarr-format" else {}),
-            },
+            {"type": int, "choices": (0, 2, 3), "help": "the version of zarr, or 0 for N5"},
         ),
         (
             ("--chunks",),
-            {"metavar": "N,N,...", "help": "the shape of chunks", **(must if needed == "--chunks" else {})},
+            {"metavar": "N,N,...", "help": "the shape of chunks", "required": rechunks},
         ),
         (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
         (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
@@ -150,11 +144,11 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "rechunk", "fsstore.command.change:copy", "copy an array or a group in other chunks",
-        "fsstore rechunk data.zarr/t series.zarr --chunks 100,5,5 --codec zstd", _copy_arguments("--chunks"),
+        "fsstore rechunk data.zarr/t series.zarr --chunks 100,5,5 --codec zstd", _copy_arguments(rechunks=True),
     ),
     Command(
-        "convert", "fsstore.command.change:copy", "copy an array or a group into another version of zarr, or N5",
-        "fsstore convert data.zarr v2.zarr --zarr-format 2", _copy_arguments("--zarr-format"),
+        "convert", "fsstore.command.change:convert", "copy an array or a group into zarr version 3, or another format",
+        "fsstore convert data.zarr v2.zarr --zarr-format 2", _copy_arguments(),
     ),
     Command(
         "run", "fsstore.command.change:run", "run a part of a plan; 1 if the rest of it waits for others",
@@ -182,9 +176,10 @@ COMMANDS: tuple[Command, ...] = (
     ),
     Command(
         "verify", "fsstore.command.change:verify", "check that everything can be read, or that two places agree",
-        "fsstore verify copy.zarr --against data.zarr",
+        "fsstore verify data.zarr copy.zarr",
         (
             _PLACE,
+            (("copy",), {"nargs": "?", "metavar": "COPY", "help": "a copy, which is compared with PLACE"}),
             (("--against",), {"metavar": "PLACE", "help": "what it shall agree with"}),
             (("--level",), {"choices": _LEVELS, "default": "values", "help": "how much"}),
             (

@@ -373,20 +373,30 @@ class Group:
         return [(name, each.result()) for (name, _), each in zip(wanted, begun, strict=True)]
 
     def __repr__(self) -> str:
-        """Return the place and the format, and the names of what a scanned file holds and cannot be shown."""
-        place = self._place.below(self._path)
-        where = place.describe().removeprefix('"" in ')
-        lost = _named(list(place.left_out()))
-        return f"<Group {quote(self._path) + ' ' if self._path else ''}of {_format(self.zarr_format)} in {where}{lost}>"
+        """Return the place and the format, and the names of the members as far as they can be listed."""
+        try:
+            names = self.keys()
+        except StoreError:
+            return _place_text(self)
+        more = f" and {len(names) - 20} more" if len(names) > 20 else ""
+        return f"{_place_text(self)}: {', '.join(names[:20]) or 'nothing in it'}{more}"
 
     def _repr_html_(self) -> str:
         """Return a tree that opens and closes, for notebooks."""
-        return tree_html(repr(self), described(self._listed()))
+        return tree_html(_place_text(self), described(self._listed()))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the place and the path; unpickling opens it again."""
         spec = self._place.store.effective_spec()
         return _reopen, (spec, self._path, self._place.writable, self._place.consolidated)
+
+
+def _place_text(group: Group) -> str:
+    """Return the place and the format, and the names of what a scanned file holds and cannot be shown."""
+    place = group._place.below(group._path)
+    where = place.describe().removeprefix('"" in ')
+    lost = _named(list(place.left_out()))
+    return f"<Group {quote(group._path) + ' ' if group._path else ''}of {_format(group.zarr_format)} in {where}{lost}>"
 
 
 def _named(left_out: list[str]) -> str:

@@ -20,7 +20,7 @@ from fsstore.format.attributes import ARRAY_DIMENSIONS, NodeWords, is_document
 from fsstore.format.zarr3_document import octet_type
 from fsstore.kvstore.contract.driver import Entry
 from fsstore.runtime import execution
-from fsstore.schema.schema import LEVELS
+from fsstore.schema.schema import codec_json, known_instead
 from fsstore.values import registry
 from fsstore.values.dtypes import dtype as dtype_of
 from fsstore.values.json_value import quote, show
@@ -38,7 +38,7 @@ _UNCOMPRESSED = {"ustring": "vlen-utf8", "string": "vlen-bytes"}
 class NewArray:
     """The wishes for an array to be created.
 
-    `codec` is `"zstd"`, `"gzip"`, `"blosc"`, None for no compression, or JSON in the words of the format.
+    `codec` is None for no compression, or what `codec_json` takes: `"zstd"`, `{"name": "zstd", "level": 9}`, JSON.
     """
 
     shape: tuple[int, ...]
@@ -61,7 +61,7 @@ class NewArray:
             return self._zarr3()
         if words.zarr_format == 2:
             chunks = {} if self.chunks is None else {"chunks": list(self.chunks)}
-            return {"shape": list(self.shape), **chunks, "compressor": self._plain("id")}
+            return {"shape": list(self.shape), **chunks, "compressor": codec_json(self.codec, 2)}
         for name in ("units", "resolution"):
             if not isinstance(self.attributes.get(name, []), list):
                 raise StoreError(
@@ -71,7 +71,7 @@ class NewArray:
         named = (
             {} if self.dimension_names is None else {"axes": [name or "" for name in self.dimension_names]}
         )
-        compression = self._plain("type") or {"type": "raw"}
+        compression = codec_json(self.codec, 0) or {"type": "raw"}
         return {
             **self.attributes,
             "dimensions": list(self.shape),
@@ -128,31 +128,7 @@ class NewArray:
     def _codecs(self) -> list[Any]:
         if self.codec is None:
             return [_UNCOMPRESSED.get(self.dtype, "bytes")]
-        if not isinstance(self.codec, str):
-            return [self.codec] if isinstance(self.codec, Mapping) else list(self.codec)
-        _check_codec(self.codec)
-        if self.codec == "blosc":
-            return ["blosc"]
-        return [{"name": self.codec, "configuration": {"level": LEVELS[self.codec]}}]
-
-    def _plain(self, name: str) -> Any:
-        if not isinstance(self.codec, str):
-            return self.codec
-        _check_codec(self.codec)
-        if self.codec == "blosc":
-            return (
-                {name: "blosc"}
-                if name == "id"
-                else {name: "blosc", "cname": "lz4", "clevel": 5, "shuffle": 1}
-            )
-        return {name: self.codec, "level": LEVELS[self.codec]}
-
-
-def _check_codec(codec: str) -> None:
-    if codec not in LEVELS:
-        raise ValueError(
-            f"{show(codec)} is no codec that has a short name; use {', '.join(LEVELS)}, None, or its JSON"
-        )
+        return list(codec_json(self.codec, 3))
 
 
 _OPTIONS = ("chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
@@ -162,9 +138,8 @@ def new_array(shape: Sequence[int], dtype: Any, options: Mapping[str, Any]) -> N
     """Return what a caller asks for, with the names of options checked."""
     for name in options:
         if name not in _OPTIONS:
-            close = get_close_matches(name, _OPTIONS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(_OPTIONS)} and overwrite"
-            raise TypeError(f"There is no option {name!r} for a new array; {hint}")
+            hint = known_instead(name, _OPTIONS) or f"; there are {', '.join(_OPTIONS)} and overwrite"
+            raise TypeError(f"There is no option {name!r} for a new array{hint}")
     given = {name: value for name, value in options.items() if value is not None or name == "codec"}
     for name in ("chunks", "shards"):
         if name in given:

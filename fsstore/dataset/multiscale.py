@@ -31,7 +31,8 @@ from fsstore.errors import NotFoundError, StoreError
 from fsstore.index import d
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
-from fsstore.runtime.future import Future, meant
+from fsstore.runtime.future import Future
+from fsstore.values.argument import meant
 from fsstore.values.json_value import loads, quote
 
 _DEEPEST = 8  # groups from a plate to the labels of a field, and some to spare

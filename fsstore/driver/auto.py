@@ -22,8 +22,15 @@ from typing import Any, Literal, NamedTuple
 from fsstore.context.context import Context, parse_resource
 from fsstore.context.resource_kinds import KINDS
 from fsstore.driver.contract import DriverKind, OpenArray, Opening, PlainKind, Role, usual_resources
-from fsstore.driver.probe import FoundFormat, find, no_array
-from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError, UnimplementedError
+from fsstore.driver.probe import NOTHING, FoundFormat, find, no_array
+from fsstore.errors import (
+    DataLossError,
+    FailedPreconditionError,
+    JsonError,
+    NothingThereError,
+    StoreError,
+    UnimplementedError,
+)
 from fsstore.format.attributes import BESIDE, N5_WORDS, group_problem, inline_metadata
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult, now
 from fsstore.kvstore.contract.request import KeyRange, prefix_end
@@ -325,7 +332,9 @@ class AutoKind(PlainKind):
             return await _open(opening, mode)
         except StoreError as error:
             raise (
-                error if _IS_GROUP in error.message else error.within('Error opening "auto" driver')
+                error
+                if isinstance(error, NothingThereError) or _IS_GROUP in error.message
+                else error.within('Error opening "auto" driver')
             ) from error
 
 
@@ -343,7 +352,7 @@ async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
     assert opening.kvstore is not None
     kvstore, found = await enter(opening.kvstore, context, transaction=opening.transaction)
     if found.detection is None:
-        raise FailedPreconditionError(await _no_array(kvstore, found))
+        raise await _no_array(kvstore, found)
     kind = _array_kind(found.detection, found.title, kvstore)
     path = kind.kvstore_path(found.place(kvstore))
     resources = usual_resources(kind, context)
@@ -445,13 +454,16 @@ def _array_kind(detection: Detection, title: str, kvstore: OpenKv) -> DriverKind
     return kind
 
 
-async def _no_array(kvstore: OpenKv, found: FoundFormat) -> str:
-    """Return the message for a place without an array: the arrays below it, or its contents."""
+async def _no_array(kvstore: OpenKv, found: FoundFormat) -> StoreError:
+    """Return the error of a place without an array: it says which are below, what else is there, or that nothing is."""
     directory, where = kvstore.at(as_directory(kvstore.path)), kvstore.prefix.describe()
     listed = "" if found.bare else await _listed(directory, found)
     if listed:
-        return where.removeprefix('"" in ') + _IS_GROUP + listed
-    return f"Failed to detect format for {where}: {await no_array(kvstore.prefix, bare=found.bare)}"
+        return FailedPreconditionError(where.removeprefix('"" in ') + _IS_GROUP + listed)
+    said = await no_array(kvstore.prefix, bare=found.bare)
+    if said.startswith(NOTHING):
+        return NothingThereError(f"There is nothing at {where}{said.removeprefix(NOTHING)}")
+    return FailedPreconditionError(f"Failed to detect format for {where}: {said}")
 
 
 async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -> StoreError:

@@ -44,7 +44,8 @@ UNKNOWN_FILE = (
     "the file begins like no format that is known here; name its driver in the URL if it has one, as in"
     ' "…|json:", or read its bytes with KvStore.open'
 )
-_CREATE = '; check the path, or name a format to create an array, as in "…|zarr3:"'
+_CREATE = '; check the path, or create an array with mode="w", shape and dtype'
+NOTHING = "there is nothing"
 
 _GROUPS = (".zgroup", ".zmetadata", "zarr.json", "attributes.json")
 
@@ -53,7 +54,7 @@ async def no_array(place: KvPrefix, *, bare: bool) -> str:
     """Return the contents of a place without an array; `bare` says that its store lists nothing there."""
     if place.driver.features.waits:
         if bare:
-            return "nothing is stored under this path; check it, or list what is there with KvStore.open(…).list()"
+            return f"{NOTHING}; check the path, or list what is there with KvStore.open(…).list()"
         return "there is neither a file of a known format nor the metadata of an array; check the path"
     if place.path and not place.path.endswith("/"):
         answer = await place.read("", 0, 0)
@@ -69,7 +70,7 @@ async def no_array(place: KvPrefix, *, bare: bool) -> str:
         return f"it is a directory that holds {shown}{more}, but no array"
     if await _is_listed(place):
         return f"the directory is empty{_CREATE}"
-    return f"there is nothing{await close_name(place) or _CREATE}"
+    return f"{NOTHING}{await close_name(place) or _CREATE}"
 
 
 async def instead_of_metadata(place: KvPrefix) -> str:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 from fsstore.arrays.store import TensorStore
 from fsstore.arrays.store import open as open_array
@@ -27,6 +27,7 @@ from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.delete import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.ends import (
+    Wishes,
     array_like,
     attributes_of,
     check_apart,
@@ -99,12 +100,14 @@ def copy(
     verify: Literal["keys", "sizes", "decode", "values"] | None = None,
     progress: Any = None,
     context: Context | None = None,
+    **wishes: Unpack[Wishes],
 ) -> Future[CopyReport]:
     """Begin to copy an array, or a group with everything in it; the result says what was copied.
 
-    `source` is an open array, a view of one, a `Group`, or a place; `target` is a place.  `schema` wishes for another
-    `zarr_format`, `dtype`, `chunks`, `shards`, `codec`, `fill_value`, `dimension_names` or `attributes`; what it leaves
-    out is as in the source.  `region` copies a part: slices, as they would stand between brackets.
+    `source` is an open array, a view of one, a `Group`, or a place; `target` is a place.  Wishes, by name or in a
+    `schema`, are another `zarr_format`, `dtype`, `chunks`, `shards`, `codec`, `fill_value`, `dimension_names` or
+    `attributes`; the others are as in the source.  `region` copies a part: slices, as they would stand between
+    brackets.
 
     Work is cut into tasks for an `executor`, which may be any of `concurrent.futures`; each worker holds `max_memory`
     at most, unless a single chunk takes more.  Metadata are written last, so the copy appears whole.  A copy that was
@@ -127,7 +130,7 @@ def copy(
     1
     """
     options = replace(
-        copy_options(schema, region, max_memory, if_exists, context),
+        copy_options({**(schema or {}), **wishes}, region, max_memory, if_exists, context),
         atomic=atomic,
         casting=checked_casting(casting),
     )

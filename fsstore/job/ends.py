@@ -5,10 +5,9 @@ A copy has the format, the chunks and the codec that its caller wishes for, or t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, TypedDict
 
 import numpy as np
 
@@ -38,11 +37,38 @@ from fsstore.job.scratch import around
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.same_place import Relation, names_differ, shows
 from fsstore.kvstore.spec_parse import OpenKv, with_root
+from fsstore.schema.schema import known_instead
 from fsstore.task.claim import Claim
 from fsstore.values.dtypes import dtype
 
 _MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
-_WISHES = ("zarr_format", "dtype", "chunks", "shards", "codec", "fill_value", "dimension_names", "attributes")
+
+
+class Wishes(TypedDict, total=False):
+    """The properties of a copy that are others than those of its source."""
+
+    zarr_format: Literal[0, 2, 3]
+    dtype: Any
+    chunks: Sequence[int]
+    shards: Sequence[int]
+    codec: Any
+    fill_value: Any
+    dimension_names: Sequence[str | None]
+    attributes: Mapping[str, Any]
+
+
+_WISHES = tuple(Wishes.__annotations__)
+_CHOICES = (
+    "schema",
+    "region",
+    "executor",
+    "max_memory",
+    "if_exists",
+    "atomic",
+    "casting",
+    "verify",
+    "progress",
+)
 
 
 def wishes_of(schema: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -50,9 +76,8 @@ def wishes_of(schema: Mapping[str, Any] | None) -> dict[str, Any]:
     wishes = dict(schema or {})
     for name in wishes:
         if name not in _WISHES:
-            close = get_close_matches(name, _WISHES, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"there are {', '.join(_WISHES)}"
-            raise TypeError(f"A copy has no wish {name!r}; {hint}")
+            hint = known_instead(name, _WISHES + _CHOICES) or f"; there are {', '.join(_WISHES)}"
+            raise TypeError(f"A copy has no wish {name!r}{hint}")
     return wishes
 
 

@@ -28,7 +28,7 @@ from concurrent.futures import Executor
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 from uuid import uuid4
 
 from fsstore.chunk.regions import BoxSlabs
@@ -55,7 +55,7 @@ from fsstore.job.copy import (
     copy_source,
     copy_target,
 )
-from fsstore.job.ends import check_apart, check_shown, where
+from fsstore.job.ends import Wishes, check_apart, check_shown, where
 from fsstore.job.passes import Order, Pass, box_pass, chunks_at, remove_chunks, unsynced
 from fsstore.job.plan import (
     CopyPlan,
@@ -97,13 +97,15 @@ def plan_copy(
     max_memory: int | str = "512MB",
     casting: Casting = "same_value",
     context: Context | None = None,
+    **wishes: Unpack[Wishes],
 ) -> Future[CopyPlan]:
     """Begin to plan a copy of an array, which reads its metadata and changes nothing; see `copy`.
 
     The plan can be printed, and saved to a file of which any engine runs parts; see `run`.
     """
     options = replace(
-        copy_options(schema, region, max_memory, "raise", context), casting=checked_casting(casting)
+        copy_options({**(schema or {}), **wishes}, region, max_memory, "raise", context),
+        casting=checked_casting(casting),
     )
 
     async def plan() -> CopyPlan:

@@ -70,6 +70,8 @@ def append(
     source: Any,
     dimension: int | str = 0,
     *,
+    axis: int | str | None = None,
+    dim: int | str | None = None,
     append_id: str | None = None,
     executor: Executor | None = None,
     max_memory: int | str = "512MB",
@@ -78,6 +80,7 @@ def append(
 ) -> Future[CopyReport]:
     """Begin to append values, an array, or the array at a place, to an array along a dimension given by number or name.
 
+    `axis` and `dim` mean the dimension, too, as in NumPy and xarray.
     The array grows from where it ends as it is stored.  Data are written first, and then the metadata, once.  An append
     that was killed is continued by the same call, and is there once however often that is called.  An append
     with the `append_id` of an earlier one does nothing, and its report says that it was skipped.
@@ -92,6 +95,7 @@ def append(
     >>> store.resolve().result().shape
     (4,)
     """
+    dimension = next((named for named in (axis, dim) if named is not None), dimension)
     memory, chosen = parse_bytes(max_memory), context_of(context)
 
     async def run() -> CopyReport:

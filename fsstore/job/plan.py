@@ -83,6 +83,8 @@ class CopyReport:
             parts.append(f"the rest waits for {_count(self.waits, 'task')} of other parts")
         return ", ".join(parts)
 
+    __repr__ = __str__
+
 
 def _count(number: int, thing: str) -> str:
     return f"{number:,} {thing}{'s' if number != 1 else ''}"
@@ -190,6 +192,8 @@ class Verdict:
         lines += [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
         return plain("\n".join([*lines, *map(str, self.findings)]))
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         rows = "".join(
             f"<tr><td>{escape(each.kind)}</td><td>{escape(str(each))}</td></tr>" for each in self.findings
@@ -256,6 +260,8 @@ class CopyPlan:
         """Return the plan as a few lines of text."""
         return plain("\n".join(f"{name:<9}{text}" for name, text in self._rows()))
 
+    __repr__ = __str__
+
     def _rows(self) -> list[tuple[str, str]]:
         passes = {0: "encoded chunks move untouched", 1: "one pass", 2: "two passes"}[self.passes]
         return [
@@ -319,6 +325,8 @@ class PlanStatus:
         texts += [f"{self.running:,} parts running"] if self.running else []
         texts += [] if self.remaining_s is None else [f"{self.remaining_s:.0f} s left"]
         return ", ".join(texts)
+
+    __repr__ = __str__
 
 
 def share_of(pieces: int, part: int, parts: int) -> range:

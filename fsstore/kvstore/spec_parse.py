@@ -24,10 +24,9 @@ from fsstore.kvstore.engine.secret import guard, lacks
 from fsstore.kvstore.root.chain_url import is_chain, split_chain
 from fsstore.kvstore.spec_value import KvSpecValue, Specified, engine_of, kv_kind
 from fsstore.kvstore.transaction import TransactionalDriver
-from fsstore.runtime.future import close_names
 from fsstore.runtime.observer import Meter, counts
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, json_like
+from fsstore.values.argument import as_flag, close_names, json_like
 from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
 from fsstore.values.registry import Component, encode_path, split_pipeline
 

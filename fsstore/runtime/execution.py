@@ -307,7 +307,8 @@ def start(
         except Exception as error:  # noqa: BLE001  # the future carries it
             return futures.failed(error)
     ended = ended or WorkEnd()
-    future = futures.pending()
+    name: str = coroutine.__qualname__  # type: ignore[attr-defined]  # which the types of the library leave out
+    future = futures.make(Future, futures.PENDING, name)
     try:
         target = loop()
     except StoreError as error:

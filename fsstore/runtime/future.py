@@ -13,7 +13,6 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import suppress
-from difflib import get_close_matches
 from itertools import repeat
 from queue import Empty, SimpleQueue
 from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
@@ -111,29 +110,6 @@ class Hooks:
         self.start, self.cancel, self.here = start, cancel, here
 
 
-# Words that people mean: what an error says of a name that is none, such as an attribute or a keyword.
-
-
-def meant(word: str, known: Iterable[str]) -> str:
-    """Return `; did you mean ...?` for a word that is close to a known one, else nothing.
-
-    >>> meant("chunk", ["chunks", "codec"])
-    "; did you mean 'chunks'?"
-    """
-    near = get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
-
-
-def close_names(word: str, *known: Iterable[str]) -> list[str]:
-    """Return the name that is closest to a word, if any is close; of short names, one letter may differ.
-
-    >>> close_names("s4", ["s3", "gcs"]), close_names("frob", ["file"])
-    (['s3'], [])
-    """
-    names = sorted({name for each in known for name in each})
-    return get_close_matches(word, names, n=1, cutoff=0.6 if len(word) > 2 else 0.5)
-
-
 class Awaited:
     """An object with a result to come: names that only the result has are refused in words that say so."""
 
@@ -225,6 +201,18 @@ class Future(Awaited, Generic[T]):
             start()
         elif born not in (ANYWHERE, fork.process.forks) and self._state == PENDING:
             fail(self, FailedPreconditionError(_LEFT_BEHIND))
+
+    def __repr__(self) -> str:
+        """Return what the result is of, how far it is, and how to have it."""
+        state, value, work = self._state, self._value, ""
+        if state == RESULT:
+            comes = f"done; .result() returns {type(value).__name__.removesuffix('Type')}"
+        elif state == ERROR:
+            comes = f"failed; .result() raises {type(value).__name__}"
+        else:
+            comes = "cancelled" if state == CANCELLED else ".result() waits for it, and so does await"
+            work = value.partition(".<")[0].lstrip("_") if isinstance(value, str) else ""
+        return f"<{type(self).__name__}{work and ' of ' + work}: {comes}>"
 
     def result(self, timeout: float | None = None, deadline: float | None = None) -> T:
         """Block until the operation is done; return its result or raise its error.
@@ -515,6 +503,10 @@ class WriteFutures:
 
     def __init__(self, commit: Future[None]) -> None:
         self.copy, self.commit = (ready(None) if isinstance(commit, Copied) else commit), commit
+
+    def __repr__(self) -> str:
+        """Return how far the commit is, and how to wait for it."""
+        return f"<WriteFutures: {repr(self.commit).partition(': ')[2]}"
 
     def __await__(self) -> Generator[Any, None, None]:
         """Wait for the commit."""

@@ -7,7 +7,7 @@ changes all or nothing.  Keyword arguments as zarr-python and NumPy have them ar
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import index
 from typing import Any, Final, Self, TypedDict, Unpack, overload
@@ -22,8 +22,8 @@ from fsstore.schema.constraint import ConstraintFace, fill_of
 from fsstore.schema.layout_value import integers
 from fsstore.schema.value import CodecSpec, SchemaValue, beneath, schema_from_json
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag, json_like, pretty
-from fsstore.values.dtypes import DTypeLike, dtype_of
+from fsstore.values.argument import as_flag, json_like, meant, pretty
+from fsstore.values.dtypes import DTypeLike, any_dtype, dtype_of
 from fsstore.values.json_value import Json, show
 from fsstore.values.units import Unit, Units, units_of
 
@@ -54,9 +54,7 @@ def in_our_words(given: Mapping[str, Any], driver: str) -> dict[str, Any]:
         if "chunk_layout" in out:
             raise StoreError("chunks and chunk_layout say the same twice; give one of them")
         out["chunk_layout"] = _layout_of_chunks(out.pop("chunks", None), out.pop("shards", None))
-    if isinstance(out.get("dtype"), str):
-        out["dtype"] = _dtype_named(out["dtype"])
-    if isinstance(out.get("codec"), str):
+    if isinstance(out.get("codec"), str | Mapping | list):
         out["codec"] = CodecSpec(codec_of(out["codec"], driver))
     return out
 
@@ -76,33 +74,62 @@ def _sides(name: str, sizes: Any) -> list[int]:
         raise TypeError(f"{name} is a size for each dimension, such as [100, 100], not {sizes!r}") from None
 
 
-def _dtype_named(name: str) -> Any:
-    """Return the type of a name of ours, or of one of numpy's such as "f4" or "<i2"."""
-    try:
-        return dtype_of(name)
-    except StoreError as error:
-        try:
-            found = np.dtype(name)
-        except TypeError:
-            raise error from None
-        return dtype_of(found.newbyteorder("="))
+_CODECS_IN = {
+    3: ("zarr3", "codecs", "name"),
+    2: ("zarr", "compressor", "id"),
+    0: ("n5", "compression", "type"),
+}
+"""By version of zarr, 0 for N5: the driver, the member of codec specs, and the word for the name of a codec."""
 
 
-def codec_of(name: str, driver: str) -> dict[str, Any]:
-    """Return the codec spec of a short name for arrays of a driver."""
-    if name not in LEVELS:
-        raise ValueError(
-            f"{show(name)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON"
-        )
-    if driver in ("zarr3", "auto"):
-        configured: dict[str, Any] = {} if name == "blosc" else {"configuration": {"level": LEVELS[name]}}
-        return {"driver": "zarr3", "codecs": [{"name": name, **configured}]}
-    if driver == "zarr":
-        level = {"level": LEVELS[name]} if name != "blosc" else {}
-        return {"driver": "zarr", "compressor": {"id": name, **level}}
-    if driver == "n5":
-        return {"driver": "n5", "compression": {"type": name, "level": LEVELS[name]}}
+def codec_json(codec: Any, zarr_format: int) -> Any:
+    """Return a codec as metadata of a format have it, a list in zarr version 3.
+
+    Given is JSON of the format, a codec spec, a short name, or that with parameters: `{"name": "zstd", "level": 9}`.
+    """
+    _, member, word = _CODECS_IN[zarr_format]
+    if isinstance(codec, CodecSpec):
+        codec = codec.to_json()
+    if isinstance(codec, str):
+        if codec not in LEVELS:
+            raise ValueError(
+                f"{show(codec)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON"
+            )
+        codec = {"name": codec} if codec == "blosc" else {"name": codec, "level": LEVELS[codec]}
+    elif isinstance(codec, Mapping) and "driver" in codec:
+        return codec.get(member)
+    if not isinstance(codec, Mapping):
+        return codec
+    if word in codec and (zarr_format != 3 or codec.keys() <= {"name", "configuration", "must_understand"}):
+        return [codec] if zarr_format == 3 else codec
+    rest = dict(codec)
+    name = next((rest.pop(each) for each in ("name", "id", "type") if each in codec), None)
+    rest = {**rest.pop("configuration", {}), **rest}
+    if name == "blosc":
+        usual = {} if zarr_format else {"cname": "lz4", "clevel": LEVELS[name], "shuffle": 1}
+        rest = {**usual, **{"clevel" if key == "level" else key: value for key, value in rest.items()}}
+    return (
+        [{word: name, **({"configuration": rest} if rest else {})}]
+        if zarr_format == 3
+        else {word: name, **rest}
+    )
+
+
+def codec_of(codec: Any, driver: str) -> dict[str, Any]:
+    """Return the codec spec for arrays of a driver that a short name means, or what else `codec_json` takes."""
+    if isinstance(codec, Mapping) and "driver" in codec:
+        return dict(codec)
+    for version, (name, member, _) in _CODECS_IN.items():
+        if driver == name or (driver, version) == ("auto", 3):
+            return {"driver": name, member: codec_json(codec, version)}
     raise StoreError(f"The driver {show(driver)} has no codecs with short names; give the JSON of one")
+
+
+def known_instead(word: str, known: Iterable[str]) -> str:
+    """Return what is meant by an option that is none, as `; did you mean ...`; nothing if nothing is close."""
+    if word in ("level", "compressor", "compressors", "compression"):
+        return '; a codec has its level: codec={"name": "zstd", "level": 9}'
+    return meant(word, known)
 
 
 class CompositeOptions(TypedDict, total=False):
@@ -134,7 +161,7 @@ def _rank(value: SchemaValue, given: Any) -> SchemaValue:
 
 def _with_dtype(value: SchemaValue, given: Any) -> SchemaValue:
     try:
-        return value.with_dtype(dtype_of(given))
+        return value.with_dtype(any_dtype(given))
     except TypeError:
         raise TypeError("Invalid dtype") from None
 

@@ -8,7 +8,8 @@ columns wide.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Real
 from operator import is_
 from typing import Any
@@ -56,6 +57,29 @@ def require_kind(name: str, value: Any, kind: type) -> None:
     """Raise unless an argument is None or of a class."""
     if value is not None and not isinstance(value, kind):
         raise TypeError(f"{name} must be a {kind.__qualname__}, not {type(value).__name__}")
+
+
+# Words that people mean: what an error says of a name that is none, such as an attribute or a keyword.
+
+
+def meant(word: str, known: Iterable[str]) -> str:
+    """Return `; did you mean ...?` for a word that is close to a known one, else nothing.
+
+    >>> meant("chunk", ["chunks", "codec"])
+    "; did you mean 'chunks'?"
+    """
+    near = get_close_matches(word, list(known), n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def close_names(word: str, *known: Iterable[str]) -> list[str]:
+    """Return the name that is closest to a word, if any is close; of short names, one letter may differ.
+
+    >>> close_names("s4", ["s3", "gcs"]), close_names("frob", ["file"])
+    (['s3'], [])
+    """
+    names = sorted({name for each in known for name in each})
+    return get_close_matches(word, names, n=1, cutoff=0.6 if len(word) > 2 else 0.5)
 
 
 # Values that may stand for JSON.

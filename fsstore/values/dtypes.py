@@ -83,7 +83,7 @@ _EXTENSION = re.compile(
 class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
     """A data type: `dtype("int32")`, or of a NumPy type, a Python type or another `dtype`.
 
-    Compares equal to whatever names the same type (`ts.int32 == "int32"`);
+    Compares equal to whatever names the same type (`ts.int32 == "int32"`, and so is `"i4"`);
     what names no type is unequal.  `numpy.dtype(t)` and `numpy.zeros(3, t)` accept it.
 
     >>> dtype(float)
@@ -97,8 +97,8 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
     _numpy: np.dtype[Any] | None
 
     def __new__(cls, dtype: Any) -> dtype:  # interned: subclasses make no sense
-        """Return the type of that name or kind, see `dtype_of`."""
-        return dtype_of(dtype)
+        """Return the type of that name or kind, see `any_dtype`."""
+        return any_dtype(dtype)
 
     @property
     def name(self) -> str:
@@ -170,7 +170,7 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
         if self is other:
             return True
         try:
-            return self._name == dtype_of(other)._name
+            return self._name == any_dtype(other)._name
         except (ValueError, TypeError):
             return False
 
@@ -196,7 +196,7 @@ class dtype(WrittenAsJson):  # noqa: N801  # TensorStore's name
 
 
 DTypeLike: TypeAlias = dtype | str | type | np.dtype[Any]
-"""The argument of `dtype_of`: a data type, its name, a NumPy type or a Python type."""
+"""The argument of `any_dtype`: a data type, its name, a NumPy type or a Python type."""
 
 
 def _make(name: str, numpy_dtype: np.dtype[Any] | None) -> dtype:
@@ -231,6 +231,23 @@ def dtype_of(value: Any) -> dtype:
             return _of_numpy(_numpy_of_scalar_type(value))
         return _of_numpy(np.dtype(value))
     raise TypeError(f"Invalid dtype: expected a name, a NumPy type or a Python type, but received {value!r}")
+
+
+def any_dtype(value: Any) -> dtype:
+    """Return the `dtype` as `dtype_of` does, also of a name that only NumPy has, such as "f4" or "<i2".
+
+    Specs and stored documents have none of these; people type them.
+    """
+    try:
+        return dtype_of(value)
+    except StoreError as error:
+        if not isinstance(value, str) or value.startswith("a"):  # which NumPy warns of
+            raise
+        try:
+            found = np.dtype(value)
+        except (TypeError, ValueError, SyntaxError):
+            raise error from None
+        return dtype_of(found.newbyteorder("="))
 
 
 def _numpy_of_scalar_type(scalar: type[np.generic]) -> np.dtype[Any]:

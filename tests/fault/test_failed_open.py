@@ -19,7 +19,7 @@ import fsstore as ts
             "not supported",
         ),
         ("|zarr3:", {}, "does not exist"),
-        ("", {}, "Failed to detect format"),
+        ("", {}, "There is nothing at"),
     ],
 )
 def test_nothing_is_created_by_a_failed_open(tmp_path, spec, options, why):

@@ -140,7 +140,7 @@ def test_the_example_of_a_server(command, place):
 
 
 def test_what_the_demo_tells_one_to_look_at():
-    """The last line of the demo is a command that shows a page of the data beside it."""
+    """The last line of the demo is a command, as it can be typed, that shows a page of the data beside it."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
         [sys.executable, str(root / "examples" / "demo.py")],
@@ -151,9 +151,9 @@ def test_what_the_demo_tells_one_to_look_at():
     )
     label, _, command = done.stdout.splitlines()[-1].partition(": ")
     words = shlex.split(command)
-    assert (label, words[:2]) == ("look at it", ["fsstore", "view"])
+    assert (label, words[1:4]) == ("look at it", ["-m", "fsstore", "view"])
     process = subprocess.Popen(
-        [*FSSTORE, *words[1:], "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*words, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     url = process.stdout.readline().strip()
     question = urllib.request.Request(f"{url}api/tree", headers={"Fsstore-View": "1"})
@@ -164,14 +164,16 @@ def test_what_the_demo_tells_one_to_look_at():
 
 
 def test_rechunking_and_converting(place, capsys):
-    """`rechunk` and `convert` copy with what their names say, and say so if it is missing."""
+    """`rechunk` copies with what its name says, or asks for it; `convert` to zarr version 3 where no format is named."""
     assert main(["rechunk", "data.zarr/t", "r.zarr", "--chunks", "4,5,2"]) == 0
     assert ts.open("file://r.zarr/").result().chunks == (4, 5, 2)
     assert main(["convert", "data.zip", "n5", "--zarr-format", "0"]) == 0
     assert ts.open_group("n5").result().zarr_format == 0
     capsys.readouterr()
-    assert main(["rechunk", "data.zarr/t", "x"]) == main(["convert", "data.zarr/t", "x"]) == 2
+    assert main(["rechunk", "data.zarr/t", "x"]) == 2
     assert "--chunks" in capsys.readouterr().err
+    assert main(["convert", "n5", "three.zarr"]) == main(["convert", "three.zarr", "two.zarr|zarr2:"]) == 0
+    assert [ts.open_group(each).result().zarr_format for each in ("three.zarr", "two.zarr")] == [3, 2]
 
 
 def test_statistics_of_a_sample(place, capsys, tune):

@@ -98,7 +98,7 @@ def test_what_is_printed(place, capsys, arguments, printed):
     [
         (["frob"], 2, "invalid choice"),
         (["info"], 2, "the following arguments are required: PLACE"),
-        (["info", "none.zarr"], 3, "Failed to detect format"),
+        (["info", "none.zarr"], 3, "There is nothing at"),
         (["cat", "d.zarr"], 2, "is a group; name one of the arrays in it: sea"),
         (["cat", "d.zarr/sea/t", "q"], 2, "no part of a selection"),
         (["cat", "d.zarr/sea/t", "__import__('os')"], 2, "no part of a selection"),
@@ -168,10 +168,17 @@ def test_copies_and_verification(place, capsys):
     """A copy is converted, compared, damaged and found out, and deleted."""
     assert run(capsys, "copy", "d.zarr", "e.zarr", "--zarr-format", "2", "--codec", "gzip")[0] == 0
     assert run(capsys, "verify", "e.zarr", "--against", "d.zarr")[0] == 0
+    assert run(capsys, "verify", "d.zarr", "e.zarr")[0] == 0
     (place / "e.zarr/sea/t/0.0.0").write_bytes(b"damaged")
     code, out, _ = run(capsys, "verify", "e.zarr", "--json")
     assert code == 1
     assert json.loads(out)["findings"][0]["array"] == "sea/t"
+    code, out, _ = run(capsys, "verify", "d.zarr", "e.zarr", "--json")
+    assert [each["kind"] for each in json.loads(out)["findings"]] == [
+        "damaged"
+    ]  # in the second, which is the copy
+    assert run(capsys, "verify", "d.zarr", "e.zarr", "--repair")[0] == 2
+    assert run(capsys, "verify", "d.zarr", "e.zarr", "--against", "d.zarr")[0] == 2
     assert (
         run(capsys, "copy", "d.zarr/sea/t", "f.zarr", "--region", "0, :, ::2", "--dtype", "float64")[0] == 0
     )

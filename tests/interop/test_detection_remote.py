@@ -125,7 +125,7 @@ def test_every_kind_of_place_in_a_bucket(moto_bucket, objects, engine):
         {"driver": "auto", "kvstore": {**base, "path": base["path"] + "document.json.gz"}}
     ).result()
     assert document.read().result()[()] == {"a": 1}
-    with pytest.raises(FailedPreconditionError, match="Failed to detect format"):
+    with pytest.raises(FailedPreconditionError, match="There is nothing at"):
         ts.open({"driver": "auto", "kvstore": {**base, "path": base["path"] + "none"}}).result()
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import array as memory_arrays
 
 import fsspec
+import IPython.lib.pretty
 import numpy as np
 import pytest
 import xarray as xr
 import zarr
 
 import fsstore as ts
+import fsstore.sync as fs
 
 DATA = np.arange(200, dtype="f4").reshape(10, 20)
 
@@ -51,6 +53,13 @@ def test_info_asks_the_storage_only_where_that_is_wanted(stored):
 @pytest.mark.parametrize(
     ("place", "codec", "written"),
     [
+        ("e|zarr3:", {"name": "zstd", "level": 9}, {"name": "zstd", "configuration": {"level": 9}}),
+        ("e|zarr3:", {"name": "blosc", "level": 9}, {"name": "blosc", "configuration": {"clevel": 9}}),
+        ("f|zarr2:", {"name": "zstd", "level": 9}, {"id": "zstd", "level": 9}),
+        ("g|n5:", {"name": "gzip", "level": 9}, {"type": "gzip", "level": 9}),
+        ("h|zarr2:", {"id": "zlib", "level": 2}, {"id": "zlib", "level": 2}),
+        ("i|zarr3:", [{"name": "bytes"}, {"name": "crc32c"}], {"name": "crc32c"}),
+        ("j|zarr3:", {"driver": "zarr3", "codecs": ["crc32c"]}, {"name": "crc32c"}),
         ("a|zarr3:", "zstd", {"name": "zstd", "configuration": {"level": 3}}),
         ("b|zarr3:", "gzip", {"name": "gzip", "configuration": {"level": 6}}),
         ("c|zarr2:", "zstd", {"id": "zstd", "level": 3}),
@@ -58,11 +67,19 @@ def test_info_asks_the_storage_only_where_that_is_wanted(stored):
     ],
 )
 def test_codecs_have_short_names(tmp_path, place, codec, written):
-    """`codec="zstd"` is that codec in the words of each format."""
+    """`codec="zstd"`, with its level or without, is that codec in the words of each format, as a spec of one is."""
+    name, _, driver = place.partition("|")
+    version = {"zarr3:": 3, "zarr2:": 2, "n5:": 0}[driver]
+    group = ts.open_group(f"{tmp_path}/group", mode="w", zarr_format=version).result()
     ts.open(f"{tmp_path}/{place}", mode="w", dtype="f8", shape=[4], chunks=[2], codec=codec).result()
-    metadata = ts.open(f"{tmp_path}/{place.partition('|')[0]}").result().spec().to_json()["metadata"]
-    found = metadata.get("codecs", [metadata.get("compressor") or metadata.get("compression")])[-1]
-    assert {**written, **found} == found
+    for store in (
+        ts.open(f"{tmp_path}/{name}").result(),
+        group.create_array("a", dtype="f8", shape=[4], chunks=[2], codec=codec).result(),
+    ):
+        metadata = store.spec().to_json()["metadata"]
+        found = metadata.get("codecs", [metadata.get("compressor") or metadata.get("compression")])[-1]
+        inner = "configuration" if version == 3 and "configuration" in written else None
+        assert {**written, **found} == found or written[inner].items() <= found[inner].items()
 
 
 def test_modes_are_those_of_zarr(tmp_path):
@@ -99,6 +116,12 @@ REFUSED = {
     "an array": (lambda s: s == DATA, TypeError, "store.read().result() == value"),
     "a method of numpy": (lambda s: s.mean(), AttributeError, "store.read().result().mean()"),
     "a close word": (lambda s: s.chunk, AttributeError, "did you mean 'chunks'"),
+    "a sum": (lambda s: 1 + s, TypeError, "read what you need first: store.read().result() + 1"),
+    "a mask": (lambda s: s > 5, TypeError, "read what you need first: store.read().result()"),
+    "a number of it": (lambda s: float(s[2, 3]), TypeError, "float(store.read().result())"),
+    "a level": (lambda s: ts.open("q", mode="w", codec="zstd", level=9), TypeError, 'codec={"name": "zstd", "level": 9}'),
+    "a mean without futures": (lambda s: fs.open("x.zarr").mean(), AttributeError, "read first: array[...].mean()"),
+    "a sum without futures": (lambda s: fs.open("x.zarr") + 1, TypeError, "first: array[...] + 1"),
     "an append": (lambda s: s.append(DATA), AttributeError, "; fsstore.append(store, values)"),
     "an unfinished open": (lambda s: ts.open("x.zarr").shape, AttributeError, "await it or call .result() first"),
     "an unfinished read": (lambda s: s.read()[0], TypeError, "await it or call .result() first"),
@@ -119,6 +142,104 @@ def test_refusals_say_what_to_type_instead(stored, what):
     with pytest.raises(kind) as error:
         action(stored)
     assert says.replace("\\", "") in str(error.value)
+
+
+def test_types_have_numpys_names_at_every_door(stored):
+    """What NumPy calls a type is that type for `dtype`, in comparisons and where elements are converted; not in specs."""
+    assert stored.dtype == "f4"
+    assert stored.dtype == "<f4"
+    assert stored.dtype not in ("f8", "abc", "a")
+    assert ts.dtype("i2") == ts.int16
+    assert (
+        stored.astype("f8").dtype
+        == ts.cast(stored, "f8").dtype
+        == ts.array([1], dtype="f8").dtype
+        == ts.float64
+    )
+    assert ts.Schema(dtype="M8[s]").dtype.name == "datetime64[s]"
+    with pytest.raises(ts.errors.StoreError, match="No TensorStore data type"):
+        ts.Spec({"driver": "zarr3", "dtype": "f4"})
+
+
+def test_results_say_at_the_prompt_what_they_are(stored):
+    """A future says what it is of and how to have it; a report of a job is the sentence that the command line prints."""
+    coming = ts.copy("x.zarr", "y.zarr")
+    assert ".result() " in repr(coming)
+    assert repr(coming.result()) == str(coming.result())
+    assert repr(coming) == "<Future: done; .result() returns CopyReport>"
+    assert repr(ts.verify("y.zarr", "x.zarr").result()).startswith("1 array, ")
+    assert repr(ts.plan_copy("x.zarr", "z.zarr").result()).startswith("from ")
+    missing = ts.open("nothing.zarr")
+    assert missing.exception() is not None
+    assert repr(missing) == f"<Future: failed; .result() raises {type(missing.exception()).__name__}>"
+    written = stored.write(1)
+    written.result()
+    assert repr(written) == "<WriteFutures: done; .result() returns None>"
+
+
+def test_arrays_and_groups_say_at_the_prompt_what_they_are(stored):
+    """IPython shows the place and the facts in a few lines; a group names its members."""
+    shown = IPython.lib.pretty.pretty(stored)
+    assert shown.startswith(f"TensorStore {stored.url}\nShape             (10, 20)\n")
+    assert len(shown.splitlines()) < 9
+    group = ts.open_group("g", mode="a").result()
+    assert repr(group).endswith('/g/">: nothing in it')
+    group["t"], group["deep/u"] = DATA, DATA
+    assert repr(group).endswith('/g/">: deep, t')
+    assert repr(fs.open_group("g")) == repr(group)
+
+
+@pytest.mark.parametrize("shape", [[8, 10], (10, 20), [12, 1]])
+def test_a_resize_takes_a_shape(stored, shape):
+    """`resize(shape)` gives that shape; lower bounds by name, or beside upper ones, are refused as TensorStore does."""
+    assert stored.resize(shape).result().shape == tuple(shape)
+    with pytest.raises(ValueError, match="Cannot change explicit lower bound"):
+        stored.resize(inclusive_min=[2, 0]).result()
+    with pytest.raises(ValueError, match="Cannot change explicit lower bound"):
+        stored.resize([2, 0], [3, 1]).result()
+    assert stored.resolve().result().shape == tuple(shape)
+
+
+INDICES = {
+    "the last": (lambda s: s[-1], "-1 does not count from the end of { [0, 10*), [0, 20*) }; use store.shape[0] - 1, or fsstore.sync"),
+    "but the last two": (lambda s: s[1, :-2], "-2 does not count from the end of { [0, 10*), [0, 20*) }; use store.shape[1] - 2"),
+    "an assignment": (lambda s: s.__setitem__(-1, 0), "-1 does not count from the end"),
+    "a view": (lambda s: s[2:4][0], "This view has the positions { [2, 4), [0, 20*) } of its array; view.translate_to[0]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", INDICES)
+def test_positions_of_numpy_are_told_first(stored, what):
+    """What NumPy would count from the end, or from the begin of a view, is refused with what to type."""
+    action, says = INDICES[what]
+    with pytest.raises(IndexError) as error:
+        action(stored)
+    assert str(error.value).removeprefix("OUT_OF_RANGE: ").startswith(says)
+
+
+def test_a_copy_takes_its_wishes_by_name(stored):
+    """`chunks`, `shards` and `codec` need no `schema`; what is none is refused with what it may be."""
+    ts.copy("x.zarr", "y.zarr", chunks=(5, 5), shards=(10, 10), codec="gzip").result()
+    made = ts.open("y.zarr").result()
+    assert (made.chunks, made.shards) == ((5, 5), (10, 10))
+    assert ts.plan_copy("x.zarr", "z.zarr", chunks=(5, 5)).result().passes == 1
+    with pytest.raises(TypeError, match="did you mean 'if_exists'"):
+        ts.copy("x.zarr", "y.zarr", if_exist="skip")
+
+
+@pytest.mark.parametrize("words", [{"axis": 1}, {"dim": 1}, {"dimension": 1}])
+def test_an_append_takes_the_words_of_numpy_and_xarray(stored, words):
+    """`axis` and `dim` are `dimension`."""
+    ts.append("x.zarr", DATA, **words).result()
+    assert ts.open("x.zarr").result().shape == (10, 40)
+
+
+def test_values_are_saved_in_one_call(tmp_path):
+    """`save` returns when they are stored, and replaces nothing unasked."""
+    assert np.array_equal(ts.save(tmp_path / "a", DATA)[-1], DATA[-1])
+    with pytest.raises(FileExistsError):
+        ts.save(tmp_path / "a", DATA)
+    assert ts.save(tmp_path / "a", [1, 2], mode="w", chunks=[1]).chunks == (1,)
 
 
 def test_no_private_name_is_suggested(stored):

@@ -68,6 +68,7 @@ def why(call: str, value: str, theirs: str, ours: str) -> str | None:
         "text without a scheme is a local path": value in _PATHS and ours == RETURNS,
         "a dictionary of octets is a store": '"driver": x' in call and value in _OCTETS,
         "an array of one element is that element": value == "np.array(1)",
+        "a shape alone is a shape": call == "s.resize(x).result(timeout=2)",
         "NumPy's times are data types": value == 'np.dtype("M8[s]")',
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -7,6 +7,7 @@ import gzip
 import io
 import json
 import lzma
+import pickle
 import shutil
 import zipfile
 
@@ -183,8 +184,6 @@ def test_a_large_text_of_json_is_looked_at_once_more(monkeypatch):
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda place: None, "there is nothing; check the path"),
-        (lambda place: (place.parent / "xx").touch(), 'there is nothing; did you mean "xx"?'),
         (lambda place: place.mkdir(), "the directory is empty; check the path"),
         (lambda place: place.write_bytes(b""), "the file is empty"),
         (lambda place: place.write_bytes(b"text"), "the file begins like no format that is known here"),
@@ -201,6 +200,19 @@ def test_nothing_there(tmp_path, make, said):
     start = f'Error opening "auto" driver: Failed to detect format for local file "{place}": {said}'
     assert start in str(caught.value)
     assert len(str(caught.value)) < len(str(place)) + 300
+
+
+@pytest.mark.parametrize(
+    ("beside", "said"),
+    [("else", 'check the path, or create an array with mode="w"'), ("xx", 'did you mean "xx"?')],
+)
+def test_a_missing_place(tmp_path, beside, said):
+    """The error is that of a file that is missing too, and begins with that; TensorStore's class of it is one of its own."""
+    (tmp_path / beside).touch()
+    with pytest.raises(FileNotFoundError) as caught:
+        ts.open(f"file://{tmp_path}/x").result()
+    assert isinstance(pickle.loads(pickle.dumps(caught.value)), FailedPreconditionError)
+    assert str(caught.value).startswith(f'NOT_FOUND: There is nothing at local file "{tmp_path}/x"; {said}')
 
 
 @pytest.mark.parametrize(
@@ -224,13 +236,13 @@ def test_a_path_that_goes_on_inside_a_file(tmp_path, content, said):
     (tmp_path / "a.x").write_bytes(content)
     with pytest.raises(FailedPreconditionError) as caught:
         ts.open(tmp_path / "a.x/group/temp").result()
-    assert str(caught.value).endswith(f'there is nothing; "a.x" is a file{said}')
+    assert str(caught.value).endswith(f'/a.x/group/temp"; "a.x" is a file{said}')
 
 
 def test_a_name_that_shares_some_letters_is_not_meant(tmp_path):
     """Only a name that is close to the missing one is proposed."""
     (tmp_path / "note.txt").touch()
-    with pytest.raises(FailedPreconditionError, match="there is nothing; check the path"):
+    with pytest.raises(FailedPreconditionError, match="There is nothing at .*; check the path"):
         ts.open(tmp_path / "nothere.zarr").result()
 
 

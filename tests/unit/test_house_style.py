@@ -57,14 +57,14 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         "a public function: each is a choice of its own, and all but one are by name",
     ),
     "fsstore.job.copy:copy": (
-        12,
+        13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
     "fsstore.job.verify:verify": (
         11,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
-    "fsstore.job.grow:append": (8, "a public function, whose choices but three are by name"),
+    "fsstore.job.grow:append": (10, "a public function, whose choices but three are by name"),
     "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
     "fsstore.interop.dataset_write:write_dataset": (
         18,
@@ -75,7 +75,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
-    "fsstore.job.fleet:plan_copy": (8, "takes what `copy` takes, but for what only doing it needs"),
+    "fsstore.job.fleet:plan_copy": (9, "takes what `copy` takes, but for what only doing it needs"),
     "fsstore.dataset.group:open_group": (7, "a public function, whose choices but one are by name"),
     "fsstore.arrays.store:open": (9, "TensorStore's public function: each is an argument of its own there"),
 }
@@ -706,7 +706,7 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
 
 
 REFUSING = {
-    "fsstore.arrays.protocols:ArrayProtocols.__getattr__": "raises, and names the word that is close",
+    "fsstore.arrays.protocols:Unread.__getattr__": "raises, and names the word that is close",
     "fsstore.runtime.future:Awaited.__getattr__": "raises, and says that the result has the word",
 }
 """Lookups of attributes that find nothing, and why they are there."""

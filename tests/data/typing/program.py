@@ -45,11 +45,18 @@ assert_type(group.subgroup("g"), fs.StoredGroup)
 assert_type(group.arrays(), dict[str, fs.StoredArray[Any]])
 assert_type(list(group), list[str])
 halves[-1] = 3
+assert_type(ts.save("memory://e/", np.zeros(3, np.int16)), fs.StoredArray[np.int16])
+ts.open(spec, create=True, codec={"name": "zstd", "level": 9}).result()
+store.resize([8, 10]).result()
+print(ts.copy(store, "memory://d/", chunks=(2, 5), codec="gzip").result().tasks)
 group["values"] = [1, 2]
 
 ts.open(spec, creat=True)  # wrong
 ts.open(spec, create="yes")  # wrong
 ts.open(5)  # wrong
+store.mean()  # wrong
+halves.mean()  # wrong
+ts.copy(store, "memory://d/", chunk=(2, 5))  # wrong
 store.read(order="Q")  # wrong
 store["x"]  # wrong
 store.read().result().shap  # wrong
