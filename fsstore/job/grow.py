@@ -95,23 +95,22 @@ def append(
     >>> store.resolve().result().shape
     (4,)
     """
-    dimension = next((named for named in (axis, dim) if named is not None), dimension)
     memory, chosen = parse_bytes(max_memory), context_of(context)
 
     async def run() -> CopyReport:
         driver, found = await _opened(target, chosen)
         values = await _source(source, found, chosen)
-        axis = _axis(found, dimension)
+        along = _axis(found, axis, dim, dimension)
         place = driver.kvstore.as_directory()
         if await check_apart(values, place, in_place=True):
             raise FailedPreconditionError(
                 f"{place.prefix.describe()} cannot be appended to itself; read its values, and append these"
             )
         described = await _described(values)
-        name = {"id": append_id} if append_id is not None else {"values": described, "at": axis}
+        name = {"id": append_id} if append_id is not None else {"values": described, "at": along}
         scratch = Scratch.of(place)
         async with scratch.claimed(f"an append to {place.prefix.describe()}") as claim:
-            growth = _Growth(await _as_stored(driver, found), values, axis, memory)
+            growth = _Growth(await _as_stored(driver, found), values, along, memory)
             growth.check()
             ledger = _Ledger(scratch, driver, claim, job_name(name), described, has_id=append_id is not None)
             report = await _append(growth, ledger, executor, progress)
@@ -371,7 +370,9 @@ def _values(source: Any, found: TensorStore) -> Any:
     return values
 
 
-def _axis(found: TensorStore, dimension: int | str) -> int:
+def _axis(found: TensorStore, *given: int | str | None) -> int:
+    """Return the dimension that is given first, by number or name."""
+    dimension = next(each for each in given if each is not None)
     if isinstance(dimension, str):
         if dimension not in found.domain.labels:
             raise StoreError(
