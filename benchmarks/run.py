@@ -3,6 +3,7 @@
 python -m benchmarks.run                 everything
 python -m benchmarks.run read sharded    workloads whose name contains one of the words
 python -m benchmarks.run --clock cpu     processor time of this process instead of wall time
+python -m benchmarks.run --record        also add the run to benchmarks/history.jsonl, which docs/growth.md shows
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from importlib import import_module
 from pathlib import Path
 
+from benchmarks import history
 from benchmarks.harness import WORKLOADS, Outcome, measure, table
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
@@ -50,6 +52,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=6.0, help="about so long a workload")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")
     parser.add_argument("--json", type=Path, help="also write the numbers to this file")
+    parser.add_argument("--record", action="store_true", help="also add them to benchmarks/history.jsonl")
     options = parser.parse_args()
 
     load()
@@ -62,6 +65,8 @@ def main() -> int:
     print(table(outcomes))
     if options.json:
         options.json.write_text(as_json(outcomes), encoding="utf-8")
+    if options.record:
+        history.append(outcomes)
     return int(any(outcome.problems for outcome in outcomes))
 
 

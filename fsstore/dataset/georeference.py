@@ -43,7 +43,7 @@ class _Grid:
     numbers: tuple[float, ...]
     centre: float
 
-    def moved(self, rows: _Stretch, columns: _Stretch) -> _Grid:
+    def moved(self, rows: _Extent, columns: _Extent) -> _Grid:
         """Return the placement of a part."""
         a, b, c, d, e, f = self.numbers
         right, down = (each.first + self.centre * (1 - each.step) for each in (columns, rows))
@@ -63,7 +63,7 @@ class _Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stretch:
+class _Extent:
     """The elements of a stored dimension that a view shows: each `step`, from `first` on, `count` of `whole`."""
 
     first: int
@@ -107,7 +107,7 @@ def as_seen(attributes: Mapping[str, Any], store: TensorStore) -> dict[str, Any]
     if not any(name in found for name in _PLACES):
         return found
     parts, grid = _parts(store), _grid(attributes)
-    meant: list[_Stretch | None]
+    meant: list[_Extent | None]
     meant = [parts.get(name) for name in ((grid.rows, grid.columns) if grid else parts)] if parts else [None]
     if all(each is not None and each.is_whole for each in meant):
         return found
@@ -118,7 +118,7 @@ def as_seen(attributes: Mapping[str, Any], store: TensorStore) -> dict[str, Any]
     return found | {name: value for name, value in fresh.items() if name in found}
 
 
-def _parts(store: TensorStore) -> dict[str, _Stretch | None]:
+def _parts(store: TensorStore) -> dict[str, _Extent | None]:
     """Return which elements of each stored dimension a view shows; None where it has no even steps along one.
 
     A view that shows something else than elements has none.
@@ -128,13 +128,13 @@ def _parts(store: TensorStore) -> dict[str, _Stretch | None]:
             return {}
         store = base
     whole, shown = store._driver.domain(), store._transform.domain
-    found: dict[str, _Stretch | None] = {}
+    found: dict[str, _Extent | None] = {}
     for number, (name, output) in enumerate(zip(whole.labels, store._transform.output, strict=True)):
         found[name or str(number)] = None
         if output.method == OutputIndexMethod.single_input_dimension and output.stride is not None:
             side = shown[output.input_dimension]
             first = output.offset + output.stride * side.inclusive_min - whole.origin[number]
-            found[name or str(number)] = _Stretch(first, output.stride, side.size, whole.shape[number])
+            found[name or str(number)] = _Extent(first, output.stride, side.size, whole.shape[number])
     return found
 
 

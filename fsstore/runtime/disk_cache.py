@@ -16,7 +16,6 @@ caches have no limit, and do not ask whether a value has changed.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -148,11 +147,13 @@ class DiskCache:
         except OSError:
             return -1
         try:
+            import fcntl
+
             fcntl.flock(claim, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(claim)
             return None
-        except OSError:  # a filesystem without locks
+        except (OSError, ImportError):  # a filesystem or a system without locks
             os.close(claim)
             return -1
         return claim
@@ -170,7 +171,9 @@ class DiskCache:
         """Hold the lock of the number of bytes that are taken."""
         file = os.open(f"{self.path}/total", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            with suppress(OSError):  # a filesystem without locks: the bound is kept when files are counted
+            with suppress(OSError, ImportError):  # without locks the bound is kept when files are counted
+                import fcntl
+
                 fcntl.flock(file, fcntl.LOCK_EX)
             yield file
         finally:

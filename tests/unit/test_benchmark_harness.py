@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from benchmarks import cost_fit, harness
+from benchmarks import cost_fit, harness, history
 from benchmarks.space import watched
 from benchmarks.space.cell import draw
 from benchmarks.workloads_read import BYTES, ZSTD
@@ -139,3 +139,22 @@ def test_a_cell_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch):
     assert {"fsstore", "tensorstore"} <= set(found.outcome.times)
     assert not found.outcome.problems
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_kept(tmp_path):
+    """A record has the commit, the machine and the medians in milliseconds, and the page has its ratios."""
+    outcome = harness.Outcome(
+        "read", None, {"fsstore": [0.002, 0.001, 0.003], "zarr": [0.004], "zarrs": [0.008]}
+    )
+    alone = harness.Outcome("write", None, {"fsstore": [0.001]})
+    for _ in range(2):
+        history.append([outcome, alone], tmp_path / "history.jsonl")
+    kept = history.records(tmp_path / "history.jsonl")
+    assert kept[0]["ms"] == {"read": {"fsstore": 2.0, "zarr": 4.0, "zarrs": 8.0}, "write": {"fsstore": 1.0}}
+    assert kept[0].keys() == {"commit", "date", "machine", "python", "ms"}
+    assert history.page(kept).endswith("| read | 0.50 | 0.50 |\n| write | – | – |\n")
+
+
+def test_the_page_is_that_of_the_records():
+    """docs/growth.md is what the kept runs give."""
+    assert history.PAGE.read_text() == history.page(history.records())

@@ -21,7 +21,6 @@ forgotten; `forgetting` sees to it that what an interrupted call had under way i
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import secrets
 import struct
@@ -31,10 +30,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TypeVar
 
-from fsstore.errors import DeadlineExceededError, StoreError
+from fsstore.errors import DeadlineExceededError, StoreError, UnimplementedError
 from fsstore.kvstore.local.file import LOCK_SUFFIX, os_failure, parent
 from fsstore.runtime.tuning import HOP_S, MOMENT_S, READ_ATTEMPTS
 from fsstore.values.json_value import quote
+
+try:
+    import fcntl
+except ImportError:
+    raise UnimplementedError(
+        "Files of this machine cannot be opened, because they are locked by `fcntl`, which this system does not have."
+        " Use another store, or Linux in a virtual machine, such as WSL on Windows"
+    ) from None
 
 _SUFFIX = LOCK_SUFFIX.encode()
 # A symbolic link planted in place of a lock file is not followed: it would be emptied.
