@@ -30,11 +30,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3912),
     "interop": (16, 4096),
     "job": (14, 5632),
-    "kvstore": (51, 16484),
+    "kvstore": (51, 16491),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
     "reference": (22, 8470),
-    "runtime": (11, 2962),
+    "runtime": (11, 2965),
     "scan": (28, 10311),
     "schema": (8, 2684),
     "serve": (3, 865),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1996),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112819)
+WHOLE = (334, 112829)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -56,9 +56,9 @@ RAISED: dict[str, str] = {
     "driver": "a missing place is a FileNotFoundError too, in words of its own",
     "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
-    "job": "wishes of a copy are keywords, and reports are sentences at the prompt",
-    "kvstore": "names in the place of a listing are an error of ours",
-    "runtime": "forks wait for imports of other threads, and waiting threads let the lock of futures go",
+    "job": "a copied part of a raster has the place of the part",
+    "kvstore": "a system without locks of files is told so",
+    "runtime": "a cache on disk needs no locks to be imported",
     "scan": "lists and records of any length of HDF5 are shown as JSON, random groups of FITS, fields of GRIB without axes",
     "schema": "codecs are named with their parameters at every door of new arrays",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
