@@ -281,7 +281,7 @@ def test_attributes_are_json(tmp_path, value, message):
 def test_options_of_new_arrays_are_checked(tmp_path):
     """A misspelt option is named, with the one that was meant."""
     group = ts.open_group(tmp_path, mode="a").result()
-    with pytest.raises(TypeError, match="did you mean chunks"):
+    with pytest.raises(TypeError, match="did you mean 'chunks'"):
         group.create_array("a", shape=[1], dtype="i1", chunk=(1,))
     with pytest.raises(ValueError, match='"zst" is no codec'):
         group.create_array("a", shape=[1], dtype="i1", codec="zst").result()
