@@ -266,7 +266,7 @@ def leads_of(attributes: Mapping[str, Any]) -> tuple[Lead, ...]:
     ['A/1', 'A/2']
     """
     words = _spoken(attributes)
-    plate, well, labels, series = (words.get(name) for name in ("plate", "well", "labels", "series"))
+    plate, well, labels = (words.get(name) for name in ("plate", "well", "labels"))
     if isinstance(plate, Mapping):
         paths = [_path(_entry(each), "path") for each in _many(plate.get("wells"), "wells")]
         return tuple(Lead(path, well=path) for path in paths)
@@ -275,8 +275,7 @@ def leads_of(attributes: Mapping[str, Any]) -> tuple[Lead, ...]:
         return tuple(
             Lead(_path(each, "path"), acquisition=_whole(each.get("acquisition"))) for each in fields
         )
-    listed = labels if isinstance(labels, list) else series
-    return tuple(Lead(_path({"path": each}, "path")) for each in listed) if isinstance(listed, list) else ()
+    return tuple(Lead(_path({"path": each}, "path")) for each in labels) if isinstance(labels, list) else ()
 
 
 def role_of(attributes: Mapping[str, Any]) -> str:

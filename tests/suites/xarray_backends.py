@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 
 import xarray
+from xarray.tests import conftest
 from xarray.tests import test_backends as theirs
 
 from fsstore.interop.zarr import ZarrStore
 
 default_zarr_format = theirs.default_zarr_format
 """The fixture by which each test is one for both versions of zarr."""
+time_unit, use_dask = conftest.time_unit, conftest.use_dask
 
 
 class TestOverOurStore(theirs.TestZarrDirectoryStore):

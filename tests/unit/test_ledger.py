@@ -22,7 +22,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "command": (5, 1838),
     "compat": (2, 41),
     "context": (3, 937),
-    "dataset": (9, 2611),
+    "dataset": (9, 2610),
     "driver": (15, 5488),
     "filesystem": (9, 3025),
     "format": (9, 3145),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1996),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112829)
+WHOLE = (334, 112828)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
