@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from fsstore.values.detection import Detection
 
+_BULLETIN = 64
+_LETTERS = bytes([9, 10, 13, *range(32, 127)])
+
 
 def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
-    """Return whether a message begins at once, or behind the heading of a bulletin."""
-    at = head.find(b"GRIB", 0, 64)
-    return at >= 0 and head[at + 7 : at + 8] in (b"\x01", b"\x02")
+    """Return whether a message begins at once, or behind the heading of a bulletin or of an answer of a web service."""
+    at = head.find(b"GRIB")
+    is_message = at >= 0 and head[at + 7 : at + 8] in (b"\x01", b"\x02")
+    return is_message and (at < _BULLETIN or not head[:at].translate(None, _LETTERS))
 
 
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
 FITS = Detection("fits", "store", signatures=(((0, b"SIMPLE  ="),),), title="a FITS file")
-GRIB = Detection("grib", "store", matches=_grib, head=72, at_least=8, title="a GRIB file")
+GRIB = Detection("grib", "store", matches=_grib, head=2056, at_least=8, title="a GRIB file")
 HDF5 = Detection(
     "hdf5",
     "store",

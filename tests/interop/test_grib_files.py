@@ -13,7 +13,7 @@ import xarray as xr
 import fsstore as ts
 from fsstore import references
 from fsstore.context.context import Context
-from fsstore.errors import DataLossError, StoreError
+from fsstore.errors import DataLossError, FailedPreconditionError, StoreError
 from fsstore.kvstore.spec_parse import kv_spec, open_kv
 from fsstore.runtime import execution
 
@@ -237,6 +237,18 @@ def test_a_bulletin_begins_with_its_heading(tmp_path):
     path.write_bytes(b"\x01\r\r\n123\r\r\nHHXE85 ECMG 131200\r\r\n0123456789" + message(shortName="2t"))
     assert "t2m" in listed(path)
     assert np.isfinite(ts.open_group(f"file://{path}").result()["t2m"].read().result()).all()
+
+
+@pytest.mark.parametrize(("filler", "known"), [(b"Content-Type: image/grib\r\n", True), (b"\0" * 80, False)])
+def test_an_answer_of_a_web_service_is_recognised(filler, known, tmp_path):
+    """A heading of letters before the first message does not hide it; other bytes are another format's."""
+    path = tmp_path / "a"
+    path.write_bytes(filler * 20 + message(shortName="2t"))
+    if known:
+        assert "t2m" in listed(path)
+    else:
+        with pytest.raises(FailedPreconditionError, match="Failed to detect format"):
+            listed(path)
 
 
 def test_points_that_nobody_can_compute_are_named(tmp_path):

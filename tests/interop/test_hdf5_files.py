@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import netCDF4
 import numpy as np
 import pytest
 import xarray as xr
@@ -99,9 +100,23 @@ def test_links_are_followed_and_nothing_costs_the_file(folder):
     for name in ("g/h/x", "soft", "hard", "g/h/soft2", "chain"):
         assert read(path, name).tolist() == [0, 1, 2]
     left_out = notes(path)
-    assert set(left_out) == {"nowhere", "away", "g/h/cycle", "loop", "lists", "empty"}
+    assert set(left_out) == {"nowhere", "away", "g/h/cycle", "loop", "empty"}
+    assert read(path, "lists").tolist() == ["[1, 2, 3]", "[]"]
     assert "another file" in left_out["away"]
     assert read(path, "reference").item() in ("/hard", "/g/h/x")  # it has both paths
+
+
+def test_a_scale_with_two_names_is_called_by_the_last(tmp_path):
+    """Dimensions are called as netCDF4 calls them where a hard link gives a scale another name."""
+    with h5py.File(tmp_path / "a.nc", "w") as file:
+        file["lat"], file["v"] = np.arange(3.0), np.arange(3)
+        file["lat"].make_scale("lat")
+        file["v"].dims[0].attach_scale(file["lat"])
+        file["lat_hard"] = file["lat"]
+    with netCDF4.Dataset(tmp_path / "a.nc") as file:
+        want = {name: list(each.dimensions) for name, each in file.variables.items()}
+    found = ts.list_arrays(f"file://{tmp_path}/a.nc")
+    assert {each.path: each.attributes["_ARRAY_DIMENSIONS"] for each in found} == want
 
 
 def test_the_corpus_is_large():

@@ -232,7 +232,7 @@ class _Comparison:
             called = {}
             for number, unit in enumerate(file):
                 known = {*self.values, *self.shown.left_out}
-                names = [unit.name.upper(), f"{unit.name}_{unit.ver}", str(number)]
+                names = [unit.name.upper(), f"{unit.name.upper()}_{unit.ver}", str(number)]
                 name = next((n for n in names if n in known and n not in called.values()), names[0])
                 called[str(number)] = name
         for each, want in zip(expected, peers, strict=True):
@@ -407,6 +407,8 @@ def _record_difference(want: Any, got: Any) -> str:
 def _texts(values: Any) -> list[str]:
     out = []
     for each in np.asarray(values).reshape(-1).tolist():
+        if isinstance(each, np.ndarray) and each.dtype.kind == "U":  # letters, one by one
+            each = "".join(each.tolist())
         text = each.decode("utf-8", "replace") if isinstance(each, bytes) else str(each)
         out.append(text.rstrip("\0 "))
     return out

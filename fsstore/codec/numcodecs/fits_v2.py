@@ -134,7 +134,7 @@ class FitsRows:
             out = np.empty(len(rows), dtype)
             for name, column in zip(names, self._columns, strict=True):
                 field = out[name]
-                field[...] = column.read(rows, math.prod(field.shape[1:])).reshape(field.shape)
+                field[...] = column.read(rows, field).reshape(field.shape)
             return out
 
         return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
@@ -153,8 +153,8 @@ class _FitsColumnReader:
         if self.at + self.times * self.stored.itemsize > row:
             raise JsonError(f"Codec {quote(codec)} has a column behind its row of {row} bytes")
 
-    def read(self, rows: Any, count: int) -> Any:
-        """Return the values of the column, `count` in each row."""
+    def read(self, rows: Any, field: Any) -> Any:
+        """Return the values of the column, for a field of the result."""
         cells = np.ascontiguousarray(rows[:, self.at : self.at + self.times * self.stored.itemsize])
         raw = cells.reshape(-1).view(self.stored).reshape(len(rows), self.times)
         match self.how:
@@ -164,12 +164,13 @@ class _FitsColumnReader:
             case "bool":
                 return raw == b"T"
             case "bits":
-                return np.unpackbits(raw, axis=1)[:, :count]
+                return np.unpackbits(raw, axis=1)[:, : math.prod(field.shape[1:])]
             case "scale":
                 return raw.astype("c16" if raw.dtype.kind == "c" else "f8") * self.scale + self.offset
             case "text":
                 texts = [each.strip() for each in raw[:, 0].tolist()]
-                return np.array([_text_number(each, self.null) for each in texts])
+                nothing = math.nan if field.dtype.kind == "f" else 0  # as astropy has it
+                return np.array([_text_number(each, self.null) if each else nothing for each in texts])
             case _:
                 return raw
 
@@ -178,7 +179,7 @@ def _text_number(text: bytes, null: bytes) -> float:
     """Return a number of an ASCII table: whole ones keep all their digits; `null` (if any) stands for none."""
     if null and text == null:
         return math.nan
-    text = text.replace(b"D", b"E").replace(b"d", b"E") or b"0"
+    text = text.replace(b"D", b"E").replace(b"d", b"E")
     try:
         return int(text)
     except ValueError:

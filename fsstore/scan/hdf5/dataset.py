@@ -413,11 +413,8 @@ def _matches(value: Any, text: str) -> bool:
 
 
 def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
-    out: dict[int, Dataset] = {}
-    for dataset in datasets.values():
-        if dataset.scale.is_scale:
-            out.setdefault(dataset.address, dataset)
-    return out
+    """Return the scales by address; of several names of one the last counts, as for the NetCDF library."""
+    return {each.address: each for each in datasets.values() if each.scale.is_scale}
 
 
 def _axes(
@@ -427,7 +424,7 @@ def _axes(
     if scale.attached and len(scale.attached) == count:
         return [scales.get(address) for address in scale.attached]
     if scale.is_scale and count == 1:
-        return [dataset]
+        return [scales.get(dataset.address, dataset)]
     if scale.coordinates and len(scale.coordinates) == count:
         return [by_id.get(number) for number in scale.coordinates]
     return [dataset if scale.is_scale and not axis else None for axis in range(count)]
