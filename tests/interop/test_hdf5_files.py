@@ -106,13 +106,17 @@ def test_links_are_followed_and_nothing_costs_the_file(folder):
     assert read(path, "reference").item() in ("/hard", "/g/h/x")  # it has both paths
 
 
-def test_a_scale_with_two_names_is_called_by_the_last(tmp_path):
+@pytest.mark.parametrize("numbered", [True, False])
+@pytest.mark.parametrize("other", ["lat_hard", "a_hard"])
+def test_a_scale_with_two_names(numbered, other, tmp_path):
     """Dimensions are called as netCDF4 calls them where a hard link gives a scale another name."""
     with h5py.File(tmp_path / "a.nc", "w") as file:
         file["lat"], file["v"] = np.arange(3.0), np.arange(3)
         file["lat"].make_scale("lat")
         file["v"].dims[0].attach_scale(file["lat"])
-        file["lat_hard"] = file["lat"]
+        if numbered:
+            file["lat"].attrs["_Netcdf4Dimid"] = np.int32(0)
+        file[other] = file["lat"]
     with netCDF4.Dataset(tmp_path / "a.nc") as file:
         want = {name: list(each.dimensions) for name, each in file.variables.items()}
     found = ts.list_arrays(f"file://{tmp_path}/a.nc")

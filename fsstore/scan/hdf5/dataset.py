@@ -413,8 +413,12 @@ def _matches(value: Any, text: str) -> bool:
 
 
 def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
-    """Return the scales by address; of several names of one the last counts, as for the NetCDF library."""
-    return {each.address: each for each in datasets.values() if each.scale.is_scale}
+    """Return the scales by address; of several names the first counts, or the last if NetCDF numbers it."""
+    out: dict[int, Dataset] = {}
+    for each in datasets.values():
+        if each.scale.is_scale and (each.scale.dimid is not None or each.address not in out):
+            out[each.address] = each
+    return out
 
 
 def _axes(
@@ -424,7 +428,7 @@ def _axes(
     if scale.attached and len(scale.attached) == count:
         return [scales.get(address) for address in scale.attached]
     if scale.is_scale and count == 1:
-        return [scales.get(dataset.address, dataset)]
+        return [dataset if scale.dimid is None else scales.get(dataset.address, dataset)]
     if scale.coordinates and len(scale.coordinates) == count:
         return [by_id.get(number) for number in scale.coordinates]
     return [dataset if scale.is_scale and not axis else None for axis in range(count)]
