@@ -248,7 +248,7 @@ def test_strings_that_claim_to_be_long_are_looked_up(stored, userblock, tmp_path
         data[offset : offset + 4] = struct.pack("<I", claimed)
         path.write_bytes(data)
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with pytest.raises(DataLossError, match=f"a string of {claimed} bytes, of which the file has 1"):
+    with pytest.raises(DataLossError, match=f"an element of {claimed} bytes, of which the file has 1"):
         _open(path, "hdf5").read().result()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 64 * 1024
 

@@ -232,7 +232,15 @@ class _Comparison:
             called = {}
             for number, unit in enumerate(file):
                 known = {*self.values, *self.shown.left_out}
-                names = [unit.name.upper(), f"{unit.name.upper()}_{unit.ver}", str(number)]
+                said = [
+                    card.value for card in unit.header.cards if card.keyword == "EXTNAME"
+                ]  # there may be two
+                names = [
+                    unit.name.upper(),
+                    f"{unit.name.upper()}_{unit.ver}",
+                    str(number),
+                    *map(str.upper, said),
+                ]
                 name = next((n for n in names if n in known and n not in called.values()), names[0])
                 called[str(number)] = name
         for each, want in zip(expected, peers, strict=True):
