@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import json
 import logging
+import re
 import resource
 import time
 import warnings
@@ -216,7 +217,9 @@ class _Comparison:
         for each, want in zip(expected, peers, strict=True):
             head, _, last = each.name.rpartition("/")
             meant = f"{head}/{last}".lstrip("/").replace("_nc4_non_coord_", "")
-            name = each.name if each.name in self.values else meant
+            name = next(
+                (n for n in (each.name, meant, self._elsewhere(each.name)) if n in self.values), meant
+            )
             if name not in self.values and type(want).__name__ == "Empty" and self._is_named(each.name):
                 continue  # it has no values, and is named as such
             if name not in self.values:
@@ -224,23 +227,26 @@ class _Comparison:
             else:
                 self._one(each, want, name, self.values[name])
 
+    def _elsewhere(self, name: str) -> str:
+        """Return where an array is shown whose name leads through a second link to a group, which says it."""
+        for at, why in self.shown.left_out.items():
+            group = re.search(r"the group '(.*)', which is shown there", why)
+            if group is not None and name.startswith(f"{at}/"):
+                return self._elsewhere(group[1] + name.removeprefix(at))
+        return name
+
     def _units(self, expected: list[Expected], peers: list[Any]) -> None:
         """Compare units of FITS: ours are called by their extension, its version, or their number."""
         from astropy.io import fits
 
-        with fits.open(self.verdict.path, memmap=False) as file:
-            called = {}
-            for number, unit in enumerate(file):
+        path, called = self.verdict.path, dict[str, str]()
+        with fits.open(path, memmap=False) as file, fits.open(path, disable_image_compression=True) as plain:
+            for number, (unit, stored) in enumerate(zip(file, plain, strict=True)):
                 known = {*self.values, *self.shown.left_out}
                 said = [
-                    card.value for card in unit.header.cards if card.keyword == "EXTNAME"
-                ]  # there may be two
-                names = [
-                    unit.name.upper(),
-                    f"{unit.name.upper()}_{unit.ver}",
-                    str(number),
-                    *map(str.upper, said),
-                ]
+                    card.value.upper() for card in stored.header.cards if card.keyword == "EXTNAME"
+                ]  # or two
+                names = [unit.name.upper(), f"{unit.name.upper()}_{unit.ver}", str(number), *said]
                 name = next((n for n in names if n in known and n not in called.values()), names[0])
                 called[str(number)] = name
         for each, want in zip(expected, peers, strict=True):
