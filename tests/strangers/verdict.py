@@ -265,8 +265,10 @@ class _Comparison:
                 elif column in self.values:
                     self.used.add(column)
                     got = self.values[column]
-                else:
+                elif np.size(want) or column not in self.shown.left_out:  # one without cells is named as such
                     self.missing.append(column)
+                    continue
+                else:
                     continue
             if got is None:
                 self.missing.append(name)
