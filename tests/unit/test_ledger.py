@@ -17,7 +17,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "the top": (8, 1993),
     "arrays": (7, 2736),
     "chunk": (22, 8040),
-    "codec": (22, 7744),
+    "codec": (22, 7745),
     "combine": (16, 6148),
     "command": (5, 1838),
     "compat": (2, 41),
@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2410),
     "reference": (22, 8470),
     "runtime": (11, 2965),
-    "scan": (28, 10311),
+    "scan": (28, 10316),
     "schema": (8, 2684),
     "serve": (3, 865),
     "task": (4, 968),
@@ -43,13 +43,13 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1996),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112828)
+WHOLE = (334, 112834)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
     "arrays": "operators, shapes and positions that people type are answered in words or done",
     "chunk": "a thread forgets a small write that failed when its error was raised",
-    "codec": "HCOMPRESS and PLIO of FITS decoded here",
+    "codec": "fax pictures, tiles of other real files and FITS images by HCOMPRESS and PLIO are decoded",
     "command": "convert needs no version, and verify takes two places",
     "context": "a cache on disk is a resource, and a keyword of each door",
     "dataset": "images below a place are listed, with labels, plates and wells, and rasters lie on maps as GeoZarr says",
@@ -59,7 +59,7 @@ RAISED: dict[str, str] = {
     "job": "a copied part of a raster has the place of the part",
     "kvstore": "a system without locks of files is told so",
     "runtime": "a cache on disk needs no locks to be imported",
-    "scan": "lists and records of any length of HDF5 are shown as JSON, random groups of FITS, fields of GRIB without axes",
+    "scan": "real files: lists and records of HDF5, random groups of FITS, GRIB behind headings, names of scales",
     "schema": "codecs are named with their parameters at every door of new arrays",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "save writes values in one call, and the error of a missing place is two errors",
