@@ -274,7 +274,9 @@ class _Ledger:
 
     async def is_done(self, note: _Note, shape: Sequence[int]) -> bool:
         """Whether this append has ended before, and what it has appended is still there."""
-        if self.has_id and note.stage != "is there":
+        if self.has_id and note.stage == "is there":  # its call was killed before it could keep the name
+            await self._keep(note)
+        elif self.has_id:
             answer = await self.store.read(_KEPT + self.name)
             if answer.state == "value":
                 note = self._parsed(answer.value, _KEPT + self.name)
@@ -301,7 +303,10 @@ class _Ledger:
         bounds = ResizeBounds([None] * len(shape), list(shape))
         await driver.resize(await driver.resolve(identity(driver.domain())), bounds, ResizeOptions(ask=ask))
         if self.has_id:
-            await self.store.write(_KEPT + self.name, json.dumps(asdict(replace(ends, stage="is there"))))
+            await self._keep(replace(ends, stage="is there"))
+
+    async def _keep(self, note: _Note) -> None:
+        await self.store.write(_KEPT + self.name, json.dumps(asdict(note)))
 
 
 async def _opened(target: Any, context: Context) -> tuple[ChunkedDriver, TensorStore]:

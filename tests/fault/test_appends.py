@@ -167,6 +167,24 @@ def test_an_append_that_was_killed_anywhere_is_there_once(tmp_path, length):
     assert number > 15
 
 
+def test_the_name_of_an_append_that_was_killed_anywhere_is_kept(tmp_path):
+    """However often it is called again afterwards: also if it was killed between its metadata and its name."""
+    place = made(tmp_path, 4)
+
+    def append():
+        return ts.append(place, rows(4, 9), append_id="monday", context=QUICK).result()
+
+    for number in itertools.count(1):
+        shutil.rmtree(tmp_path / "x")
+        made(tmp_path, 4)
+        if not killed(append, number):
+            break
+        append()
+        assert append().skipped == ("",), number
+        assert found(place) == [*range(9)], number
+    assert number > 9
+
+
 def test_others_go_on_beside_a_killed_append(tmp_path):
     """After any kill another append succeeds; then the killed one, called again, is there once, before or behind it."""
     place = made(tmp_path, 3)

@@ -29,7 +29,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1907),
     "index": (12, 3912),
     "interop": (16, 4096),
-    "job": (14, 5632),
+    "job": (14, 5637),
     "kvstore": (51, 16491),
     "ocdbt": (9, 3936),
     "precomputed": (7, 2410),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1996),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112834)
+WHOLE = (334, 112839)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -56,7 +56,7 @@ RAISED: dict[str, str] = {
     "driver": "a missing place is a FileNotFoundError too, in words of its own",
     "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
-    "job": "a copied part of a raster has the place of the part",
+    "job": "the name of an append that is found done is kept",
     "kvstore": "a system without locks of files is told so",
     "runtime": "a cache on disk needs no locks to be imported",
     "scan": "real files: lists and records of HDF5, random groups of FITS, GRIB behind headings, names of scales",
