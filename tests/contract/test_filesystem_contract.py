@@ -1,6 +1,7 @@
 """fsspec's own battery for filesystems, over key-value stores in the place of a directory.
 
-Three stores are fsstore's own; the others are the files and the memory of fsspec, which so pass it by way of a store.
+Three stores are fsstore's own; the others are filesystems of fsspec, over files, memory and servers on this machine, which
+so pass it by way of a store.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from fsstore.filesystem.place import live_kv
 from tests.contract import test_filesystem_matrix as matrix
 
 URLS = {"memory": "memory://", "file": "file://{}/s/", "ocdbt": "file://{}/s/|ocdbt:"}
-PLAIN = (matrix.file, matrix.memory)
+PLAIN = (matrix.file, matrix.memory, matrix.s3, matrix.gcs, matrix.abfs)
+
+pytestmark = pytest.mark.usefixtures("s3_credentials")
 
 
 class Fixtures(abstract.AbstractFixtures):
