@@ -9,6 +9,7 @@ import json
 import sys
 import warnings
 
+import dask
 import fsspec
 import h5py
 import numpy as np
@@ -194,22 +195,54 @@ def test_fsspec_reads_our_parquet(tmp_path, document):
             theirs.cat_file(hole)
 
 
-def test_multizarr(tmp_path, scan_hdf5):
-    """Files combined by MultiZarrToZarr."""
-    from kerchunk.combine import MultiZarrToZarr
-
-    documents = []
-    for n in range(3):
-        path = tmp_path / f"{n}.h5"
+def days(folder):
+    """Write four HDF5 files with a day of values each; return their paths."""
+    paths = [folder / f"{number}.h5" for number in range(4)]
+    for number, path in enumerate(paths):
         with h5py.File(path, "w") as f:
-            t = f.create_dataset("t", data=[float(n)])
+            t = f.create_dataset("t", data=[float(number)])
             t.make_scale("t")
             v = f.create_dataset("v", data=RNG.random((1, 40)), chunks=(1, 20))
             v.dims[0].attach_scale(t)
-        documents.append(scan_hdf5(path))
-    combined = MultiZarrToZarr(documents, concat_dims=["t"]).translate()
+            f.create_dataset(f"w{number}", data=np.arange(6) + number, chunks=(4,))
+    return paths
+
+
+def by_multizarr(combine, documents, paths):
+    return combine.MultiZarrToZarr(documents, concat_dims=["t"], preprocess=only_days).translate()
+
+
+def by_auto_dask(combine, documents, paths):
+    from kerchunk.hdf import SingleHdf5ToZarr
+
+    how = {"concat_dims": ["t"], "preprocess": only_days}
+    with dask.config.set(scheduler="synchronous"):
+        return combine.auto_dask([f"file://{path}" for path in paths], SingleHdf5ToZarr, {}, how, 2)
+
+
+def by_merge_vars(combine, documents, paths):
+    return combine.merge_vars(documents)
+
+
+def by_concatenate_arrays(combine, documents, paths):
+    return combine.concatenate_arrays(documents, path="v")
+
+
+def only_days(references):
+    """Leave out the arrays of which each file has one of its own."""
+    return {key: value for key, value in references.items() if not key.startswith("w")}
+
+
+@pytest.mark.parametrize("made", [by_multizarr, by_auto_dask, by_merge_vars, by_concatenate_arrays])
+def test_kerchunks_combinations(tmp_path, scan_hdf5, made):
+    """What each way of kerchunk to combine files makes is taken as it is."""
+    combine = pytest.importorskip("kerchunk.combine")
+    paths = days(tmp_path)
+    combined = made(combine, [scan_hdf5(path) for path in paths], paths)
     (tmp_path / "r.json").write_text(json.dumps(combined))
-    assert contents(tmp_path / "r.json") == oracle(str(tmp_path / "r.json"))
+    found = contents(tmp_path / "r.json")
+    assert found == oracle(str(tmp_path / "r.json"))
+    assert ("w3/0" if made is by_merge_vars else "v/3.1") in found
 
 
 @pytest.mark.parametrize("version", [0, 1])
