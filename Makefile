@@ -151,7 +151,7 @@ test-coming:
 	$(COMING_VENV)/bin/python -m pip install --quiet --pre --upgrade --editable . --group test
 	$(COMING_VENV)/bin/python -m pytest -n $(JOBS) -m "not long" $(NEWEST_TESTS) $(NEWEST_DESELECT)
 
-test-long: $(VENV)/.development
+test-long: $(VENV)/.development $(VENV)/.node
 	HYPOTHESIS_PROFILE=long $(VENV)/bin/python -m pytest -n $(JOBS) --dist worksteal -m long --timeout 3600
 	$(MAKE) test-newest NEWEST_TESTS="$(NEWEST_TESTS_LONG)" NEWEST_DESELECT=
 	$(MAKE) test-training
