@@ -237,7 +237,8 @@ class Program:
             return
         for state in (before, after):
             names = set(found.variables) & set(state.variables) if self.bucket else set(state.variables)
-            if names == set(found.variables) and all(found[name].equals(state[name]) for name in names):
+            values, wanted = found.variables, state.variables  # without coordinates, which may be still to come
+            if names == set(values) and all(values[name].equals(wanted[name]) for name in names):
                 return
         raise AssertionError(f"neither the old nor the new: {found}")
 
