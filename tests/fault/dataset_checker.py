@@ -237,7 +237,7 @@ class Program:
             return
         for state in (before, after):
             names = set(found.variables) & set(state.variables) if self.bucket else set(state.variables)
-            values, wanted = found.variables, state.variables  # without coordinates, which may be still to come
+            values, wanted = found.variables, state.variables  # coordinates may be still to come
             if names == set(values) and all(values[name].equals(wanted[name]) for name in names):
                 return
         raise AssertionError(f"neither the old nor the new: {found}")
