@@ -97,8 +97,8 @@ def as_seen(attributes: Mapping[str, Any], store: TensorStore) -> dict[str, Any]
     elements or of blocks has no place, and its attributes say none.
 
     >>> import fsstore as ts
-    >>> array = ts.open({"driver": "zarr3", "kvstore": "memory://"}, create=True, dtype="u1", shape=[8, 8],
-    ...                 dimension_names=["y", "x"]).result()
+    >>> array = ts.open({"driver": "zarr3", "kvstore": "memory://"}, create=True, dtype="u1",
+    ...                 domain=ts.IndexDomain(shape=[8, 8], labels=["y", "x"])).result()
     >>> said = {"spatial:dimensions": ["y", "x"], "spatial:transform": [10.0, 0.0, 500.0, 0.0, -10.0, 900.0]}
     >>> as_seen(said, array[2:, 4:])["spatial:transform"]
     [10.0, 0.0, 540.0, 0.0, -10.0, 880.0]

@@ -38,6 +38,7 @@ from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import open_kv
+from fsstore.redaction import plain
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.values.json_value import quote
@@ -379,7 +380,7 @@ class Group:
         except StoreError:
             return _place_text(self)
         more = f" and {len(names) - 20} more" if len(names) > 20 else ""
-        return f"{_place_text(self)}: {', '.join(names[:20]) or 'nothing in it'}{more}"
+        return plain(f"{_place_text(self)}: {', '.join(names[:20]) or 'nothing in it'}{more}")
 
     def _repr_html_(self) -> str:
         """Return a tree that opens and closes, for notebooks."""

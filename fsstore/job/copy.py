@@ -27,7 +27,7 @@ from fsstore.format.attributes import NodeWords
 from fsstore.job.array_copy import ArrayCopy, ArrayDocuments
 from fsstore.job.delete import end_replacing, made_elsewhere, put_in_place
 from fsstore.job.ends import (
-    Wishes,
+    CopyWishes,
     array_like,
     attributes_of,
     check_apart,
@@ -100,7 +100,7 @@ def copy(
     verify: Literal["keys", "sizes", "decode", "values"] | None = None,
     progress: Any = None,
     context: Context | None = None,
-    **wishes: Unpack[Wishes],
+    **wishes: Unpack[CopyWishes],
 ) -> Future[CopyReport]:
     """Begin to copy an array, or a group with everything in it; the result says what was copied.
 

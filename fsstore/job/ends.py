@@ -44,7 +44,7 @@ from fsstore.values.dtypes import dtype
 _MEANING = ("units", "calendar", "scale_factor", "add_offset", "missing_value", "_Unsigned")
 
 
-class Wishes(TypedDict, total=False):
+class CopyWishes(TypedDict, total=False):
     """The properties of a copy that are others than those of its source."""
 
     zarr_format: Literal[0, 2, 3]
@@ -57,7 +57,7 @@ class Wishes(TypedDict, total=False):
     attributes: Mapping[str, Any]
 
 
-_WISHES = tuple(Wishes.__annotations__)
+_WISHES = tuple(CopyWishes.__annotations__)
 _CHOICES = (
     "schema",
     "region",

@@ -55,7 +55,7 @@ from fsstore.job.copy import (
     copy_source,
     copy_target,
 )
-from fsstore.job.ends import Wishes, check_apart, check_shown, where
+from fsstore.job.ends import CopyWishes, check_apart, check_shown, where
 from fsstore.job.passes import Order, Pass, box_pass, chunks_at, remove_chunks, unsynced
 from fsstore.job.plan import (
     CopyPlan,
@@ -97,7 +97,7 @@ def plan_copy(
     max_memory: int | str = "512MB",
     casting: Casting = "same_value",
     context: Context | None = None,
-    **wishes: Unpack[Wishes],
+    **wishes: Unpack[CopyWishes],
 ) -> Future[CopyPlan]:
     """Begin to plan a copy of an array, which reads its metadata and changes nothing; see `copy`.
 

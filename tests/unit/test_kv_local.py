@@ -43,6 +43,7 @@ from fsstore.kvstore.local.driver import KIND, LocalDriver
 from fsstore.kvstore.local.lock import hold, hold_if_free
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.runtime.execution import drive
+from fsstore.runtime.tuning import MOMENT_S
 from fsstore.values.json_value import Fields
 
 FAST = LocalDriver(Protocol(sync=False))
@@ -576,21 +577,20 @@ def test_who_has_nothing_left_to_make_publishes_what_is_there(tmp_path):
 
 @pytest.mark.parametrize(("folders", "together"), [("aa", 1), ("ab", 2)])
 def test_one_thread_at_a_time_gives_names_in_a_directory(tmp_path, monkeypatch, folders, together):
-    """In another directory nobody waits for it."""
+    """Others wait for it, a moment at most; in another directory nobody does."""
     met = threading.Barrier(2)
-    inside, most = [], []
+    inside, most = {}, []
     rename = os.rename
 
     def meeting(source, target):
-        inside.append(source)
-        most.append(len(inside))
+        inside[source] = time.monotonic()
+        most.append(sum(time.monotonic() - begun < MOMENT_S for begun in inside.values()))
         with suppress(threading.BrokenBarrierError):
             met.wait(0.2 if together == 1 else 60)
         rename(source, target)
-        inside.remove(source)
+        del inside[source]
 
     monkeypatch.setattr(os, "rename", meeting)
-    monkeypatch.setattr(local_stage, "MOMENT_S", 60)
     paths = [tmp_path / folder / f"{number}" for number, folder in enumerate(folders)]
     with ThreadPoolExecutor(2) as threads:
         for path in paths:

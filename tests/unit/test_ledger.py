@@ -22,7 +22,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "command": (5, 1838),
     "compat": (2, 41),
     "context": (3, 937),
-    "dataset": (9, 2610),
+    "dataset": (9, 2611),
     "driver": (15, 5488),
     "filesystem": (9, 3025),
     "format": (9, 3145),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1996),
     "viewer": (3, 1184),
 }
-WHOLE = (334, 112839)
+WHOLE = (334, 112840)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -52,7 +52,7 @@ RAISED: dict[str, str] = {
     "codec": "fax pictures, tiles of other real files and FITS images by HCOMPRESS and PLIO are decoded",
     "command": "convert needs no version, and verify takes two places",
     "context": "a cache on disk is a resource, and a keyword of each door",
-    "dataset": "images below a place are listed, with labels, plates and wells, and rasters lie on maps as GeoZarr says",
+    "dataset": "images with labels, plates and wells; places of rasters; names at the prompt are plain text",
     "driver": "a missing place is a FileNotFoundError too, in words of its own",
     "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
