@@ -88,12 +88,12 @@ class ForkRegistry:
         self.taken: dict[int, list[threading.RLock]] = {}  # by thread: several may fork at once
 
     def prepare(self) -> None:
-        """Finish what the child could not, then wait until no thread holds a lock."""
-        for call in self.before:
-            call()
+        """Wait for imports, finish what the child could not, then wait until no thread holds a lock."""
         deadline = time.monotonic() + IMPORT_S
         while _others_import() and time.monotonic() <= deadline:
             time.sleep(20 * HOP_S)
+        for call in self.before:
+            call()
         taken = self.taken[threading.get_ident()] = []
         deadline = time.monotonic() + MOMENT_S
         wanted, patience = list(self.locks), 0.0

@@ -125,7 +125,7 @@ def test_every_kind_of_place_in_a_bucket(moto_bucket, objects, engine):
         {"driver": "auto", "kvstore": {**base, "path": base["path"] + "document.json.gz"}}
     ).result()
     assert document.read().result()[()] == {"a": 1}
-    with pytest.raises(FailedPreconditionError, match="There is nothing at|Failed to detect format"):
+    with pytest.raises(FailedPreconditionError, match="There is nothing at"):
         ts.open({"driver": "auto", "kvstore": {**base, "path": base["path"] + "none"}}).result()
 
 
@@ -225,7 +225,8 @@ def test_an_empty_object(object_server, kind, engine):
     seen = _requests(object_server, {"empty": b""}, _auto(kind, object_server, "empty", engine))
     assert len(seen) <= 3 + HEADS + 5 + MARKS
     spec = {"driver": "auto", "kvstore": _kvstore(kind, object_server.url, "bucket-0", "empty", engine)}
-    with pytest.raises(FailedPreconditionError, match="There is nothing at|Failed to detect format"):
+    said = "There is nothing at" if kind == "s3" else "Failed to detect format"
+    with pytest.raises(FailedPreconditionError, match=said):
         ts.open(spec).result()
 
 
