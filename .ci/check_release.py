@@ -49,9 +49,7 @@ def problems_of_wheel(wheel: Path) -> list[str]:
     foreign = [name for name in names if not re.match(r"fsstore(-[^/]+\.dist-info)?/", name)]
     found = [f"the wheel holds {name}" for name in foreign]
     modules = {str(path.relative_to(ROOT)) for path in (ROOT / "fsstore").rglob("*.py")}
-    found += [
-        f"the wheel lacks {name}" for name in sorted(modules | {"fsstore/py.typed"}) if name not in names
-    ]
+    found += [f"the wheel lacks {name}" for name in sorted(modules | {"fsstore/py.typed"}) if name not in names]
     if not any(name.endswith("/licenses/LICENSE") for name in names):
         found.append("the wheel lacks the licence")
     return found
@@ -73,9 +71,7 @@ def opened_by_the_wheel(wheel: Path) -> str:
         venv.create(folder, with_pip=True)
         python = Path(folder, "bin" if sys.platform != "win32" else "Scripts", "python")
         subprocess.run([python, "-m", "pip", "install", "--quiet", wheel.resolve()], check=True)
-        done = subprocess.run(
-            [python, "-I", "-c", PROGRAM], cwd=folder, capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([python, "-I", "-c", PROGRAM], cwd=folder, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else done.stderr
 
 

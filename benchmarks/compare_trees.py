@@ -102,9 +102,7 @@ def _ratios(here: _Checkout, other: _Checkout) -> tuple[list[float], float]:
 
 def main() -> int:
     """Print a line for each workload, the slowest against the other checkout at the end."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.compare_trees", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.compare_trees", description=__doc__.splitlines()[0])
     parser.add_argument("other", type=Path, help="the folder of the other checkout")
     parser.add_argument("words", nargs="*", help="only workloads whose name contains one of these")
     parser.add_argument("--clock", choices=CLOCKS, default="wall")

@@ -35,18 +35,14 @@ class Distribution:
     def of(cls, values: Sequence[float], source: str) -> Distribution:
         """Return the distribution of values that were measured."""
         found = np.quantile(np.asarray(values, float), _KEPT)
-        return cls(
-            _KEPT, tuple(float(f"{each:.4g}") for each in found), "measured", f"{len(values)} {source}"
-        )
+        return cls(_KEPT, tuple(float(f"{each:.4g}") for each in found), "measured", f"{len(values)} {source}")
 
     @classmethod
     def from_json(cls, name: str, found: Mapping[str, Any]) -> Distribution:
         """Return a number of a profile."""
         if found["kind"] not in _KINDS or not found["source"]:
             raise ValueError(f"{name} says its `kind`, one of {', '.join(_KINDS)}, and its `source`")
-        shares, values = zip(
-            *sorted((float(share), value) for share, value in found["quantiles"].items()), strict=True
-        )
+        shares, values = zip(*sorted((float(share), value) for share, value in found["quantiles"].items()), strict=True)
         return cls(shares, values, found["kind"], found["source"])
 
     def to_json(self) -> dict[str, Any]:
@@ -80,9 +76,7 @@ class Profile:
     def save(self, path: Path | str) -> None:
         """Write the profile into a file."""
         numbers = {name: each.to_json() for name, each in self.numbers.items()}
-        Path(path).write_text(
-            json.dumps({"what": self.what, "numbers": numbers}, indent=1) + "\n", encoding="utf-8"
-        )
+        Path(path).write_text(json.dumps({"what": self.what, "numbers": numbers}, indent=1) + "\n", encoding="utf-8")
 
     def __getitem__(self, name: str) -> Distribution:
         """Return one number."""

@@ -53,9 +53,7 @@ class Job(NamedTuple):
     able: Callable[[Way], bool] = lambda way: True
 
 
-def _array(
-    folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], shard: tuple[int, ...] | None = None
-) -> None:
+def _array(folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], shard: tuple[int, ...] | None = None) -> None:
     import zarr
 
     values = np.random.default_rng(0).random(shape, "f4")
@@ -212,9 +210,7 @@ def _pools() -> Iterator[tuple[str, str, int, Executor | None]]:
 def dask(root: Path, words: list[str], chosen: Mapping[str, Way]) -> None:
     """Print the rounds of 16 pieces of a chunk that dask reads, each by itself."""
     servers = [FarServer(root, delay) for delay in _DELAYS_S]
-    print(
-        "| dask with | least | by | rounds | requests | ms at 5, 30 and 100 ms |\n|---|---|---|---|---|---|"
-    )
+    print("| dask with | least | by | rounds | requests | ms at 5, 30 and 100 ms |\n|---|---|---|---|---|---|")
     for name, scheduler, workers, pool in _pools():
         least = f"1 + {_in_a_row(workers, _BATCH if pool is not None else 1)}"
         for way in chosen.values():
@@ -249,11 +245,7 @@ def main() -> int:
     warnings.simplefilter("ignore")  # of xarray and zarr, about metadata that are not consolidated
     parts = [part for part in PARTS if part in options.words] or list(PARTS)
     words = [word for word in options.words if word not in PARTS]
-    chosen = {
-        name: way
-        for name, way in ways().items()
-        if not options.by or any(word in name for word in options.by)
-    }
+    chosen = {name: way for name, way in ways().items() if not options.by or any(word in name for word in options.by)}
     with tempfile.TemporaryDirectory(prefix="fsstore-environments-") as folder:
         prepare(Path(folder))
         for part in parts:

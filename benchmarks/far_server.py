@@ -91,16 +91,12 @@ def _listed(bucket: Path, asked: dict[str, list[str]]) -> bytes:
             continue
         info = (bucket / name).stat()
         told = f"<Key>{escape(name)}</Key><LastModified>2026-01-01T00:00:00.000Z</LastModified>"
-        items.append(
-            f'<Contents>{told}<ETag>"{info.st_mtime_ns}"</ETag><Size>{info.st_size}</Size></Contents>'
-        )
+        items.append(f'<Contents>{told}<ETag>"{info.st_mtime_ns}"</ETag><Size>{info.st_size}</Size></Contents>')
     token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
     head = f"<Name>{bucket.name}</Name><Prefix>{escape(prefix)}</Prefix><KeyCount>{len(page)}</KeyCount>"
     rest = f"<MaxKeys>{_PAGE}</MaxKeys><IsTruncated>{str(more).lower()}</IsTruncated>{token}"
     space = 'xmlns="http://s3.amazonaws.com/doc/2006-03-01/"'
-    return (
-        f'<?xml version="1.0"?><ListBucketResult {space}>{head}{rest}{"".join(items)}</ListBucketResult>'
-    ).encode()
+    return (f'<?xml version="1.0"?><ListBucketResult {space}>{head}{rest}{"".join(items)}</ListBucketResult>').encode()
 
 
 def _names(bucket: Path, prefix: str, *, below: bool) -> list[str]:

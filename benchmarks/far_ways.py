@@ -193,9 +193,7 @@ def _keys_by_s3fs(url: str, prefix: str) -> int:
     return len(files.find(f"{BUCKET}/{prefix}/"))
 
 
-os.environ.setdefault(
-    "AWS_EC2_METADATA_DISABLED", "true"
-)  # no client asks a machine's service for credentials
+os.environ.setdefault("AWS_EC2_METADATA_DISABLED", "true")  # no client asks a machine's service for credentials
 
 
 def ways() -> Mapping[str, Way]:

@@ -121,9 +121,7 @@ def _warm_up(contenders: Mapping[str, Contender], outcome: Outcome) -> dict[str,
     return working
 
 
-def measure(
-    work: Workload, *, rounds: int, seconds: float, clock: Callable[[], float] = time.perf_counter
-) -> Outcome:
+def measure(work: Workload, *, rounds: int, seconds: float, clock: Callable[[], float] = time.perf_counter) -> Outcome:
     """Return the times of one workload, of about `seconds` in all: at most `rounds` of them.
 
     Of what takes microseconds more are made, as a few calls say little: at most 400, in a tenth of the time.

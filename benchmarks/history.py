@@ -39,12 +39,8 @@ Times of different days are of different machines, so only ratios can be compare
 
 def record(outcomes: Iterable[Outcome]) -> dict[str, Any]:
     """Return what is kept of a run that has just been made."""
-    head = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    medians = {
-        outcome.name: {library: outcome.median(library) for library in outcome.times} for outcome in outcomes
-    }
+    head = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
+    medians = {outcome.name: {library: outcome.median(library) for library in outcome.times} for outcome in outcomes}
     return {
         "commit": head.stdout.strip() or "unknown",
         "date": datetime.now(UTC).date().isoformat(),

@@ -67,14 +67,8 @@ def make_files(folder: Path, count: int) -> None:
     """Write an array of small chunks in one directory."""
     import fsstore as ts
 
-    group = ts.open_group(
-        folder.parent / f"{folder.name}-group", mode="w", context=ts.Context({"file_io_sync": False})
-    )
-    array = (
-        group.result()
-        .create_array("x", shape=[count * 65536], dtype="u1", chunks=[65536], codec=None)
-        .result()
-    )
+    group = ts.open_group(folder.parent / f"{folder.name}-group", mode="w", context=ts.Context({"file_io_sync": False}))
+    array = group.result().create_array("x", shape=[count * 65536], dtype="u1", chunks=[65536], codec=None).result()
     array[:] = np.random.default_rng(0).integers(1, 255, count * 65536, dtype="u1")
     (folder.parent / f"{folder.name}-group/x").rename(folder)
 
@@ -273,9 +267,7 @@ def rechunk_fsstore(source: str, target: str) -> None:
     schema = {"zarr_format": 3, "chunks": (10**6, 32, 32)}
     array = ts.open(f"file://{source}/").result()
     schema["chunks"] = (array.shape[0], 32, 32)
-    ts.copy(
-        array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})
-    ).result()
+    ts.copy(array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})).result()
 
 
 def rechunk_dask(source: str, target: str) -> None:
@@ -318,9 +310,7 @@ def rechunk_fsstore_v2(source: str, target: str) -> None:
 
     array = ts.open(f"file://{source}/").result()
     schema = {"zarr_format": 2, "chunks": (array.shape[0], 32, 32)}
-    ts.copy(
-        array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})
-    ).result()
+    ts.copy(array, target, schema=schema, max_memory=MEMORY, context=ts.Context({"file_io_sync": False})).result()
 
 
 def read_fsstore(source: str, _target: str) -> None:
@@ -426,9 +416,7 @@ def main() -> None:
     print("|---|---|---|---|---|---|---|")
     if not options.words or "overhead" in options.words:
         show_overhead()
-    rows = {
-        row: found for row, found in ROWS.items() if not options.words or any(w in row for w in options.words)
-    }
+    rows = {row: found for row, found in ROWS.items() if not options.words or any(w in row for w in options.words)}
     kinds = {kind for kind, _ in rows.values()}
     with tempfile.TemporaryDirectory() as name, served(kinds) as endpoint:
         folder = Path(name)
@@ -452,8 +440,7 @@ def main() -> None:
 def show(row: str, times: dict[str, list[dict[str, float]]]) -> None:
     """Print the lines of a row; ratios are ours by theirs."""
     medians = {
-        name: {key: statistics.median(one[key] for one in found) for key in found[0]}
-        for name, found in times.items()
+        name: {key: statistics.median(one[key] for one in found) for key in found[0]} for name, found in times.items()
     }
     ours = next(iter(medians.values()))
     for name, found in medians.items():

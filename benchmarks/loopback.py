@@ -46,10 +46,7 @@ class ServerProcess:
 
     def __init__(self, module: str, argument: str) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", module, argument],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+            [sys.executable, "-m", module, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         if self._process.stdout is None:
             raise RuntimeError("the server has no output")

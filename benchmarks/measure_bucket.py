@@ -40,9 +40,7 @@ def _speeds(whole: list[float], first: float, size: int) -> list[float]:
     return [size / max(each - first, 1e-6) for each in whole]
 
 
-def measure(
-    store: ts.KvStore, context: ts.Context, rounds: int, size: int = _LARGE
-) -> dict[str, Distribution]:
+def measure(store: ts.KvStore, context: ts.Context, rounds: int, size: int = _LARGE) -> dict[str, Distribution]:
     """Return the numbers of a store, which has room for a few objects; they are deleted at the end."""
     place, large = store / f"fsstore-measures-{uuid4().hex[:8]}/", np.random.default_rng(0).bytes(size)
     before = context.statistics()
@@ -61,9 +59,7 @@ def measure(
         after = context.statistics()
     finally:
         place.delete_range(ts.KvStore.KeyRange()).result()
-    failed, asked = (
-        _counted(after, names) - _counted(before, names) for names in (("retries",), ("reads", "writes"))
-    )
+    failed, asked = (_counted(after, names) - _counted(before, names) for names in (("retries",), ("reads", "writes")))
     return {
         "get_first_byte_s": Distribution.of(get, "reads of a byte, one after the other"),
         "put_first_byte_s": Distribution.of(put, "writes of a byte, one after the other"),

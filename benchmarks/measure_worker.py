@@ -76,9 +76,7 @@ def jobs(rounds: int, megabytes: int) -> dict[str, list[float]]:
     for number in range(rounds):
         for name, schema in SCHEMAS.items():
             context = ts.Context()
-            source = ts.open(
-                {"driver": "zarr", "kvstore": place.spec("a")}, read=True, context=context
-            ).result()
+            source = ts.open({"driver": "zarr", "kvstore": place.spec("a")}, read=True, context=context).result()
             target = ts.KvStore.open(place.spec(f"{name}{number}"), context=context).result()
             with (
                 timed(work, "do") as tasks,

@@ -102,16 +102,12 @@ def _write_icechunk(folder: Path) -> None:
 
     place = f"file://{folder}/"
     config = ice.RepositoryConfig.default()
-    config.set_virtual_chunk_container(
-        ice.VirtualChunkContainer(place, ice.local_filesystem_store(str(folder)))
-    )
+    config.set_virtual_chunk_container(ice.VirtualChunkContainer(place, ice.local_filesystem_store(str(folder))))
     repository = ice.Repository.create(ice.local_filesystem_storage(str(folder / "refs.icechunk")), config)
     repository.save_config()
     session = repository.writable_session("main")
     zarr.create_array(session.store, name="x", shape=(COUNT,), chunks=(1,), dtype="u1", compressors=None)
-    chunks = [
-        ice.VirtualChunkSpec([number], f"{place}t", number % 900, 50 + number % 50) for number in range(COUNT)
-    ]
+    chunks = [ice.VirtualChunkSpec([number], f"{place}t", number % 900, 50 + number % 50) for number in range(COUNT)]
     session.store.set_virtual_refs("x", chunks)
     session.commit("references")
 
@@ -145,9 +141,7 @@ def main(rounds: int = 3) -> None:
                         runs[label].append(measure(code, url))
             for label, measured in runs.items():
                 wall, cpu, memory = (min(column) for column in zip(*measured, strict=True))
-                print(
-                    f"{form:14}{label:14}{wall * 1e3:9.1f} ms wall{cpu * 1e3:10.1f} ms cpu{memory:9.1f} MiB"
-                )
+                print(f"{form:14}{label:14}{wall * 1e3:9.1f} ms wall{cpu * 1e3:10.1f} ms cpu{memory:9.1f} MiB")
 
 
 if __name__ == "__main__":

@@ -37,11 +37,7 @@ def zarr_array(folder: Path, protocol: str = "file") -> Any:
     else:
         target = AsyncFileSystemWrapper(fsspec.filesystem(protocol), asynchronous=True)
     files = fsspec.filesystem(
-        "reference",
-        fo=f"{folder}/refs.json",
-        fs={protocol: target},
-        asynchronous=True,
-        skip_instance_cache=True,
+        "reference", fo=f"{folder}/refs.json", fs={protocol: target}, asynchronous=True, skip_instance_cache=True
     )
     store = zarr.storage.FsspecStore(files, read_only=True, path="")
     return zarr.open_array(store, path="x", mode="r", zarr_format=2)
@@ -91,9 +87,7 @@ def icechunk(folder: Path) -> Contender:
     local = ice.local_filesystem_store(str(folder))
     config.set_virtual_chunk_container(ice.VirtualChunkContainer(place, local))
     granted = ice.containers_credentials({place: None})
-    repository = ice.Repository.create(
-        ice.in_memory_storage(), config, authorize_virtual_chunk_access=granted
-    )
+    repository = ice.Repository.create(ice.in_memory_storage(), config, authorize_virtual_chunk_access=granted)
     store = repository.writable_session("main").store
     refs = json.loads((folder / "refs.json").read_text(encoding="utf-8"))["refs"]
     array = zarr.create_array(store, name="x", filters=None, **_layout(json.loads(refs["x/.zarray"])))
@@ -108,10 +102,7 @@ def _layout(zarray: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of `create_array` for the metadata of zarr version 2."""
     from numcodecs import zarr3
 
-    made = {
-        "shuffle": lambda options: zarr3.Shuffle(**options),
-        "zlib": lambda options: zarr3.Zlib(**options),
-    }
+    made = {"shuffle": lambda options: zarr3.Shuffle(**options), "zlib": lambda options: zarr3.Zlib(**options)}
     filters = zarray["filters"] or []
     compressors = [made[step["id"]]({k: v for k, v in step.items() if k != "id"}) for step in filters]
     return {

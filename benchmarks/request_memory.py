@@ -21,10 +21,7 @@ __all__ = ["main"]
 _SIZES_MB = 1, 10, 100
 _SIDE = 12_800  # of an array of bytes, 164 MB
 _CHUNKS = {"chunks of 1 MB": ((1024, 1024), None), "shards of 16 MB": ((4096, 4096), (256, 256))}
-_CODECS: dict[str, list[dict[str, Any]]] = {
-    "raw": [],
-    "zstd": [{"name": "zstd", "configuration": {"level": 1}}],
-}
+_CODECS: dict[str, list[dict[str, Any]]] = {"raw": [], "zstd": [{"name": "zstd", "configuration": {"level": 1}}]}
 _READ = """
 import sys
 import numpy as np
@@ -89,9 +86,7 @@ def main() -> int:
                 for way in ("new", "into"):
                     found = [_growth(path, size, way) for size in _SIZES_MB]
                     where = "a box" if way == "new" else "the same into `out`"
-                    print(
-                        f"| {where}, {name} | {codec} | " + " | ".join(f"{each:.1f}" for each in found) + " |"
-                    )
+                    print(f"| {where}, {name} | {codec} | " + " | ".join(f"{each:.1f}" for each in found) + " |")
     return 0
 
 

@@ -290,9 +290,7 @@ def drawn(curves: list[Curve]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def _panel(
-    title: str, curves: list[Curve], *, left: int, decades: tuple[int, int], named: bool
-) -> Iterator[str]:
+def _panel(title: str, curves: list[Curve], *, left: int, decades: tuple[int, int], named: bool) -> Iterator[str]:
     low, high = decades
     powers = [math.log10(size) for curve in curves for size, _ in curve.points]
     first, last = min(powers), max(powers)
@@ -319,9 +317,7 @@ def _panel(
             yield f'<line x1="{a:.1f}" y1="{b:.1f}" x2="{c:.1f}" y2="{d:.1f}" stroke="#bbbbbb" stroke-dasharray="2 4"/>'
     for number, curve in enumerate(curves):
         colour = _COLOURS[number % len(_COLOURS)]
-        line = " ".join(
-            f"{x(math.log10(size)):.1f},{y(math.log10(spent)):.1f}" for size, spent in curve.points
-        )
+        line = " ".join(f"{x(math.log10(size)):.1f},{y(math.log10(spent)):.1f}" for size, spent in curve.points)
         yield f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>'
         row, column = divmod(number, 2)
         at, base = left + column * _PANEL // 2, _TOP + height + 44 + 18 * row
@@ -336,18 +332,14 @@ def _time(power: int) -> str:
 
 def main() -> int:
     """Print a line for each kind; return 1 if one is worse than linear and than NumPy, or memory is not flat."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.scaling", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.scaling", description=(__doc__ or "").splitlines()[0])
     parser.add_argument("words", nargs="*")
     parser.add_argument("--most", type=int, default=7, help="the power of ten of the most elements")
     parser.add_argument("--picture", type=Path)
     parser.add_argument("--steepest", type=float, default=1.25, help="the exponent that is taken for linear")
     options = parser.parse_args()
     curves = []
-    print(
-        "| kind | of | times at powers of ten, ms | last exponent | steepest | NumPy |\n|---|---|---|---|---|---|"
-    )
+    print("| kind | of | times at powers of ten, ms | last exponent | steepest | NumPy |\n|---|---|---|---|---|---|")
     for curve in measure(options.words, options.most):
         times = ", ".join(f"{spent * 1e3:.3g}" for _, spent in curve.points)
         last = curve.exponents[-1] if curve.exponents else 0.0

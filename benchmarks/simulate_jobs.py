@@ -100,9 +100,7 @@ class TaskModel:
         failing = self.dice.random((boxes, count)) < drawn("failing_requests")
         each += failing * self.dice.uniform(*REPEATED_AFTER_S, (boxes, count))
         rounds = np.maximum.reduceat(each, np.arange(0, count, self.at_once), axis=1)
-        return np.maximum(
-            rounds.sum(axis=1), nbytes / self.store["worker_bytes_per_s"].draw(self.dice, boxes)
-        )
+        return np.maximum(rounds.sum(axis=1), nbytes / self.store["worker_bytes_per_s"].draw(self.dice, boxes))
 
     def box_s(self, reads: int, writes: int, nbytes: int) -> float:
         """Return how long a box takes that is read in so many requests, converted, and written."""

@@ -46,12 +46,7 @@ class Samples(Dataset[Any]):
 
 def _made(place: str) -> None:
     array = ts.open(
-        f"{place}|zarr3:",
-        mode="w",
-        shape=[COUNT, SIDE, SIDE],
-        dtype="f4",
-        chunks=[CHUNK, SIDE, SIDE],
-        codec="zstd",
+        f"{place}|zarr3:", mode="w", shape=[COUNT, SIDE, SIDE], dtype="f4", chunks=[CHUNK, SIDE, SIDE], codec="zstd"
     ).result()
     values = np.random.default_rng(0).integers(0, 255, (COUNT, SIDE, SIDE)).astype("f4")
     values[:, 0, 0] = np.arange(COUNT)
@@ -71,16 +66,11 @@ def _loaders(place: str) -> dict[str, DataLoader[Any]]:
     indexed = IndexedArrays(ours)
     for name, read in readers.items():
         data = Samples(read)
-        for order, sampler in (
-            ("random", RandomSampler(data)),
-            ("near", ChunkSampler(indexed, memory="4MB")),
-        ):
+        for order, sampler in (("random", RandomSampler(data)), ("near", ChunkSampler(indexed, memory="4MB"))):
             found[f"{order} {name}"] = DataLoader(
                 data, batch_size=BATCH, sampler=sampler, collate_fn=lambda batch: batch[0]
             )
-    found["BatchedArrays"] = DataLoader(
-        BatchedArrays(ours, BATCH, shuffle=True, memory="4MB"), batch_size=None
-    )
+    found["BatchedArrays"] = DataLoader(BatchedArrays(ours, BATCH, shuffle=True, memory="4MB"), batch_size=None)
     return found
 
 

@@ -63,9 +63,7 @@ def _from_v2(folder: Path, compressor: Any, shapes: tuple[Any, Any]) -> Mapping[
 
     shape, chunks = shapes
     path = folder / "v2"
-    array = zarr.create_array(
-        path, shape=shape, chunks=chunks, dtype="uint16", zarr_format=2, compressors=compressor
-    )
+    array = zarr.create_array(path, shape=shape, chunks=chunks, dtype="uint16", zarr_format=2, compressors=compressor)
     array[...] = sample(shape)
     return {
         "fsstore": partial(everything, zarr.open_array(f"zarr3::file://{path}", mode="r")),
@@ -196,10 +194,7 @@ def _written(folder: Path, *, synced: bool) -> Mapping[str, Contender]:
         target = f"{place}{folder}/{next(numbers)}"
         dataset.to_zarr(target, mode="w", zarr_format=3, consolidated=False, **keywords)
 
-    return {
-        "fsstore": lambda: write("zarr3::file://", storage_options={"zarr3": options}),
-        "zarr": lambda: write(""),
-    }
+    return {"fsstore": lambda: write("zarr3::file://", storage_options={"zarr3": options}), "zarr": lambda: write("")}
 
 
 @workload("xarray writes a small dataset through zarr3::, not synced either")

@@ -37,7 +37,4 @@ def small_chunks(folder: Path) -> Mapping[str, Contender]:
         store = opened.readonly_session("main").store
         return zarr.open_array(store, path="v", mode="r")[:]
 
-    return {
-        "fsstore": lambda: fsstore.open(f"file://{path}|icechunk:v").result().read().result(),
-        "icechunk": by_zarr,
-    }
+    return {"fsstore": lambda: fsstore.open(f"file://{path}|icechunk:v").result().read().result(), "icechunk": by_zarr}

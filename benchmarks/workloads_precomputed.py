@@ -89,9 +89,7 @@ def raw_large_sharded(folder: Path) -> Mapping[str, Contender]:
 @workload("precomputed: 9,680 raw chunks of 4 KB in shards", size=np.prod(_SMALL))
 def raw_small_sharded(folder: Path) -> Mapping[str, Contender]:
     """Read a volume of small raw chunks in shards."""
-    return _readers(
-        folder, _noise(_SMALL), {"encoding": "raw", "chunk_size": [16, 16, 16], "sharding": _SHARDING}
-    )
+    return _readers(folder, _noise(_SMALL), {"encoding": "raw", "chunk_size": [16, 16, 16], "sharding": _SHARDING})
 
 
 @workload("precomputed: compressed_segmentation", size=128**3 * 8)
@@ -117,9 +115,7 @@ def write_segmentation(folder: Path) -> Mapping[str, Contender]:
     spec = _prepare(folder, values, scale)
 
     def make(ts: ModuleType) -> Contender:
-        store = ts.open(
-            {**spec, "kvstore": "memory://"}, create=True, schema=ts.open(spec).result().schema
-        ).result()
+        store = ts.open({**spec, "kvstore": "memory://"}, create=True, schema=ts.open(spec).result().schema).result()
 
         def write() -> Any:
             store.write(values).result()
@@ -145,10 +141,7 @@ def look_ups(folder: Path) -> Mapping[str, Contender]:
     (folder / "0.shard").write_bytes(np.array(head, "<u8").tobytes() + b"".join(parts))
     metadata = {**_SHARDING, "preshift_bits": 0, "minishard_bits": 6, "shard_bits": 0}
     spec = {"driver": "neuroglancer_uint64_sharded", "base": f"file://{folder}/", "metadata": metadata}
-    keys = [
-        struct.pack(">Q", number)
-        for number in np.random.default_rng(1).integers(0, 10**6, _LOOK_UPS).tolist()
-    ]
+    keys = [struct.pack(">Q", number) for number in np.random.default_rng(1).integers(0, 10**6, _LOOK_UPS).tolist()]
 
     def make(ts: ModuleType) -> Contender:
         store = ts.KvStore.open(spec).result()

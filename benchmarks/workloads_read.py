@@ -17,15 +17,11 @@ MEBIBYTE = 1 << 20
 def sample(shape: tuple[int, ...], dtype: str = "uint16") -> np.ndarray:
     """Return smooth data with some noise: it compresses, but not to nothing."""
     generator = np.random.default_rng(7)
-    grid = np.add.outer(
-        np.arange(shape[0]) * 3, np.add.outer(np.arange(shape[1]) * 5, np.arange(shape[2]) * 7)
-    )
+    grid = np.add.outer(np.arange(shape[0]) * 3, np.add.outer(np.arange(shape[1]) * 5, np.arange(shape[2]) * 7))
     return (grid + generator.integers(0, 16, shape)).astype(dtype)
 
 
-def zarr3_spec(
-    folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], codecs: list[Any]
-) -> dict[str, Any]:
+def zarr3_spec(folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], codecs: list[Any]) -> dict[str, Any]:
     """Return a spec that `fsstore.open` and `tensorstore.open` both take."""
     return {
         "driver": "zarr3",
@@ -39,9 +35,7 @@ def zarr3_spec(
     }
 
 
-def prepare(
-    folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], codecs: list[Any]
-) -> dict[str, Any]:
+def prepare(folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], codecs: list[Any]) -> dict[str, Any]:
     """Write the sample with tensorstore, the neutral party, and return the spec that opens it."""
     import tensorstore
 
@@ -141,11 +135,7 @@ def sharded(sub: int, codecs: list[Any]) -> dict[str, Any]:
     """Return the codec of shards of 256³ with sub-chunks of one size."""
     return {
         "name": "sharding_indexed",
-        "configuration": {
-            "chunk_shape": [sub] * 3,
-            "codecs": codecs,
-            "index_codecs": [BYTES, {"name": "crc32c"}],
-        },
+        "configuration": {"chunk_shape": [sub] * 3, "codecs": codecs, "index_codecs": [BYTES, {"name": "crc32c"}]},
     }
 
 

@@ -35,8 +35,7 @@ def write_set(folder: Path) -> None:
         "fill_value": 0,
     }
     refs: dict[str, object] = {
-        f"x/{number}": [f"file://{folder}/values.bin", number * (size + gap), size]
-        for number in range(CHUNKS)
+        f"x/{number}": [f"file://{folder}/values.bin", number * (size + gap), size] for number in range(CHUNKS)
     }
     refs |= {".zgroup": '{"zarr_format": 2}', "x/.zarray": json.dumps(zarray), "x/.zattrs": "{}"}
     (folder / "refs.json").write_text(json.dumps({"version": 1, "refs": refs}), encoding="utf-8")
@@ -110,8 +109,7 @@ def cat_filesystem(folder: Path) -> Mapping[str, Contender]:
 def ranges_filesystem(folder: Path) -> Mapping[str, Contender]:
     """The first half of each value."""
     return _opened_filesystem(
-        folder,
-        lambda filesystem, keys: filesystem.cat_ranges(keys, [0] * len(keys), [4] * len(keys)),
+        folder, lambda filesystem, keys: filesystem.cat_ranges(keys, [0] * len(keys), [4] * len(keys))
     )
 
 
@@ -128,10 +126,7 @@ def _document(refs: dict[str, Any]) -> Mapping[str, Contender]:
     from fsstore.reference.json_document import from_json
 
     data = ujson.dumps({"version": 1, "refs": refs}).encode()
-    return {
-        "fsstore": lambda: len(from_json(data).table),
-        "ujson": lambda: len(ujson.loads(data)["refs"]),
-    }
+    return {"fsstore": lambda: len(from_json(data).table), "ujson": lambda: len(ujson.loads(data)["refs"])}
 
 
 @workload("references: scan a document of 100,000, beside ujson")
@@ -292,11 +287,7 @@ def read_hdf5(folder: Path) -> Mapping[str, Contender]:
     (folder / "refs.json").write_text(json.dumps(document), encoding="utf-8")
     opened = fsstore.open(f"file://{folder}/refs.json|reference:x/|zarr2:").result()
     original = h5py.File(folder / "a.h5")
-    return {
-        "fsstore": lambda: opened.read().result(),
-        **_peers(folder),
-        "h5py": lambda: original["x"][...],
-    }
+    return {"fsstore": lambda: opened.read().result(), **_peers(folder), "h5py": lambda: original["x"][...]}
 
 
 def _peers(folder: Path) -> dict[str, Contender]:

@@ -172,10 +172,7 @@ def into_a_set(folder: Path) -> Mapping[str, Contender]:
             gc.enable()
         return sum(key.startswith("v/") and key[2:3].isdigit() for key in refs)
 
-    return {
-        "fsstore": lambda: len(references.scan(str(path))) - 4,
-        "kerchunk": by_kerchunk,
-    }
+    return {"fsstore": lambda: len(references.scan(str(path))) - 4, "kerchunk": by_kerchunk}
 
 
 @workload("scan: a window of a COG of 4096 x 4096")
@@ -238,8 +235,4 @@ def messages(folder: Path) -> Mapping[str, Contender]:
             if entry.path.rpartition("/")[2] == "t"
         )
 
-    return {
-        "fsstore": ours,
-        "kerchunk": by_kerchunk,
-        "cfgrib": by_cfgrib,
-    }
+    return {"fsstore": ours, "kerchunk": by_kerchunk, "cfgrib": by_cfgrib}

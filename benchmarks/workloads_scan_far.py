@@ -72,10 +72,7 @@ def far_slice(folder: Path) -> Mapping[str, Contender]:
     def ours(keep: object = server) -> Any:
         return fsstore.open(f"{url}|hdf5:v07").result()[3].read().result()
 
-    return {
-        "fsstore": ours,
-        "h5netcdf": lambda: _by_fsspec(url)["v07"][3].values,
-    }
+    return {"fsstore": ours, "h5netcdf": lambda: _by_fsspec(url)["v07"][3].values}
 
 
 @workload("scan: 30 small files combined into one set")

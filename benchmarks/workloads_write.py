@@ -26,11 +26,7 @@ def checked(write: Contender, read: Contender) -> Contender:
 
 
 def writers(
-    folder: Path,
-    shape: tuple[int, ...],
-    chunk: tuple[int, ...],
-    codecs: list[Any],
-    regions: Sequence[Any] = (...,),
+    folder: Path, shape: tuple[int, ...], chunk: tuple[int, ...], codecs: list[Any], regions: Sequence[Any] = (...,)
 ) -> Mapping[str, Contender]:
     """Return a writer per library, each with an array of its own; what it wrote first is compared.
 
@@ -65,11 +61,7 @@ def writers(
 
         return checked(write, lambda: array[...])
 
-    return {
-        "fsstore": module("fsstore", fsstore),
-        "tensorstore": module("tensorstore", tensorstore),
-        "zarr": plain(),
-    }
+    return {"fsstore": module("fsstore", fsstore), "tensorstore": module("tensorstore", tensorstore), "zarr": plain()}
 
 
 WHOLE = ((512, 256, 256), (128, 128, 128))
@@ -132,10 +124,7 @@ def begun_together(folder: Path, step: int) -> Mapping[str, Contender]:
         array.write(data).result()
 
         def write() -> None:
-            begun = [
-                array[row : row + step].write(data[row : row + step] + 1)
-                for row in range(0, 200 * step, step)
-            ]
+            begun = [array[row : row + step].write(data[row : row + step] + 1) for row in range(0, 200 * step, step)]
             for future in begun:
                 future.result()
 

@@ -83,15 +83,11 @@ def _writing(folder: Path, blocks: tuple[int, ...]) -> Mapping[str, Contender]:
     unsynced = ts.Context({"file_io_sync": False})
 
     def by_zarr(source: Any, **options: Any) -> None:
-        source.to_zarr(
-            folder / "z.zarr", mode="w", zarr_format=3, consolidated=False, encoding=encoding, **options
-        )
+        source.to_zarr(folder / "z.zarr", mode="w", zarr_format=3, consolidated=False, encoding=encoding, **options)
 
     return {
         "fsstore": lambda: (
-            ts.write_dataset(
-                lazy, folder / "f.zarr", mode="w", encoding=encoding, consolidated=False, context=unsynced
-            )
+            ts.write_dataset(lazy, folder / "f.zarr", mode="w", encoding=encoding, consolidated=False, context=unsynced)
             and None
         ),
         "zarr": partial(by_zarr, lazy, align_chunks=blocks != _CHUNKS),

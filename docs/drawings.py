@@ -36,8 +36,7 @@ class Drawing:
         """Draw a box with lines of text in its middle; the first is bold."""
         width, height = size
         self.parts.append(
-            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{PAINTS[paint]}"'
-            f' stroke="{LINE}"/>'
+            f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6" fill="{PAINTS[paint]}" stroke="{LINE}"/>'
         )
         first = y + height / 2 - 9 * (len(lines) - 1) + 5
         for number, line in enumerate(lines):
@@ -102,11 +101,7 @@ def layers() -> Drawing:
     made = Drawing(760, 330, "Six layers, from the array that you hold down to the bytes of a store")
     rows = (
         ("orange", "array", "TensorStore, Group: indexing, reading, writing, attributes"),
-        (
-            "orange",
-            "format",
-            "zarr3, zarr2, n5, precomputed: which chunks there are and what they are called",
-        ),
+        ("orange", "format", "zarr3, zarr2, n5, precomputed: which chunks there are and what they are called"),
         ("grey", "chunk engine", "one for all formats: plans requests, fetches, decodes, writes"),
         ("grey", "codecs", "zstd, blosc, shards, filters: bytes to elements and back"),
         ("green", "adapters", "zip, ocdbt, reference, hdf5, tiff: keys inside a file or a database"),
@@ -154,19 +149,11 @@ def references() -> Drawing:
         inline = number == 0
         made.box(156, y, (190, 34), "grey" if inline else "paper")
         made.text(
-            251,
-            y + 22,
-            "the document itself" if inline else f"ocean.nc, {4096 + 800 * (number - 1)}, 800",
-            middle=True,
+            251, y + 22, "the document itself" if inline else f"ocean.nc, {4096 + 800 * (number - 1)}, 800", middle=True
         )
     made.text(560, 28, "ocean.nc", bold=True)
     for number, (name, paint, height) in enumerate(
-        (
-            ("header", "grey", 34),
-            ("chunk 0.0", "blue", 44),
-            ("chunk 0.1", "blue", 44),
-            ("chunk 1.0", "blue", 44),
-        )
+        (("header", "grey", 34), ("chunk 0.0", "blue", 44), ("chunk 0.1", "blue", 44), ("chunk 1.0", "blue", 44))
     ):
         y = 42 + (0, 36, 82, 128)[number]
         made.box(560, y, (150, height), paint, name)

@@ -53,16 +53,11 @@ def make_ocean(place: Any) -> Any:
         ("longitude", lon, {"units": "degrees_east", "standard_name": "longitude"}),
         ("time", moments, {"units": "days since 2021-01-15", "calendar": "standard"}),
     ):
-        made = group.create_array(
-            name, shape=values.shape, dtype="f8", dimension_names=[name], attributes=attributes
-        )
+        made = group.create_array(name, shape=values.shape, dtype="f8", dimension_names=[name], attributes=attributes)
         made.result()[:] = values
     north, east = np.meshgrid(np.radians(lat), np.radians(lon), indexing="ij")
     land = (
-        smooth((180, 360), 9, 3)
-        + 0.5 * smooth((180, 360), 22, 4)
-        + 0.9 * np.sin(north * 1.3) ** 2 * np.sign(north)
-        > 1
+        smooth((180, 360), 9, 3) + 0.5 * smooth((180, 360), 22, 4) + 0.9 * np.sin(north * 1.3) ** 2 * np.sign(north) > 1
     )
     eddies = smooth((180, 360), 30, 5), smooth((180, 360), 30, 6)
     names = ["time", "latitude", "longitude"]
@@ -78,12 +73,7 @@ def make_ocean(place: Any) -> Any:
         "sst", shape=heat.shape, dtype="f4", chunks=(6, 60, 90), dimension_names=names, fill_value=float("nan"),
         attributes=sst,
     ).result()[:] = heat  # fmt: skip
-    packed = {
-        "units": "m s-1",
-        "long_name": "surface current speed",
-        "scale_factor": 0.001,
-        "_FillValue": -32768,
-    }
+    packed = {"units": "m s-1", "long_name": "surface current speed", "scale_factor": 0.001, "_FillValue": -32768}
     speed = group.create_array(
         "current/speed", shape=heat.shape, dtype="i2", chunks=(6, 30, 45), dimension_names=names, fill_value=-32768,
         attributes=packed,
@@ -137,22 +127,8 @@ SHOTS = (
         840,
         "light",
     ),
-    (
-        "viewer-dark.jpg",
-        "cells",
-        "path=&down=0&across=1&at=0,0&map=ember&window=700,1300,600,1500",
-        1440,
-        900,
-        "dark",
-    ),
-    (
-        "viewer-chunks.png",
-        "ocean",
-        "path=current/speed&at=0,0,0&down=1&across=2&map=ember&grid=1",
-        1440,
-        720,
-        "light",
-    ),
+    ("viewer-dark.jpg", "cells", "path=&down=0&across=1&at=0,0&map=ember&window=700,1300,600,1500", 1440, 900, "dark"),
+    ("viewer-chunks.png", "ocean", "path=current/speed&at=0,0,0&down=1&across=2&map=ember&grid=1", 1440, 720, "light"),
     (
         "viewer-phone.png",
         "ocean",

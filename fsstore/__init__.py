@@ -13,16 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fsstore import errors, ocdbt, references
-    from fsstore.arrays.layers import (
-        DownsampleMethod,
-        array,
-        cast,
-        concat,
-        downsample,
-        overlay,
-        stack,
-        virtual_chunked,
-    )
+    from fsstore.arrays.layers import DownsampleMethod, array, cast, concat, downsample, overlay, stack, virtual_chunked
     from fsstore.arrays.spec import Spec
     from fsstore.arrays.store import TensorStore, open
     from fsstore.context.context import Context

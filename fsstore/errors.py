@@ -110,9 +110,7 @@ class StoreError(ValueError):
             self.args = (self.message,)
 
     def _with_message(self, message: str) -> Self:
-        other = type(self).__new__(
-            type(self)
-        )  # `copy` would share what it copies where tblib has registered itself
+        other = type(self).__new__(type(self))  # `copy` would share what it copies where tblib has registered itself
         other.__dict__.update(self.__dict__)
         message = without_secrets(message)
         other.message = message

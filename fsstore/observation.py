@@ -243,10 +243,7 @@ def svg(observations: Sequence[Observation], span: tuple[int, int]) -> str:
             before = row[0].what
             parts.append(f'<text x="{_LEFT - 8}" y="{y + 10}" text-anchor="end">{before}</text>')
         for each in row:
-            x, width = (
-                _LEFT + (each.begin_ns - begin) * scale,
-                max(1.2, (each.end_ns - each.begin_ns) * scale),
-            )
+            x, width = (_LEFT + (each.begin_ns - begin) * scale, max(1.2, (each.end_ns - each.begin_ns) * scale))
             size = f", {bytes_text(each.nbytes)}" if each.nbytes else ""
             told = escape(f"{each.what} {each.place}{size}, {(each.end_ns - each.begin_ns) / 1e6:.3f} ms")
             parts.append(
@@ -289,9 +286,7 @@ def _legend(observations: Sequence[Observation]) -> list[str]:
     return parts
 
 
-def text_timeline(
-    observations: Sequence[Observation], span: tuple[int, int], *, rows: int, width: int = 72
-) -> str:
+def text_timeline(observations: Sequence[Observation], span: tuple[int, int], *, rows: int, width: int = 72) -> str:
     """Return the timeline as characters: a letter for each moment in which an operation of a row was under way."""
     begin, end = span
     lines = []

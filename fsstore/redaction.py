@@ -13,9 +13,7 @@ import re
 # Each repetition within a pattern that may begin anywhere is bounded: a long text must not take time by its square.
 _USER = re.compile(r"(?<=//)[^/?#\s\"'|]+@")
 _QUERY = re.compile(r"(\b[a-z][a-z0-9+.-]{0,64}://[^\s\"'<>|?]{0,4096})\?([^\s\"'<>|]*)", re.IGNORECASE)
-_PLAIN = re.compile(
-    r"[0-9]{1,6}|[0-9]{4}-[0-9]{2}-[0-9]{2}|true|false|yes|no|on|off|media|json|xml|raw", re.IGNORECASE
-)
+_PLAIN = re.compile(r"[0-9]{1,6}|[0-9]{4}-[0-9]{2}-[0-9]{2}|true|false|yes|no|on|off|media|json|xml|raw", re.IGNORECASE)
 _NAMED = frozenset(("alt", "comp", "delimiter", "format", "list-type", "max-keys", "restype", "uploads"))
 _WORD = re.compile(r"[A-Za-z][A-Za-z-]{0,11}")
 
@@ -47,8 +45,7 @@ def plain(text: object) -> str:
     if said.isprintable():
         return said
     return "".join(
-        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode()
-        for each in said
+        each if each.isprintable() or each == "\n" else each.encode("unicode_escape").decode() for each in said
     )
 
 
@@ -66,9 +63,7 @@ def _is_harmless(part: str) -> bool:
     if not equals:
         return part == ""
     named = name in _NAMED and _WORD.fullmatch(value) is not None
-    return _WORD.fullmatch(name.replace("_", "-")) is not None and (
-        named or not value or bool(_PLAIN.fullmatch(value))
-    )
+    return _WORD.fullmatch(name.replace("_", "-")) is not None and (named or not value or bool(_PLAIN.fullmatch(value)))
 
 
 def without_user(url: str) -> str:

@@ -71,9 +71,7 @@ class StoredArray(Unread, Generic[S]):
 
     def __init__(self, tensorstore: TensorStore) -> None:
         origin = tensorstore.origin
-        self.tensorstore: TensorStore = (
-            tensorstore.translate_to[(0,) * len(origin)] if any(origin) else tensorstore
-        )
+        self.tensorstore: TensorStore = tensorstore.translate_to[(0,) * len(origin)] if any(origin) else tensorstore
 
     # --- reading and writing
 
@@ -187,13 +185,9 @@ def _as_type(value: Any, dtype: np.dtype[Any]) -> Any:
     values = np.asarray(value)
     if values.dtype.kind not in "biufc" or np.can_cast(values.dtype, dtype, "safe"):
         return value
-    found = values.astype(
-        dtype, casting="unsafe" if dtype.kind == "u" and values.dtype.kind == "i" else "same_kind"
-    )
+    found = values.astype(dtype, casting="unsafe" if dtype.kind == "u" and values.dtype.kind == "i" else "same_kind")
     if dtype.kind in "iu" and not np.array_equal(found, values):
-        raise OverflowError(
-            f"Integers from {values.min()} to {values.max()} do not fit into {dtype}, the array's type"
-        )
+        raise OverflowError(f"Integers from {values.min()} to {values.max()} do not fit into {dtype}, the array's type")
     return found
 
 
@@ -324,22 +318,12 @@ class StoredGroup:
         return self.group.tree()
 
     def create_array(
-        self,
-        path: str,
-        *,
-        shape: Sequence[int] | None = None,
-        dtype: Any = None,
-        data: Any = None,
-        **options: Any,
+        self, path: str, *, shape: Sequence[int] | None = None, dtype: Any = None, data: Any = None, **options: Any
     ) -> StoredArray[Any]:
         """Create an array, with values if there are `data`; `options` are those of `fsstore.Group.create_array`."""
-        return StoredArray(
-            self.group.create_array(path, shape=shape, dtype=dtype, data=data, **options).result()
-        )
+        return StoredArray(self.group.create_array(path, shape=shape, dtype=dtype, data=data, **options).result())
 
-    def require_array(
-        self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any
-    ) -> StoredArray[Any]:
+    def require_array(self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any) -> StoredArray[Any]:
         """Open an array, or create it if there is none; raise if it has another shape or type."""
         return StoredArray(self.group.require_array(path, shape=shape, dtype=dtype, **options).result())
 

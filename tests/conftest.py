@@ -182,10 +182,7 @@ def _handler(server):
 
         def handle_any(self):
             split = urlsplit(self.path)
-            path, query = (
-                unquote(split.path, errors="surrogateescape"),
-                parse_qs(split.query, keep_blank_values=True),
-            )
+            path, query = (unquote(split.path, errors="surrogateescape"), parse_qs(split.query, keep_blank_values=True))
             length = int(self.headers.get("Content-Length") or 0)
             body = self.rfile.read(length)
             if len(body) < length:  # the client has died
@@ -225,9 +222,7 @@ def _handler(server):
                 gone = b"".join(b"<Deleted><Key>" + key + b"</Key></Deleted>" for key in keys)
                 self.reply(200, b"<DeleteResult>" + gone + b"</DeleteResult>")
             elif "list-type" in query:
-                self.reply(
-                    200, _listing(server.objects, path.strip("/"), query), Content_Type="application/xml"
-                )
+                self.reply(200, _listing(server.objects, path.strip("/"), query), Content_Type="application/xml")
             else:
                 self.fetch(path)
 
@@ -250,9 +245,7 @@ def _handler(server):
             elif copied is not None:
                 tag = etag_of(body).replace('"', "&quot;").encode()
                 when = b"<LastModified>2024-01-01T00:00:00.000Z</LastModified>"
-                self.reply(
-                    200, b"<CopyObjectResult><ETag>" + tag + b"</ETag>" + when + b"</CopyObjectResult>"
-                )
+                self.reply(200, b"<CopyObjectResult><ETag>" + tag + b"</ETag>" + when + b"</CopyObjectResult>")
             else:
                 self.reply(200, ETag=etag_of(body), x_goog_generation=str(new))
 
@@ -276,9 +269,7 @@ def _handler(server):
                 start = int(first) if first else max(0, total - int(last))
                 stop = min(int(last) + 1 if first and last else total, total)
                 if start >= total:
-                    self.reply(
-                        416, b"<Error><Code>InvalidRange</Code></Error>", Content_Range=f"bytes */{total}"
-                    )
+                    self.reply(416, b"<Error><Code>InvalidRange</Code></Error>", Content_Range=f"bytes */{total}")
                     return
                 headers["Content_Range"] = f"bytes {start}-{stop - 1}/{total}"
                 status, data = 206, data[start:stop]
@@ -428,9 +419,7 @@ def build_zip(members, *, prefix=b"", shift=True, comment=b"", zip64=False, suff
         body += struct.pack("<4s5H3L2H", b"PK\3\4", 20, flags, method, 0, 0, *shown, len(raw), len(extra))
         body += raw + extra + packed
         if streamed:
-            body += (b"PK\7\10" if options.get("signed", True) else b"") + struct.pack(
-                "<3L", crc, len(packed), size
-            )
+            body += (b"PK\7\10" if options.get("signed", True) else b"") + struct.pack("<3L", crc, len(packed), size)
         fields = (crc, len(packed), size)
         central_extra = options.get("central_extra", b"")
         if options.get("wide"):

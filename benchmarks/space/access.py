@@ -47,9 +47,7 @@ class Access:
         if self.name == "write append":
             return self._appended(store)
         if self.values:
-            for future in [
-                store[box].write(value) for box, value in zip(self.boxes, self.values, strict=True)
-            ]:
+            for future in [store[box].write(value) for box, value in zip(self.boxes, self.values, strict=True)]:
                 future.result()
             return store[self.boxes[0]].read().result()
         if self.name in ("points", "mask"):

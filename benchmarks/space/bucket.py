@@ -73,11 +73,7 @@ class Bucket:
         from obstore.store import S3Store
 
         place = S3Store(
-            _NAME,
-            prefix=prefix,
-            endpoint=self.endpoint,
-            region=_REGION,
-            client_options={"allow_http": True},
+            _NAME, prefix=prefix, endpoint=self.endpoint, region=_REGION, client_options={"allow_http": True}
         )
         return zarr.storage.ObjectStore(place)
 

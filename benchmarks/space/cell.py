@@ -98,8 +98,7 @@ def draw(seed: int) -> Cell:
     if array_format == "precomputed":  # its last dimension are channels, which chunks do not cut
         chunks, grid = (*chunks[:3], 1), (*grid[:3], 1)
     shape = tuple(
-        max(1, side * number - dice.choice((0, 0, side // 3)))
-        for side, number in zip(chunks, grid, strict=False)
+        max(1, side * number - dice.choice((0, 0, side // 3))) for side, number in zip(chunks, grid, strict=False)
     )
     shards = None
     if array_format == "zarr3" and dice.random() < 0.4 and max(grid) > 1:
@@ -113,9 +112,7 @@ def draw(seed: int) -> Cell:
     other = again.choice(ACCESSES)
     if other not in MORE or not _fits(other, cell):
         return cell
-    return replace(
-        cell, access=other, synced=other == "write append" and store == "local" and again.random() < 0.5
-    )
+    return replace(cell, access=other, synced=other == "write append" and store == "local" and again.random() < 0.5)
 
 
 def _fits(access: str, cell: Cell) -> bool:

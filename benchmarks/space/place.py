@@ -102,11 +102,7 @@ def _metadata(cell: Cell) -> dict[str, Any]:
         steps = [_ENDIAN, *(_V3 | {"blosc": [{"name": "blosc", "configuration": blosc}]})[cell.codec]]
         outer = cell.shards or cell.chunks
         if cell.shards is not None:
-            inner = {
-                "chunk_shape": list(cell.chunks),
-                "codecs": steps,
-                "index_codecs": [_ENDIAN, {"name": "crc32c"}],
-            }
+            inner = {"chunk_shape": list(cell.chunks), "codecs": steps, "index_codecs": [_ENDIAN, {"name": "crc32c"}]}
             steps = [{"name": "sharding_indexed", "configuration": inner}]
         grid = {"name": "regular", "configuration": {"chunk_shape": list(outer)}}
         return {"shape": list(cell.shape), "chunk_grid": grid, "data_type": cell.dtype, "codecs": steps}
@@ -143,9 +139,7 @@ def _write(cell: Cell, made: Path) -> None:
     if cell.format == "hdf5":
         import h5py
 
-        filters = (
-            {"compression": "gzip", "compression_opts": 1, "shuffle": True} if cell.codec == "gzip" else {}
-        )
+        filters = {"compression": "gzip", "compression_opts": 1, "shuffle": True} if cell.codec == "gzip" else {}
         with h5py.File(made / "a.h5", "w") as file:
             chunks = tuple(map(min, cell.chunks, cell.shape))
             file.create_dataset("x", data=sample(cell), chunks=chunks, **filters)
@@ -211,9 +205,7 @@ def _both(cell: Cell, ours: Callable[[str], dict[str, Any]]) -> Iterator[Opener]
     import fsstore
 
     for library, module in (("fsstore", fsstore), ("tensorstore", tensorstore)):
-        spec = {
-            name: value for name, value in _spec(cell, ours(library)).items() if not name.endswith("metadata")
-        }
+        spec = {name: value for name, value in _spec(cell, ours(library)).items() if not name.endswith("metadata")}
         if cell.writes and cell.store == "local":
             spec["context"] = {"file_io_sync": cell.synced}
         if cell.access == "ahead":

@@ -30,10 +30,7 @@ def report(measured: Iterable[Measured]) -> str:
     done = list(measured)
     rated = [each for each in done if each.ratio is not None]
     failed = [each for each in done if each.outcome.problems]
-    lines = [
-        f"{len(done)} cells, {len(rated)} of them with another library, {len(failed)} with a problem",
-        "",
-    ]
+    lines = [f"{len(done)} cells, {len(rated)} of them with another library, {len(failed)} with a problem", ""]
     for title, key in _KINDS:
         lines += [f"{title:<14}{'cells':>6}{'mean':>7}{'worst':>7}{'>1.0':>6}{'>1.2':>6}"]
         lines += _rows(rated, key) + [""]
@@ -74,6 +71,4 @@ def _worst(rated: list[Measured]) -> list[Measured]:
 
 def _times(each: Measured) -> str:
     medians = {library: each.outcome.median(library) for library in each.outcome.times}
-    return ", ".join(
-        f"{library} {1000 * value:.2f} ms" for library, value in medians.items() if value is not None
-    )
+    return ", ".join(f"{library} {1000 * value:.2f} ms" for library, value in medians.items() if value is not None)

@@ -43,9 +43,7 @@ def _cells(options: argparse.Namespace) -> Iterator[Cell]:
 
 def main() -> int:
     """Run what the command line asks for; return 1 if a library failed or results differed."""
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.space.run", description=__doc__.splitlines()[0]
-    )
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.space.run", description=__doc__.splitlines()[0])
     parser.add_argument("--cells", type=int, default=100)
     parser.add_argument("--first", type=int, default=0, help="the first seed")
     parser.add_argument("--seed", type=int, help="measure the cell of this seed only")

@@ -19,9 +19,7 @@ def collection(folder: Path) -> list[Path]:
     paths = []
     for month in range(12):
         time = (
-            np.datetime64("2024-01-01", "ns")
-            + np.arange(4) * np.timedelta64(1, "D")
-            + month * np.timedelta64(4, "D")
+            np.datetime64("2024-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D") + month * np.timedelta64(4, "D")
         )
         data = xr.Dataset(coords={"time": time})
         data["sst"] = ("time", np.arange(4.0))

@@ -27,11 +27,7 @@ def write_netcdf(path: Path) -> None:
     waves = np.sin(np.radians(3 * lon))[None, None, :]
     values = np.round(warmth + season + waves, 1).astype("float32")
     with h5py.File(path, "w", track_order=True) as file:
-        axes = {
-            "time": (days, "days since 2025-01-15"),
-            "lat": (lat, "degrees_north"),
-            "lon": (lon, "degrees_east"),
-        }
+        axes = {"time": (days, "days since 2025-01-15"), "lat": (lat, "degrees_north"), "lon": (lon, "degrees_east")}
         for name, (points, units) in axes.items():
             axis = file.create_dataset(name, data=points.astype("float32"))
             axis.make_scale(name)

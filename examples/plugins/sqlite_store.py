@@ -35,9 +35,7 @@ class SqliteDriver:
     @property
     def features(self) -> Features:
         """What SQLite can do: everything, but slowly when it syncs."""
-        return Features(
-            waits=False, create_only=True, conditional_write=True, sorted_scan=True, slow_writes=True
-        )
+        return Features(waits=False, create_only=True, conditional_write=True, sorted_scan=True, slow_writes=True)
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:
@@ -101,9 +99,7 @@ class SqliteDriver:
 
 
 def _find(database: sqlite3.Connection, key: str) -> tuple[bytes, bytes] | None:
-    row = database.execute(
-        "SELECT value, generation FROM pairs WHERE key = ?", [plugin.key_bytes(key)]
-    ).fetchone()
+    row = database.execute("SELECT value, generation FROM pairs WHERE key = ?", [plugin.key_bytes(key)]).fetchone()
     return None if row is None else (row[0], row[1].to_bytes(8, "big"))
 
 

@@ -302,7 +302,5 @@ def virtual_chunked(
     if transaction is not None:
         raise UnimplementedError('"virtual_chunked" driver does not support transactions')
     return TensorStore._of(
-        opened_functions(
-            read_function, write_function, loop, context=context_of(context), constraints=constraints
-        )
+        opened_functions(read_function, write_function, loop, context=context_of(context), constraints=constraints)
     )

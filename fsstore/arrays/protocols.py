@@ -50,9 +50,7 @@ class Stored:
 
     def __repr__(self) -> str:
         """Return the form TensorStore prints."""
-        return (
-            f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
-        )
+        return f"TensorStore.StorageStatistics(not_stored={self.not_stored}, fully_stored={self.fully_stored})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,9 +281,7 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
     return chunks, size
 
 
-def within_bounds(
-    change: Callable[..., IndexTransform], transform: IndexTransform, *arguments: Any
-) -> IndexTransform:
+def within_bounds(change: Callable[..., IndexTransform], transform: IndexTransform, *arguments: Any) -> IndexTransform:
     """Return a view of a view; an error about positions begins with what to type where another meaning is common."""
     try:
         return change(transform, *arguments)
@@ -321,9 +317,7 @@ def chunk_sizes(store: Any) -> tuple[tuple[int, ...], ...]:
     origins = layout.grid_origin or (0,) * store.rank
     return tuple(
         _cut(low, size, chunk or max(size, 1), grid or 0)
-        for low, size, chunk, grid in zip(
-            store.domain.inclusive_min, store.shape, chunks, origins, strict=True
-        )
+        for low, size, chunk, grid in zip(store.domain.inclusive_min, store.shape, chunks, origins, strict=True)
     )
 
 
@@ -364,9 +358,7 @@ def _shared(out: Any) -> np.ndarray[Any, np.dtype[Any]]:
     except TypeError:
         pass
     if not hasattr(out, "__dlpack__"):
-        raise TypeError(
-            f"out must be memory, such as an array of numpy or a tensor, not {type(out).__name__}"
-        )
+        raise TypeError(f"out must be memory, such as an array of numpy or a tensor, not {type(out).__name__}")
     try:
         return np.from_dlpack(out)
     except (BufferError, RuntimeError, TypeError) as error:
@@ -395,8 +387,7 @@ def store_html(store: Any, driver: str) -> str:
 def html(facts: Mapping[str, str], shape: tuple[int, ...], chunks: tuple[int | None, ...] | None) -> str:
     """Return an HTML table of facts with an SVG drawing of the domain and its chunks."""
     cells = "".join(
-        f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
-        for name, text in facts.items()
+        f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>" for name, text in facts.items()
     )
     return f"<table><tr><td><table>{cells}</table></td><td>{_drawing(shape, chunks)}</td></tr></table>"
 
@@ -444,16 +435,12 @@ def source_array(source: Any, target: dtype, rank: int = 32) -> Any:
         found = np.asarray(source).dtype
         if found.kind in _NO_NUMBERS[target.name]:
             raise TypeError(f"expected {target.name}, {found} found")
-    if isinstance(source, np.ndarray) or (
-        hasattr(source, "__array__") and not isinstance(source, np.generic)
-    ):
+    if isinstance(source, np.ndarray) or (hasattr(source, "__array__") and not isinstance(source, np.generic)):
         array = np.asarray(source)
         if array.dtype == native:
             return array
         if not np.can_cast(array.dtype, native, "safe"):
-            raise TypeError(
-                f"Cannot cast array data from {array.dtype!r} to {native!r} according to the rule 'safe'"
-            )
+            raise TypeError(f"Cannot cast array data from {array.dtype!r} to {native!r} according to the rule 'safe'")
         return array.astype(native)
     return np.asarray(source, dtype=native)
 
@@ -511,9 +498,7 @@ def _mapped(values: Any, convert: Callable[[Any], Any]) -> Any:
     return converted.reshape(values.shape)
 
 
-_CHECKS: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
-    {"json": _json, "ustring": _text, "string": _octets}
-)
+_CHECKS: Mapping[str, Callable[[Any], Any]] = MappingProxyType({"json": _json, "ustring": _text, "string": _octets})
 
 
 # Indexing as NumPy means it, for tools that index with positions from zero, negative ones and negative

@@ -179,9 +179,7 @@ async def open_spec(spec: SpecValue, *, transaction: Any = None, writable: bool 
         raise error.within(f"Error opening {quote(spec.kind.id)} driver") from error
 
 
-async def _open_over(
-    base: OpenArray | None, spec: SpecValue, *, transaction: Any, writable: bool
-) -> OpenArray:
+async def _open_over(base: OpenArray | None, spec: SpecValue, *, transaction: Any, writable: bool) -> OpenArray:
     if transaction is not None and spec.kind.role in ("standalone", "live"):
         name = quote(spec.kind.id)
         raise UnimplementedError(f"Error opening {name} driver: {name} driver does not support transactions")
@@ -195,9 +193,7 @@ async def _open_over(
         schema=spec.base_schema,
         mode=spec.mode,
         context=spec.bound_context or Context(),
-        resources={
-            name: value for name, value in spec.resources.items() if isinstance(value, ContextResource)
-        },
+        resources={name: value for name, value in spec.resources.items() if isinstance(value, ContextResource)},
         kvstore=kvstore,
         base=base,
         layers=tuple(map(SpecLayer, spec.layers)),
@@ -272,9 +268,7 @@ class OpenLayer:
     async def opened(self, use: Use, *, transaction: Any, writable: bool) -> OpenArray:
         """Return the array."""
         driver = self.array.driver
-        _check_use(
-            use, readable=self.readable and driver.readable, writable=self.writable and driver.writable
-        )
+        _check_use(use, readable=self.readable and driver.readable, writable=self.writable and driver.writable)
         return self.array
 
     def with_transaction(self, transaction: Any) -> OpenLayer:
@@ -312,9 +306,7 @@ def check_able(driver: ArrayDriver, *, read: bool, write: bool) -> None:
 def _check_dtype(spec: SpecValue, opened: OpenArray) -> None:
     wanted = spec.base_schema.dtype
     if wanted is not None and wanted != opened.driver.dtype:
-        raise StoreError(
-            f"Specified dtype ({wanted.name}) does not match existing value ({opened.driver.dtype.name})"
-        )
+        raise StoreError(f"Specified dtype ({wanted.name}) does not match existing value ({opened.driver.dtype.name})")
 
 
 # The spec of an open array, which opens it again, with its resources bound.
@@ -340,9 +332,7 @@ def bound_spec(driver: ArrayDriver, transform: IndexTransform) -> SpecValue:
         layers=tuple(_sharing(_layer(each), used) for each in driver.layers),
         transform_=shown,
         mode=_mode(driver) if kind.has_mode else OpenMode(),
-        resources={
-            name: used[name] for name in kind.resources if isinstance(used.get(name), ContextResource)
-        },
+        resources={name: used[name] for name in kind.resources if isinstance(used.get(name), ContextResource)},
     )
 
 

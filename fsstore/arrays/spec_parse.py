@@ -11,14 +11,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fsstore.arrays.spec_value import (
-    OpenOptions,
-    SpecValue,
-    UpdateOptions,
-    driver_kind,
-    handed_down,
-    with_schema,
-)
+from fsstore.arrays.spec_value import OpenOptions, SpecValue, UpdateOptions, driver_kind, handed_down, with_schema
 from fsstore.context.context import ContextSpec, context_of, parse_resource
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import JsonError, StoreError, UnimplementedError
@@ -34,14 +27,7 @@ from fsstore.kvstore.spec_parse import (
     unsupported,
     with_root,
 )
-from fsstore.kvstore.spec_value import (
-    KvSpecValue,
-    given_options,
-    join_path,
-    kv_kind,
-    with_engine,
-    with_storage_options,
-)
+from fsstore.kvstore.spec_value import KvSpecValue, given_options, join_path, kv_kind, with_engine, with_storage_options
 from fsstore.schema.open_mode import FILLS, MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
 from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words, known_instead
 from fsstore.values import registry
@@ -242,9 +228,7 @@ def _from_json(json: Mapping[str, Any]) -> SpecValue:
         parts["layers"] = tuple(fields.require("layers", array_of(partial(_object_spec, array_spec))) or ())
     if kind.has_mode:
         parts["mode"] = OpenMode.take(fields)
-    resources = {
-        name: fields.take(name, partial(_resource, name)) for name in kind.resources if name in fields
-    }
+    resources = {name: fields.take(name, partial(_resource, name)) for name in kind.resources if name in fields}
     parts["resources"] = {name: value for name, value in resources.items() if value != name}
     transform = fields.take("transform", partial(_nested, lambda value: IndexTransform(json=value)))
     schema = _schema_members(fields, transform)
@@ -268,9 +252,7 @@ def _kvstore_spec(value: Any) -> KvSpecValue:
 
 
 def _schema_members(fields: Fields, transform: IndexTransform | None) -> Schema:
-    schema: Schema = (
-        fields.take("schema", partial(_nested, lambda value: Schema(json=value)), default=None) or Schema()
-    )
+    schema: Schema = fields.take("schema", partial(_nested, lambda value: Schema(json=value)), default=None) or Schema()
     kind = fields.take("dtype", _dtype)
     rank = fields.take("rank", integer(0, 32))
     try:
@@ -279,9 +261,7 @@ def _schema_members(fields: Fields, transform: IndexTransform | None) -> Schema:
         if rank is not None and transform is None:
             schema.update(rank=rank)
         elif transform is not None and rank not in (None, transform.input_rank):
-            fields.problem(
-                f"Rank of transform ({transform.input_rank}) does not match specified rank ({rank})"
-            )
+            fields.problem(f"Rank of transform ({transform.input_rank}) does not match specified rank ({rank})")
     except StoreError as error:
         fields.problem(error.message)
     return schema
@@ -325,9 +305,7 @@ def apply_options(spec: S, options: Mapping[str, object]) -> S:
     """Return the spec with the keyword arguments applied; None is the same as not given."""
     unknown = sorted(set(options) - UPDATE_OPTIONS)
     if unknown:
-        raise TypeError(
-            f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}"
-        )
+        raise TypeError(f"unexpected keyword argument: {', '.join(unknown)}{meant(unknown[0], UPDATE_OPTIONS)}")
     given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     if not given:
         return spec

@@ -10,14 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, TypeAlias, TypeVar
 
-from fsstore.context.context import (
-    Context,
-    ContextResource,
-    ContextSpec,
-    ResourceNames,
-    ResourceRef,
-    bind_resource,
-)
+from fsstore.context.context import Context, ContextResource, ContextSpec, ResourceNames, ResourceRef, bind_resource
 from fsstore.driver.contract import DriverKind
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.index import IndexDomain, IndexTransform
@@ -158,16 +151,12 @@ class SpecValue:
         bound = list(self.walk_resources())
         names = ResourceNames(bound) if bound else None
         out = self.json_with(names, include_defaults=include_defaults)
-        return sorted_members(
-            {**out, "context": names.context} if names is not None and names.context else out
-        )
+        return sorted_members({**out, "context": names.context} if names is not None and names.context else out)
 
     def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
         """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
         if self.kind.role == "live":
-            raise UnimplementedError(
-                'Error converting object member "driver": JSON representation not supported'
-            )
+            raise UnimplementedError('Error converting object member "driver": JSON representation not supported')
         out: dict[str, Any] = {"driver": self.kind.id}
         if include_defaults:
             out.update(self.kind.defaults)

@@ -57,9 +57,7 @@ def copy_between(source: OpenArray, target: OpenArray) -> Future[None]:
         raise StoreError("Cannot convert {} -> {}".format(*names))
     if not is_lossless(*kinds):
         raise StoreError("Explicit data type conversion required to convert {} -> {}".format(*names))
-    aligned = source._replace(
-        transform=source.transform[align(source.transform.domain, target.transform.domain)]
-    )
+    aligned = source._replace(transform=source.transform[align(source.transform.domain, target.transform.domain)])
     direct = source.driver.reads_directly and names[0] == names[1]
     memory = target.driver.memory(target.transform) if direct else None
     if memory is not None and memory.dtype == kinds[0].numpy_dtype:
@@ -96,9 +94,7 @@ async def _apart(regions: Regions, source: OpenArray, target: OpenArray) -> Regi
         raise FailedPreconditionError(
             "This view of the array that it is written to is too large to be read first; write `view.read().result()`"
         )
-    return replace(
-        regions, step=tuple(side or 1 for side in target.transform.domain.shape), anchor=regions.start
-    )
+    return replace(regions, step=tuple(side or 1 for side in target.transform.domain.shape), anchor=regions.start)
 
 
 async def _share_place(source: ArrayDriver, target: ArrayDriver) -> bool:
@@ -107,9 +103,7 @@ async def _share_place(source: ArrayDriver, target: ArrayDriver) -> bool:
 
     others = await leaves_of(target)
     return any(
-        one is other
-        if one.kvstore is None or other.kvstore is None
-        else relation(one.kvstore, other.kvstore) == "is"
+        one is other if one.kvstore is None or other.kvstore is None else relation(one.kvstore, other.kvstore) == "is"
         for one in await leaves_of(source)
         for other in others
     )
@@ -452,9 +446,7 @@ class TensorStore(ArrayProtocols):
 
         return self._track(lambda: execution.start(run(), waits=self._waits()), batch)
 
-    def storage_statistics(
-        self, *, query_not_stored: bool = False, query_fully_stored: bool = False
-    ) -> Future[Stored]:
+    def storage_statistics(self, *, query_not_stored: bool = False, query_fully_stored: bool = False) -> Future[Stored]:
         """Return whether no chunk of the domain is stored, and whether all are."""
         none = as_flag("query_not_stored", query_not_stored)
         whole = as_flag("query_fully_stored", query_fully_stored)
@@ -474,11 +466,7 @@ class TensorStore(ArrayProtocols):
         return bound_spec(self._driver, self._transform)
 
     def spec(
-        self,
-        *,
-        retain_context: bool = False,
-        unbind_context: bool = False,
-        **options: Unpack[ViewSpecOptions],
+        self, *, retain_context: bool = False, unbind_context: bool = False, **options: Unpack[ViewSpecOptions]
     ) -> Spec:
         """Return a spec that opens the store again.
 

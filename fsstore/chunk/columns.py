@@ -53,9 +53,7 @@ def _made(
         yield from _cut(run if size > 1 else list(run), run.keys(model), size)
 
 
-def _cut(
-    cells: Sequence[AnyCell], keys: list[str], size: int
-) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
+def _cut(cells: Sequence[AnyCell], keys: list[str], size: int) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
     for begin in range(0, len(cells), size):
         yield cells[begin : begin + size], keys[begin : begin + size]
 
@@ -107,9 +105,7 @@ class CellRun(Sequence[Cell]):
         for segments, places in zip(self._segments, self._places(), strict=True):
             wanted = sorted(set(places))  # of 64 cells in a cube, 12 instead of 192
             first, stop = wanted[0], wanted[-1] + 1
-            some = (
-                segments[first:stop] if stop - first == len(wanted) else [segments[place] for place in wanted]
-            )
+            some = segments[first:stop] if stop - first == len(wanted) else [segments[place] for place in wanted]
             made = dict(zip(wanted, some, strict=True))
             chosen.append(list(map(made.__getitem__, places)))
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
@@ -138,9 +134,7 @@ class CellRun(Sequence[Cell]):
         begin, counts = 0, list(map(len, self._segments))
         for box in _boxes(counts, self._numbers.start, self._numbers.stop):
             end = begin + math.prod(map(len, box))
-            some = [
-                each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)
-            ]
+            some = [each[places.start : places.stop] for each, places in zip(self._segments, box, strict=True)]
             yield self[begin:end], some
             begin = end
 

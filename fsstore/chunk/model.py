@@ -331,9 +331,7 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
         low, high = high, low
     chunks: Sequence[int] = range(axis.chunk_of(low), axis.chunk_of(high) + 1) if count else ()
     if (touched := min(len(chunks), count)) > _MOST_CHUNKS:
-        raise ResourceExhaustedError(
-            f"A request that touches {touched} chunks along a dimension is too large"
-        )
+        raise ResourceExhaustedError(f"A request that touches {touched} chunks along a dimension is too large")
     if len(chunks) > count:  # of long strides: most chunks between hold nothing that is wanted
         chunks = np.unique(axis.locate(low + abs(step) * np.arange(count))).tolist()
     segments = SliceSegments(axis, low, step, count, chunks)

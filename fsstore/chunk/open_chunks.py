@@ -210,9 +210,7 @@ class ChunkCache:
         size = CACHED_CHUNK_OVERHEAD
         if chunk.array is not None and self.pool.total_bytes_limit:
             size += _bytes_of(chunk.array)
-            if (
-                _held(chunk.array) > 2 * chunk.array.nbytes
-            ):  # the budget counts the part, not the shard around it
+            if _held(chunk.array) > 2 * chunk.array.nbytes:  # the budget counts the part, not the shard around it
                 chunk = chunk._replace(array=chunk.array.copy(order="K"))
         key = identity
         while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
@@ -301,9 +299,7 @@ def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaust
     )
 
 
-def new_array(
-    shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False
-) -> Array:
+def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False) -> Array:
     """Return an array whose elements are not set, in the memory order `C` or `F`; `passing` if it is soon let go."""
     memory: Literal["C", "F"] = "F" if order == "F" else "C"
     try:

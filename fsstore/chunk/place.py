@@ -280,12 +280,7 @@ class Placement:
     def _sides(self, cell: Cell, chunk: Array) -> tuple[Array, Index, Array, Index]:
         """Return views and indexes such that `view[outside]` and `chunk[inside]` are the same elements."""
         if self.plan.basic:
-            return (
-                chunk,
-                tuple([segment.inside for segment in cell.segments]),
-                self._view,
-                self._outside(cell),
-            )
+            return (chunk, tuple([segment.inside for segment in cell.segments]), self._view, self._outside(cell))
         if self.plan.separable and _listed(cell) == 1:
             # Slices first, so that the one index array stands alone and NumPy keeps its dimension in place.
             sliced = tuple([_unless_listed(segment.inside) for segment in cell.segments])
@@ -309,9 +304,7 @@ class Placement:
 
         for axis, dimension in enumerate(self._free):
             outside[dimension] = along(axis, np.arange(plan.shape[dimension]))
-        for axis, (component, segment) in enumerate(
-            zip(plan.components, cell.segments, strict=True), plan.unused
-        ):
+        for axis, (component, segment) in enumerate(zip(plan.components, cell.segments, strict=True), plan.unused):
             if isinstance(segment, Points):
                 for output, values in zip(component.outputs, segment.inside, strict=True):
                     inside[output] = along(axis, values)
@@ -424,9 +417,7 @@ def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> 
 
 
 def _listed(cell: Cell) -> int:
-    return sum(
-        isinstance(segment, Points) or isinstance(segment.inside, np.ndarray) for segment in cell.segments
-    )
+    return sum(isinstance(segment, Points) or isinstance(segment.inside, np.ndarray) for segment in cell.segments)
 
 
 def _if_listed(selection: Any) -> Any:

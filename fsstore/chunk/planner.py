@@ -23,16 +23,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.model import (
-    Axis,
-    ChunkModel,
-    IntArray,
-    Segment,
-    SliceSegments,
-    even,
-    point_segment,
-    slice_segments,
-)
+from fsstore.chunk.model import Axis, ChunkModel, IntArray, Segment, SliceSegments, even, point_segment, slice_segments
 from fsstore.chunk.request import (
     Affine,
     Constant,
@@ -276,9 +267,7 @@ def plan_few(
     return _box(maps, array, axes) or _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
 
 
-def _box(
-    maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]
-) -> ChunkBox | None:
+def _box(maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]) -> ChunkBox | None:
     """Return the plan of a request that is a box in one chunk with its dimensions in order, else None.
 
     Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
@@ -348,9 +337,7 @@ def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[
         low = position - start
         taken = min(count - done, (size - low - 1) // step + 1)
         covers = taken == size and (step == 1 or size == 1)
-        sides.append(
-            (number, slice(low, low + (taken - 1) * step + 1, step), slice(done, done + taken), covers)
-        )
+        sides.append((number, slice(low, low + (taken - 1) * step + 1, step), slice(done, done + taken), covers))
         done += taken
         position += taken * step
     return sides
@@ -382,9 +369,7 @@ def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
     return ()
 
 
-def _connected(
-    maps: Sequence[OutputMap], shape: tuple[int, ...]
-) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+def _connected(maps: Sequence[OutputMap], shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
     """Return groups of output dimensions that share input dimensions, with these, by first output dimension."""
     inputs = [_depends(output_map, shape) for output_map in maps]
     used = [axis for each in inputs for axis in each]
@@ -418,9 +403,7 @@ def _component(
         return PlanComponent(outputs, inputs, listed_segments(cut, positions, sizes, ends))
     output_map, axis = maps[outputs[0]], axes[outputs[0]]
     if isinstance(output_map, Affine):
-        segments: Sequence[Segment] = slice_segments(
-            axis, output_map.first, output_map.step, shape[output_map.axis]
-        )
+        segments: Sequence[Segment] = slice_segments(axis, output_map.first, output_map.step, shape[output_map.axis])
     elif isinstance(output_map, Constant):
         segments = [point_segment(axis, output_map.position)]
     elif inputs:

@@ -85,9 +85,7 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
     return maps
 
 
-def maps_within(
-    transform: IndexTransform, shape: Sequence[int]
-) -> tuple[tuple[int, ...], list[OutputMap]] | None:
+def maps_within(transform: IndexTransform, shape: Sequence[int]) -> tuple[tuple[int, ...], list[OutputMap]] | None:
     """Return the result of `located` for a transform whose positions lie within the array, else None.
 
     Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
@@ -203,11 +201,7 @@ class ListedSegments(Sequence[Any]):
     )  # fmt: skip
 
     def __init__(
-        self,
-        axes: Sequence[Axis],
-        positions: Sequence[IntArray],
-        sizes: tuple[int, ...],
-        grouped: _Grouped,
+        self, axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...], grouped: _Grouped
     ) -> None:
         self.order, self.bounds = grouped
         self.sizes, self._axes, self._given = sizes, axes, positions
@@ -315,17 +309,12 @@ def chunk_columns(segments: Sequence[Any]) -> Sequence[IntArray]:
 
 def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:
     """Return the sum of columns, each times its stride."""
-    parts = [
-        values if stride == 1 else values * stride for values, stride in zip(columns, strides, strict=True)
-    ]
+    parts = [values if stride == 1 else values * stride for values, stride in zip(columns, strides, strict=True)]
     return reduce(np.add, parts)
 
 
 def listed_segments(
-    axes: Sequence[Axis],
-    positions: Sequence[IntArray],
-    sizes: tuple[int, ...],
-    ends: Sequence[tuple[int, int] | None],
+    axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...], ends: Sequence[tuple[int, int] | None]
 ) -> Sequence[Any]:
     """Return the segments of positions that are listed together, one column an output dimension.
 

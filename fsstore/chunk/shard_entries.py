@@ -21,16 +21,7 @@ import numpy as np
 
 from fsstore.chunk.columns import CellRun
 from fsstore.chunk.model import Axis, ChunkModel, Segment, SliceSegments
-from fsstore.chunk.planner import (
-    AnyCell,
-    Cell,
-    CellPlan,
-    ChunkBox,
-    Plan,
-    PlanComponent,
-    chunks_along,
-    plan_cells,
-)
+from fsstore.chunk.planner import AnyCell, Cell, CellPlan, ChunkBox, Plan, PlanComponent, chunks_along, plan_cells
 from fsstore.chunk.request import OutputMap, Points
 from fsstore.chunk.shard_source import EntryRun, Numbering, ShardGrid, shard_grid
 from fsstore.codec.sharding import NO_SIZE, grid_boxes
@@ -94,9 +85,7 @@ class ShardEntries:
         pairs = zip(product(*shards), map(sum, product(*added)), strict=True)
         return cells, [(keys[shard], number) for shard, number in pairs]
 
-    def boxes(
-        self, shard_plan: Plan, model: ChunkModel, most: int
-    ) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
+    def boxes(self, shard_plan: Plan, model: ChunkModel, most: int) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
         """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
 
         `shard_plan` is the plan over the grid of shards.
@@ -109,10 +98,7 @@ class ShardEntries:
         share = max(1, self.touched_bytes // shard_plan.cell_count)
         for index in grid_boxes(counts, max(1, most // share)):
             whole = (*index, *[slice(None)] * (len(counts) - len(index)))
-            chosen = [
-                _some(component.segments, at)
-                for component, at in zip(shard_plan.components, whole, strict=True)
-            ]
+            chosen = [_some(component.segments, at) for component, at in zip(shard_plan.components, whole, strict=True)]
             yield self._box(shard_plan, model, chosen)
 
     def _box(
@@ -121,8 +107,7 @@ class ShardEntries:
         """Return the cells of some shards, by component, and their identities."""
         keys = CellRun(shard_plan, range(math.prod(map(len, chosen))), chosen).keys(model)
         found = [
-            groups.among(list(map(_chunk, segments)))
-            for groups, segments in zip(self._groups, chosen, strict=True)
+            groups.among(list(map(_chunk, segments))) for groups, segments in zip(self._groups, chosen, strict=True)
         ]
         cells, numbers = self._product([group for group, _ in found])
         steps = [math.prod(map(len, chosen[axis + 1 :])) for axis in range(len(chosen))]
@@ -177,8 +162,7 @@ def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> S
     firsts, owners = _distinct(shards)
     keys = model.keys_of([column[firsts] for column in shards])
     numbers = [
-        reduce(np.add, [level.add(axis, columns[axis]) for axis in range(len(level.stride))])
-        for level in grid.levels
+        reduce(np.add, [level.add(axis, columns[axis]) for axis in range(len(level.stride))]) for level in grid.levels
     ]
     if len(numbers) == 1:
         return EntryRun(keys, owners, numbers[0])
@@ -291,9 +275,7 @@ def _group(component: PlanComponent, levels: Sequence[Numbering]) -> _Groups:
     for segment in segments:
         pairs = list(zip(outputs, _chunk(segment), strict=True))
         added = [sum([level.add(output, number) for output, number in pairs]) for level in levels]
-        here, numbers = found.setdefault(
-            tuple([number // outer.shard[output] for output, number in pairs]), ([], [])
-        )
+        here, numbers = found.setdefault(tuple([number // outer.shard[output] for output, number in pairs]), ([], []))
         here.append(segment)
         numbers.append(added[0] if single else tuple(added))
     return _Groups({shard: _Numbered(*each) for shard, each in found.items()})

@@ -19,16 +19,7 @@ from fsstore.chunk.model import RegularAxis
 from fsstore.chunk.open_chunks import ByteRange, Source
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
-from fsstore.codec.sharding import (
-    MISSING,
-    NO_SIZE,
-    Entries,
-    ShardLayout,
-    are_sound,
-    present_in,
-    shard_damage,
-    shard_of,
-)
+from fsstore.codec.sharding import MISSING, NO_SIZE, Entries, ShardLayout, are_sound, present_in, shard_damage, shard_of
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.batch import REMOTE, AnswerColumns, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
@@ -116,9 +107,7 @@ class EntryParts(NamedTuple):
             return spans, np.zeros_like(spans.starts)
         sizes = np.zeros(count, np.int64)
         np.maximum.at(sizes, owners, stops + 1)  # parts of two pieces never touch
-        if (
-            float(sizes.sum(dtype=np.float64)) >= _NEAR
-        ):  # some lie so far out that there is no room behind them
+        if float(sizes.sum(dtype=np.float64)) >= _NEAR:  # some lie so far out that there is no room behind them
             return Spans(starts, stops, np.arange(len(starts)), np.zeros_like(starts)), owners
         base = np.cumsum(sizes) - sizes
         shift = base[owners]
@@ -210,9 +199,7 @@ class ShardSource:
         await until_settled(attempt, run.by_shard(), self.named, reads=True)
         return found.columns()
 
-    async def _attempt_run(
-        self, numbers: Ints, found: RunAnswers, wanted: dict[Any, Ints]
-    ) -> dict[Any, Ints]:
+    async def _attempt_run(self, numbers: Ints, found: RunAnswers, wanted: dict[Any, Ints]) -> dict[Any, Ints]:
         """Answer the wanted entries of each shard, places in a run; return the shards that changed meanwhile."""
         known = await self._heads({shard: numbers[places] for shard, places in wanted.items()})
         heads = [known[shard] for shard in wanted]
@@ -244,9 +231,7 @@ class ShardSource:
         columns = [numbers[places] for places in wanted.values()]
         rows = np.concatenate(
             [
-                head.rows[column]
-                if head.answer.state == "value"
-                else np.broadcast_to(_NONE, (len(column), 2))
+                head.rows[column] if head.answer.state == "value" else np.broadcast_to(_NONE, (len(column), 2))
                 for head, column in zip(heads, columns, strict=True)
             ]
         )
@@ -289,9 +274,7 @@ class ShardSource:
         self, ranges: Sequence[ByteRange], answers: list[Any], wanted: dict[Any, list[int]]
     ) -> dict[Any, list[int]]:
         """Answer the wanted entries of each shard; return the shards that changed meanwhile."""
-        entries = {
-            shard: [ranges[number].identity[1] for number in numbers] for shard, numbers in wanted.items()
-        }
+        entries = {shard: [ranges[number].identity[1] for number in numbers] for shard, numbers in wanted.items()}
         heads = await self._heads(entries, {shard: _known(ranges, wanted[shard]) for shard in wanted})
         bodies: list[_Body] = []
         for shard, numbers in wanted.items():
@@ -310,9 +293,7 @@ class ShardSource:
                 if whole:
                     answers[number] = head._replace(value=data[offset + low : offset + high])
                 else:
-                    bodies.append(
-                        _Body(number, ByteRange(shard, offset + low, offset + high), head.generation)
-                    )
+                    bodies.append(_Body(number, ByteRange(shard, offset + low, offset + high), head.generation))
         changed: dict[Any, list[int]] = {}
         for body, answer in zip(bodies, await self._bodies(bodies), strict=True):
             answers[body.number] = answer
@@ -398,9 +379,7 @@ class ShardSource:
     def _rows(self, head: _Head, shard: Any, numbers: Sequence[int] | Ints) -> Entries:
         if head.answer.state != "value":
             return np.broadcast_to(_NONE, (len(numbers), 2))
-        return self._checked(
-            head.rows[numbers], numbers, shard, len(head.answer.value) if head.whole else None
-        )
+        return self._checked(head.rows[numbers], numbers, shard, len(head.answer.value) if head.whole else None)
 
     def _checked(self, rows: Entries, numbers: Sequence[int] | Ints, shard: Any, size: int | None) -> Entries:
         try:
@@ -565,9 +544,7 @@ class Numbering(NamedTuple):
 
     def followed_by(self, inside: int) -> Numbering:
         """Return the numbers with dimensions inside the elements, which are never cut."""
-        return Numbering(
-            [*self.shard, *[1] * inside], [*self.entry, *[1] * inside], [*self.stride, *[0] * inside]
-        )
+        return Numbering([*self.shard, *[1] * inside], [*self.entry, *[1] * inside], [*self.stride, *[0] * inside])
 
     def add(self, output: int, number: Any) -> Any:
         """Return the part of an entry number that a position along a dimension, or each of many, adds."""

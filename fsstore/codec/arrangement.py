@@ -19,17 +19,7 @@ import numpy as np
 
 from fsstore.codec.buffers import missing_element
 from fsstore.codec.chain import BoundChain, CodecChain
-from fsstore.codec.contract import (
-    Array,
-    Buffer,
-    ByteSpec,
-    ChunkSpec,
-    Configured,
-    Kind,
-    Member,
-    Members,
-    check_size,
-)
+from fsstore.codec.contract import Array, Buffer, ByteSpec, ChunkSpec, Configured, Kind, Member, Members, check_size
 from fsstore.codec.zarr3 import BytesCodec, TransposeCodec
 from fsstore.errors import FailedPreconditionError, JsonError, ResourceExhaustedError, StoreError
 from fsstore.schema.constraint import braced
@@ -113,9 +103,7 @@ class BoundPackbits:
         if self._padding != "none":
             at = 0 if self._padding == "first_byte" else -1
             if data[at] != self._unused:
-                raise FailedPreconditionError(
-                    f"Expected {self._unused} bits of padding, but received: {data[at]}"
-                )
+                raise FailedPreconditionError(f"Expected {self._unused} bits of padding, but received: {data[at]}")
             data = data[1:] if at == 0 else data[:-1]
         count = self._count * self._width
         packed = np.unpackbits(np.frombuffer(data, np.uint8), bitorder="little")[:count]
@@ -173,9 +161,7 @@ class ReshapeCodec(Configured):
         return BoundReshape(decoded, self._sizes(decoded.shape))
 
     def _sizes(self, before: tuple[int, ...]) -> tuple[int, ...]:
-        refusal = StoreError(
-            f'"reshape" codec cannot make {self.to_json()["shape"]} of a chunk of {braced(before)}'
-        )
+        refusal = StoreError(f'"reshape" codec cannot make {self.to_json()["shape"]} of a chunk of {braced(before)}')
         sizes: list[int] = []
         for entry in self.shape:
             if isinstance(entry, tuple):

@@ -129,9 +129,7 @@ class BoundBlosc:
         "_compress", "_decompress", "_element", "_is_known", "_size", "decoded", "effort", "encoded"
     )  # fmt: skip
 
-    def __init__(
-        self, decoded: ByteSpec, cname: str, clevel: int, *, shuffle: int, layout: tuple[int, int]
-    ) -> None:
+    def __init__(self, decoded: ByteSpec, cname: str, clevel: int, *, shuffle: int, layout: tuple[int, int]) -> None:
         self.decoded, self._size = decoded, decoded.size
         self.encoded = ByteSpec(itemsize=0, max_size=encoded_bound(decoded))
         self._decompress: Callable[..., Any] = _library().decompress

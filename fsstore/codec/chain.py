@@ -93,9 +93,7 @@ def working_size(chunk: ChunkSpec, steps: Sequence[BoundCodec]) -> int:
     for step in steps:
         size = _size(step.encoded, size)
         able = abilities_of(step)
-        is_view = able.order is not None or (
-            isinstance(before, ChunkSpec) and able.flat_dtype == before.dtype
-        )
+        is_view = able.order is not None or (isinstance(before, ChunkSpec) and able.flat_dtype == before.dtype)
         total += (0 if is_view else size) + able.scratch_size
         before = step.encoded
     return max(1, total)

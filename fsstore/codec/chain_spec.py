@@ -193,9 +193,7 @@ class ChainSpec:
         return ChainSpec((*arrays, *((pack,) if pack is not None else ()), *stages))
 
 
-def _merge_arrays(
-    left: tuple[CodecOptions, ...], right: tuple[CodecOptions, ...]
-) -> tuple[CodecOptions, ...]:
+def _merge_arrays(left: tuple[CodecOptions, ...], right: tuple[CodecOptions, ...]) -> tuple[CodecOptions, ...]:
     """Merge array codecs; one side may end in a transpose more, which a wish for an inner order adds."""
     longer = max(left, right, key=len)
     shared = min(len(left), len(right))
@@ -241,10 +239,7 @@ def merge_specs(left: Json, right: Json) -> dict[str, Json]:
 
 
 _INDEX = ChainSpec(
-    (
-        CodecOptions("bytes", "array_to_bytes", {"endian": "little"}),
-        CodecOptions("crc32c", "bytes_to_bytes"),
-    )
+    (CodecOptions("bytes", "array_to_bytes", {"endian": "little"}), CodecOptions("crc32c", "bytes_to_bytes"))
 )
 
 
@@ -353,9 +348,7 @@ def _completed(options: CodecOptions, seen: ChunkSpec | ByteSpec) -> tuple[Codec
     factory = find_codec(options.name)
     complete = factory_abilities_of(factory).complete
     try:
-        codec = (
-            factory.from_json(dict(options.options)) if complete is None else complete(options.options, seen)
-        )
+        codec = factory.from_json(dict(options.options)) if complete is None else complete(options.options, seen)
         return codec, codec.bind(seen).encoded
     except StoreError as error:
         raise error.within(f"Error resolving codec spec through codec {show(options.to_json())}") from None

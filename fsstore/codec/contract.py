@@ -263,9 +263,7 @@ _RATIO = 256  # times its own size that more may
 def too_short(expected: int, actual: int) -> FailedPreconditionError:
     """Return the error of `actual` bytes where `expected` are needed."""
     missing = expected - actual
-    return FailedPreconditionError(
-        f"Not enough data: expected at least {expected} or {missing} more; at byte {actual}"
-    )
+    return FailedPreconditionError(f"Not enough data: expected at least {expected} or {missing} more; at byte {actual}")
 
 
 def too_long(expected: int, actual: int | None = None) -> FailedPreconditionError:

@@ -282,9 +282,7 @@ class BoundDeflate:
             out = passing(self.decoded.size or 0)
             self.decode_into(data, out)
             return out.data
-        return inflate(
-            data, _inflater(self.framing), self.decoded.size, output_limit(self.decoded, len(data))
-        )
+        return inflate(data, _inflater(self.framing), self.decoded.size, output_limit(self.decoded, len(data)))
 
     def decode_into(self, data: Any, out: Array) -> bool:
         """Inflate into `out`, which has the exact size."""

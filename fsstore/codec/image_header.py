@@ -74,11 +74,7 @@ def _check_jpegxr(data: bytes) -> None:
         raise _invalid("jpegxr", f"the directory has {entries} entries")
 
 
-_CHECKS: Mapping[str, Callable[[bytes], None]] = {
-    "bmp": _check_bmp,
-    "jpegxr": _check_jpegxr,
-    "png": _check_png,
-}
+_CHECKS: Mapping[str, Callable[[bytes], None]] = {"bmp": _check_bmp, "jpegxr": _check_jpegxr, "png": _check_png}
 
 # How large an image is, and how deep its samples are, by its headers, before anything is decoded.
 
@@ -190,9 +186,4 @@ def _first(data: bytes, form: str, length: int, value: bytes, offset: str) -> in
     return int(struct.unpack_from(form, data, at)[0]) if at + size <= len(data) else 0
 
 
-_READERS: Mapping[str, Callable[[bytes], ImageSize]] = {
-    "avif": _avif,
-    "bmp": _bmp,
-    "jpeg": _jpeg,
-    "png": _png,
-}
+_READERS: Mapping[str, Callable[[bytes], ImageSize]] = {"avif": _avif, "bmp": _bmp, "jpeg": _jpeg, "png": _png}

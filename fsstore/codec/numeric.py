@@ -15,17 +15,7 @@ from typing import Any, ClassVar, Literal, Self, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from fsstore.codec.contract import (
-    Array,
-    ByteSpec,
-    ChunkSpec,
-    Configured,
-    Kind,
-    Member,
-    Members,
-    Options,
-    read_options,
-)
+from fsstore.codec.contract import Array, ByteSpec, ChunkSpec, Configured, Kind, Member, Members, Options, read_options
 from fsstore.errors import DataLossError, JsonError, StoreError
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, array_of, expected, integer, one_of, quote, string
@@ -91,9 +81,7 @@ class BoundBitround:
 
 # Rounding numbers to another type in a given direction.
 
-Mode: TypeAlias = Literal[
-    "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative"
-]
+Mode: TypeAlias = Literal["nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative"]
 
 
 def _away(x: Array) -> Array:
@@ -156,9 +144,7 @@ def rounded_integer(x: Array, target: np.dtype[Any], mode: str) -> Array:
     drop = np.maximum(length - bits, 0).astype(np.uint64)
     kept = size >> drop
     rest = size - (kept << drop)
-    half = np.where(
-        drop > 0, np.uint64(1) << np.maximum(drop, 1).astype(np.uint64) - np.uint64(1), np.uint64(1)
-    )
+    half = np.where(drop > 0, np.uint64(1) << np.maximum(drop, 1).astype(np.uint64) - np.uint64(1), np.uint64(1))
     up = {
         "nearest-even": (rest > half) | ((rest == half) & (kept & np.uint64(1) == 1)),
         "nearest-away": rest >= half,
@@ -173,12 +159,7 @@ def rounded_integer(x: Array, target: np.dtype[Any], mode: str) -> Array:
 
 # Scalars of an array's type in configurations of codecs.
 
-_NAMED = {
-    "NaN": float("nan"),
-    "Infinity": float("inf"),
-    "-Infinity": float("-inf"),
-    "+Infinity": float("inf"),
-}
+_NAMED = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf"), "+Infinity": float("inf")}
 _SMALL = ("uint2", "uint4", "int2", "int4")
 _SMALL_FLOATS = ("float6_e2m3fn", "float6_e3m2fn", "float4_e2m1fn")
 
@@ -254,9 +235,7 @@ def _pairs(value: Any) -> list[list[Json]]:
 
 def _scalar_map(value: Any) -> dict[str, Json]:
     fields = Fields(value)
-    out: dict[str, Json] = {
-        name: fields.take(name, _pairs) for name in ("encode", "decode") if name in fields
-    }
+    out: dict[str, Json] = {name: fields.take(name, _pairs) for name in ("encode", "decode") if name in fields}
     fields.finish()
     return out
 
@@ -442,9 +421,7 @@ class ScaleOffsetCodec(Configured):
         if not isinstance(decoded, ChunkSpec) or decoded.dtype.kind not in "iuf":
             raise StoreError('"scale_offset" codec requires an array of integers or floats')
         bound = BoundScaleOffset(
-            decoded,
-            scalar_of(self.offset, decoded.dtype, "offset"),
-            scalar_of(self.scale, decoded.dtype, "scale"),
+            decoded, scalar_of(self.offset, decoded.dtype, "offset"), scalar_of(self.scale, decoded.dtype, "scale")
         )
         if decoded.fill_value is not None:
             fill = bound.encode(np.asarray(decoded.fill_value, decoded.dtype).reshape(1))[0]
@@ -485,9 +462,7 @@ class BoundScaleOffset:
             return real
         offset, scale = int(self.offset), int(self.scale)
         if scale not in (1, -1) and (data % self.scale).any():
-            raise DataLossError(
-                f'"scale_offset" codec: a stored value is no multiple of {scale}: non-zero remainder'
-            )
+            raise DataLossError(f'"scale_offset" codec: a stored value is no multiple of {scale}: non-zero remainder')
         ends = [int(end) // scale for end in (data.min(), data.max())] if data.size else []
         self._check([*ends, *[end + offset for end in ends]], DataLossError)
         whole: Array = data // self.scale + self.offset

@@ -388,8 +388,7 @@ def sub_chunk_grid(chunk: tuple[int, ...], sub: tuple[int, ...]) -> tuple[int, .
         )
     if any(size % part for size, part in zip(chunk, sub, strict=True)):
         raise StoreError(
-            f"sharding_indexed sub-chunk shape of {braced(sub)} does not evenly divide "
-            f"chunk shape of {braced(chunk)}"
+            f"sharding_indexed sub-chunk shape of {braced(sub)} does not evenly divide chunk shape of {braced(chunk)}"
         )
     grid = tuple(size // part for size, part in zip(chunk, sub, strict=True))
     if int(np.prod(grid, dtype=object)) > _MAX_ENTRIES:

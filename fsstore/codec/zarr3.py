@@ -308,9 +308,7 @@ class _VlenCodec(Configured):
         fill, wanted = decoded.fill_value, _TYPES[self.name]
         if isinstance(fill, str | bytes) and not isinstance(fill, wanted):
             found = "str" if isinstance(fill, str) else "bytes"
-            raise StoreError(
-                f"{quote(self.name)} codec requires elements of type {wanted.__name__}, not {found}"
-            )
+            raise StoreError(f"{quote(self.name)} codec requires elements of type {wanted.__name__}, not {found}")
         return BoundVlen(self.name, decoded.shape)
 
 

@@ -53,9 +53,7 @@ class ExpertMode(NamedTuple):
                 f'"zfp" codec cannot encode: maxbits {self.maxbits} is less than minbits or {LEAST_BLOCK_BITS}'
             )
         if any(size > 1 << _SIZE_BITS[len(shape)] for size in shape):
-            raise StoreError(
-                f'"zfp" codec of mode "expert" requires sizes of at most {1 << _SIZE_BITS[len(shape)]}'
-            )
+            raise StoreError(f'"zfp" codec of mode "expert" requires sizes of at most {1 << _SIZE_BITS[len(shape)]}')
 
     def encode(self, array: Array) -> bytes:
         """Return the stream of an array."""
@@ -168,9 +166,7 @@ class ZfpCodec(Configured):
             or decoded.dtype.itemsize not in (4, 8)
             or len(decoded.shape) > _MOST_DIMENSIONS
         ):
-            raise StoreError(
-                '"zfp" codec requires int32, int64, float32 or float64 in at most four dimensions'
-            )
+            raise StoreError('"zfp" codec requires int32, int64, float32 or float64 in at most four dimensions')
         try:
             import zfpy  # noqa: F401  only whether it is there counts
         except ImportError:
@@ -194,9 +190,7 @@ class BoundZfp:
         if self._expert is not None:
             self._expert.check(self._shape)
         # at a fixed rate all chunks have the same length
-        self._length = (
-            len(self.encode(np.zeros(self._shape, self._native))) if codec.rate is not None else None
-        )
+        self._length = len(self.encode(np.zeros(self._shape, self._native))) if codec.rate is not None else None
 
     def encode(self, data: Array) -> bytes:
         """Return the stream."""
@@ -228,9 +222,7 @@ class BoundZfp:
 
         if self._expert is not None:
             return self._expert.decode(stream, self._native, self._shape)
-        numbers: Array = zfpy._decompress(
-            stream, zfpy.dtype_to_ztype(self._native), self._shape, **self._options
-        )
+        numbers: Array = zfpy._decompress(stream, zfpy.dtype_to_ztype(self._native), self._shape, **self._options)
         return numbers
 
     def _shortest(self, stream: bytes) -> bytes:

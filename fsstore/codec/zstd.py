@@ -85,9 +85,7 @@ class BoundZstd:
         compressor = compressors.get(self._key)
         if compressor is None:
             level, checksum = self._key
-            compressor = zstandard.ZstdCompressor(
-                level=level, write_checksum=checksum, write_content_size=True
-            )
+            compressor = zstandard.ZstdCompressor(level=level, write_checksum=checksum, write_content_size=True)
             compressors[self._key] = compressor
         return compressor.compress(data)
 
@@ -229,10 +227,7 @@ class ZstdCodec(Configured):
 
     name: ClassVar[str] = "zstd"
     kind: ClassVar[Kind] = "bytes_to_bytes"
-    members: ClassVar[Members] = {
-        "level": Member(integer(-131072, 22), stored=True),
-        "checksum": Member(boolean),
-    }
+    members: ClassVar[Members] = {"level": Member(integer(-131072, 22), stored=True), "checksum": Member(boolean)}
 
     @classmethod
     def complete(cls, options: Options, decoded: ByteSpec) -> Self:  # noqa: ARG003  one signature for all codecs

@@ -81,9 +81,7 @@ def compare(batch: FileBatch, path: str, growing: Set[str], *, is_placed: bool =
     meanings = _numbers([meaning(form) for form in listed])
     differences = _differences(batch, columns, dict(zip(forms, listed, strict=True)), growing)
     obstacle = "" if is_placed else _obstacle(listed, growing)
-    return Compared(
-        tuple(forms), encodings, meanings, differences, bool((columns.form == NONE).any()), obstacle
-    )
+    return Compared(tuple(forms), encodings, meanings, differences, bool((columns.form == NONE).any()), obstacle)
 
 
 def _numbers(values: Sequence[Any]) -> tuple[int, ...]:
@@ -149,11 +147,7 @@ def _differences(
         values = {number: each.get(name, "none") for number, each in said.items()}
         if len(set(values.values())) > 1:
             urls = urls or [fact.url for fact in batch.files]
-            pairs = [
-                (url, values[form])
-                for url, form in zip(urls, columns.form.tolist(), strict=True)
-                if form != NONE
-            ]
+            pairs = [(url, values[form]) for url, form in zip(urls, columns.form.tolist(), strict=True) if form != NONE]
             out.append(grouped(name, [url for url, _ in pairs], [value for _, value in pairs]))
     if (columns.form == NONE).any():
         urls = urls or [fact.url for fact in batch.files]
@@ -233,9 +227,7 @@ def holds_values(batch: FileBatch, columns: VariableColumns) -> bool:
     """Return whether all values of a variable are known, in the files that have it; a fingerprint is none."""
     have = columns.form != NONE
     pairs = set(zip(columns.value[have].tolist(), columns.form[have].tolist(), strict=True))
-    return all(
-        value != NONE and batch.values[value].shape == batch.forms[form].shape for value, form in pairs
-    )
+    return all(value != NONE and batch.values[value].shape == batch.forms[form].shape for value, form in pairs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,7 @@ from fsstore.combine.agreement import (
     static_obstacle,
 )
 from fsstore.combine.calendar import encode_times, is_time, parse_units
-from fsstore.combine.facts import (
-    NONE,
-    ArrayReport,
-    CombineError,
-    CombineReport,
-    FileBatch,
-    Form,
-    Ints,
-    VariableColumns,
-)
+from fsstore.combine.facts import NONE, ArrayReport, CombineError, CombineReport, FileBatch, Form, Ints, VariableColumns
 from fsstore.combine.layers import FilePlaces, WholeTables, placed_rows, put_layered
 from fsstore.combine.mosaic import Mosaic
 from fsstore.combine.order import (
@@ -130,9 +121,7 @@ def with_repeated(batch: FileBatch, along: Mapping[str, str]) -> FileBatch:
     for path, dim in along.items():
         columns = variables.get(path)
         if columns is None:
-            raise CombineError(
-                f"There is no variable {quote(path)}; there are {', '.join(map(quote, variables))}"
-            )
+            raise CombineError(f"There is no variable {quote(path)}; there are {', '.join(map(quote, variables))}")
         used = {forms[number] for number in set(columns.form.tolist()) if number != NONE}
         if all(dim in form.dims for form in used):
             continue
@@ -164,9 +153,7 @@ def _repeated_form(form: Form, dim: str, size: int) -> Form:
     return Form(form.version, text, (size, *form.shape), dims, json.dumps(attributes, separators=(",", ":")))
 
 
-def attributes_and_values(
-    batch: FileBatch, path: str, compared: Compared
-) -> tuple[dict[str, Any], dict[int, Any]]:
+def attributes_and_values(batch: FileBatch, path: str, compared: Compared) -> tuple[dict[str, Any], dict[int, Any]]:
     """Return the attributes of a variable whose values are known, and these by file, as they are stored or meant."""
     columns, attributes = batch.variables[path], dict(batch.forms[compared.forms[0]].attrs)
     have = np.flatnonzero(columns.form != NONE).tolist()
@@ -227,9 +214,7 @@ def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, dict
     out = minority(batch, growing, placed)
     for path in batch.variables:
         columns = batch.variables[path]
-        static = all(
-            not growing & set(batch.forms[form].dims) for form in set(columns.form.tolist()) if form != NONE
-        )
+        static = all(not growing & set(batch.forms[form].dims) for form in set(columns.form.tolist()) if form != NONE)
         same = same_values(batch, columns) if static else columns.value[:0]
         if (same != NONE).any():
             usual = int(np.bincount(same[same != NONE]).argmax())
@@ -239,9 +224,7 @@ def _without_minority(batch: FileBatch, wishes: Wishes) -> tuple[FileBatch, dict
         return batch, out
     kept = np.array([at for at, fact in enumerate(batch.files) if fact.url not in out], np.int64)
     if not len(kept):
-        raise CombineError(
-            "No file agrees with most others in everything; combine them with on_difference='layer'"
-        )
+        raise CombineError("No file agrees with most others in everything; combine them with on_difference='layer'")
     return batch.only(kept), out
 
 
@@ -271,9 +254,7 @@ def _places(batch: FileBatch, path: str, growing: frozenset[str]) -> bool:
         return True
     have = columns.form != NONE
     forms = [batch.forms[form] for form in set(columns.form[have].tolist())]
-    return holds_values(batch, columns) and all(
-        is_time(form.attrs) and growing & set(form.dims) for form in forms
-    )
+    return holds_values(batch, columns) and all(is_time(form.attrs) and growing & set(form.dims) for form in forms)
 
 
 def _orders(batch: FileBatch, wishes: Wishes) -> dict[str, DimensionOrder]:
@@ -345,9 +326,7 @@ class _Assembly:
         arrays = {path: ArrayReport(path, (), "refused", len(self.batch.files), 1, compared.differences)}
         return CombineError(text, CombineReport(len(self.batch.files), {}, arrays))
 
-    def _put_coordinate(
-        self, path: str, order: DimensionOrder, files: int, compared: Compared
-    ) -> ArrayReport:
+    def _put_coordinate(self, path: str, order: DimensionOrder, files: int, compared: Compared) -> ArrayReport:
         values, attributes = _plain_times(order.values, dict(order.attributes or {}))
         self.tables.put_values(path, values, [order.dim], attributes)
         return ArrayReport(path, (order.length,), "values", files, 1, compared.differences)
@@ -425,9 +404,7 @@ class _Assembly:
         pairs = zip(form.dims, form.shape, strict=True)
         return tuple(self.orders[dim].length if dim in self.orders else size for dim, size in pairs)
 
-    def _put_growing(
-        self, path: str, compared: Compared, axes: Sequence[tuple[int, str]], files: int
-    ) -> ArrayReport:
+    def _put_growing(self, path: str, compared: Compared, axes: Sequence[tuple[int, str]], files: int) -> ArrayReport:
         columns, batch = self.batch.variables[path], self.batch
         first = batch.forms[compared.forms[0]]
         shape = self._shape(first)
@@ -456,9 +433,7 @@ class _Assembly:
         forms = self.batch.forms
         first = forms[compared.forms[0]]
         for axis, start, size, block, skipped in places.axes:
-            own = np.array(
-                [forms[form].shape[axis] if form != NONE else -1 for form in columns.form.tolist()]
-            )
+            own = np.array([forms[form].shape[axis] if form != NONE else -1 for form in columns.form.tolist()])
             trimmed = (own >= 0) & (own != size[block])
             if (start[block] % first.chunks[axis]).any() or skipped.any() or trimmed.any():
                 return None

@@ -236,29 +236,8 @@ def _dates(calendar: str, days: Ints) -> tuple[Ints, Ints, Ints]:
     return year, month, rest - start + 1
 
 
-_PREFIXES = {
-    "": 1.0,
-    "h": 1e2,
-    "k": 1e3,
-    "M": 1e6,
-    "G": 1e9,
-    "c": 1e-2,
-    "m": 1e-3,
-    "u": 1e-6,
-    "n": 1e-9,
-    "d": 1e-1,
-}
-_BASES = {
-    "m": "m",
-    "meter": "m",
-    "metre": "m",
-    "meters": "m",
-    "metres": "m",
-    "g": "g",
-    "Pa": "Pa",
-    "W": "W",
-    "J": "J",
-}
+_PREFIXES = {"": 1.0, "h": 1e2, "k": 1e3, "M": 1e6, "G": 1e9, "c": 1e-2, "m": 1e-3, "u": 1e-6, "n": 1e-9, "d": 1e-1}
+_BASES = {"m": "m", "meter": "m", "metre": "m", "meters": "m", "metres": "m", "g": "g", "Pa": "Pa", "W": "W", "J": "J"}
 _KNOWN: dict[str, tuple[str, float, float]] = {
     **dict.fromkeys(("K", "kelvin", "Kelvin", "degK", "deg_K", "degrees_K"), ("K", 1.0, 0.0)),
     **dict.fromkeys(

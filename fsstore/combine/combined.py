@@ -115,10 +115,7 @@ def _regions(
         if number is not None:
             index = map(int, np.unravel_index(number, grid.shape))
             corners = zip(index, grid.chunk, shape, strict=False)  # a field may have dimensions of its own
-            yield (
-                head + name,
-                tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corners),
-            )
+            yield (head + name, tuple(slice(at * step, min((at + 1) * step, size)) for at, step, size in corners))
 
 
 def _array_options(refs: References) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -150,9 +147,7 @@ def _options_of(name: str, value: bytes | Located | None) -> dict[str, Any]:
             return {"driver": "zarr" if name == ".zarray" else "zarr3"}
 
 
-CombinedSaving = Literal[
-    "mosaic", "mosaic.json", "json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"
-]
+CombinedSaving = Literal["mosaic", "mosaic.json", "json", "json.zst", "json.gz", "json.bz2", "json.xz", "parquet"]
 _SETS = (".json", ".json.zst", ".json.zstd", ".json.gz", ".json.bz2", ".json.xz", *PARQUET_NAMES)
 
 
@@ -221,9 +216,7 @@ class Combined:
         urls = self.mosaic.references.table.urls
         if urls and not any(url.startswith(tuple(changes)) for url in urls):
             wanted = ", ".join(map(quote, changes)) or "no prefix"
-            raise StoreError(
-                f"Nothing to rewrite: no URL begins with {wanted}; the first is {quote(urls[0])}"
-            )
+            raise StoreError(f"Nothing to rewrite: no URL begins with {wanted}; the first is {quote(urls[0])}")
 
         def changed_url(url: str) -> str:
             made = replaced(url, changes)
@@ -271,17 +264,13 @@ class Combined:
         """
         execution.call(self._save(url, format, overwrite=overwrite, relative=relative))
 
-    async def _save(
-        self, url: Any, how: CombinedSaving | None, *, overwrite: bool, relative: str | None
-    ) -> None:
+    async def _save(self, url: Any, how: CombinedSaving | None, *, overwrite: bool, relative: str | None) -> None:
         base = await place_of(url)
         name = name_of(base)
         of_a_set = how is None and not name.endswith(".mosaic.json") and name.endswith(_SETS)
         if of_a_set or how not in (None, "mosaic", "mosaic.json"):
             form: Any = how
-            await execution.offload(
-                lambda: self.references.save(url, form, overwrite=overwrite, relative=relative)
-            )
+            await execution.offload(lambda: self.references.save(url, form, overwrite=overwrite, relative=relative))
             return
         move = moving(self.place, await beside(base), relative)
         as_json = how == "mosaic.json" or (how is None and name.endswith(".json"))
@@ -355,9 +344,7 @@ def moved_batch(batch: FileBatch, move: Moving | None) -> FileBatch:
 def _mosaic_with(mosaic: Mosaic, url_of: Callable[[str], str]) -> Mosaic:
     table = mosaic.references.table
     moved = TableSet(replace(table, urls=[url_of(url) for url in table.urls]))
-    return replace(
-        mosaic, references=moved, files=[fact._replace(url=url_of(fact.url)) for fact in mosaic.files]
-    )
+    return replace(mosaic, references=moved, files=[fact._replace(url=url_of(fact.url)) for fact in mosaic.files])
 
 
 def _batch_with(batch: FileBatch, url_of: Callable[[str], str]) -> FileBatch:

@@ -81,11 +81,7 @@ class CombineReport:
     @property
     def agrees(self) -> bool:
         """Whether all files were taken, and none differs from the others."""
-        return (
-            not self.problems
-            and not self.left_out
-            and not any(each.differences for each in self.arrays.values())
-        )
+        return not self.problems and not self.left_out and not any(each.differences for each in self.arrays.values())
 
     def __str__(self) -> str:
         """Return the report as text."""
@@ -113,12 +109,7 @@ class CombineReport:
                 for path, each in value["arrays"].items()
             }  # fmt: skip
             return cls(
-                value["files"],
-                value["dims"],
-                arrays,
-                tuple(value["problems"]),
-                value["left_out"],
-                value["notes"],
+                value["files"], value["dims"], arrays, tuple(value["problems"]), value["left_out"], value["notes"]
             )
         except (AttributeError, KeyError, TypeError):
             return None
@@ -213,9 +204,7 @@ class VariableColumns:
         first = np.cumsum(self.count) - self.count
         count = self.count[files]
         at = np.repeat(first[files] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))
-        return VariableColumns(
-            self.form[files], self.value[files], count, self.number[at], self.rows.take(at)
-        )
+        return VariableColumns(self.form[files], self.value[files], count, self.number[at], self.rows.take(at))
 
     def of_files(self, kept: Ints) -> VariableColumns:
         """Return the columns as if only some files had the variable."""
@@ -223,8 +212,7 @@ class VariableColumns:
         out[kept] = False
         rows = np.flatnonzero(~np.repeat(out, self.count))
         form, value, count = (
-            np.where(out, other, column)
-            for column, other in ((self.form, NONE), (self.value, NONE), (self.count, 0))
+            np.where(out, other, column) for column, other in ((self.form, NONE), (self.value, NONE), (self.count, 0))
         )
         return VariableColumns(form, value, count, self.number[rows], self.rows.take(rows))
 
@@ -393,8 +381,7 @@ def batch_columns(batch: FileBatch) -> tuple[dict[str, Any], dict[str, Column]]:
     kind = [kinds.setdefault((value.dtype.str, value.shape), len(kinds)) for value in batch.values]
     header = {
         "forms": [
-            [form.version, form.document, list(form.shape), list(form.dims), form.attributes]
-            for form in batch.forms
+            [form.version, form.document, list(form.shape), list(form.dims), form.attributes] for form in batch.forms
         ],
         "variables": list(batch.variables),
         "kinds": [[dtype, list(shape)] for dtype, shape in kinds],
@@ -505,8 +492,7 @@ def _variables(
     rows = Rows(url.astype(np.int32), offset, length)
     parts = [slice(first, stop) for first, stop in zip([0, *last], last, strict=False)]
     return [
-        VariableColumns(form[at], value[at], count[at], number[part], rows.take(part))
-        for at, part in enumerate(parts)
+        VariableColumns(form[at], value[at], count[at], number[part], rows.take(part)) for at, part in enumerate(parts)
     ]
 
 

@@ -121,11 +121,7 @@ def attributes_in(
         return said
     mark = plain_mark(mark_of(said, dtype, 3), dtype) if isinstance(said.get(MARK), str) else None
     if isinstance(mark, int | float):
-        said[MARK] = (
-            mark
-            if math.isfinite(mark)
-            else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(mark)]
-        )
+        said[MARK] = mark if math.isfinite(mark) else {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[repr(mark)]
     return {**said, _LABELS: list(dims)}
 
 
@@ -220,9 +216,7 @@ def put_layered(
         files = np.flatnonzero(encoding == each)
         name = f"{HIDDEN}array-{len(tables.layered)}-encoding-{each}-"
         arrays[each] = _put_source(tables, name, forms, columns, (files, places, origin))
-    listed, number_of = _sources(
-        {form: (encoding_of[form], decodings[form]) for form in compared.forms}, arrays
-    )
+    listed, number_of = _sources({form: (encoding_of[form], decodings[form]) for form in compared.forms}, arrays)
     cell = places.cell()[have]
     order = np.argsort(cell, kind="stable")
     have, cell = have[order], cell[order]
@@ -235,16 +229,7 @@ def put_layered(
     attributes = attributes_in(tables.version, attributes, dtype, first.dims)
     chunks = _chunks(forms, columns, dtype)
     shown = Layered(
-        path,
-        dtype.str,
-        places.shape,
-        chunks,
-        fill,
-        attributes,
-        tuple(listed),
-        pieces,
-        tables.version,
-        first.dims,
+        path, dtype.str, places.shape, chunks, fill, attributes, tuple(listed), pieces, tables.version, first.dims
     )
     shown.check()
     tables.layered[path] = shown
@@ -271,9 +256,7 @@ def _put_source(
     files, places, origin = where
     form = forms[int(columns.form[files[0]])]
     lead = places.axes[0][0] if places.axes else 0
-    sizes = np.array([forms[number].shape for number in columns.form[files].tolist()], np.int64).reshape(
-        len(files), -1
-    )
+    sizes = np.array([forms[number].shape for number in columns.form[files].tolist()], np.int64).reshape(len(files), -1)
     shape = sizes.max(axis=0) if sizes.shape[1] else np.zeros(0, np.int64)
     starts: list[tuple[int, Ints]] = []
     if places.axes:
@@ -303,9 +286,7 @@ def _values(
     first = listed[compared.forms[0]]
     types, wanted = stored_types(listed), str(first.attrs.get("units", ""))
     if any(kind.kind not in "biufcSmM" for kind in types.values()):
-        raise CombineError(
-            f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers'
-        )
+        raise CombineError(f'"{path}" differs between files, and its type {first.parsed.get("dtype")} has no layers')
     attributes = dict(first.attrs)
     try:
         decodings = {number: decoding_of(form, types[number], wanted) for number, form in listed.items()}

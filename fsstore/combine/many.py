@@ -70,15 +70,7 @@ def unpacked(data: Any) -> tuple[FileBatch, list[str]]:
         batch, asked = batch_of(header, StoredColumns({}, {}, columns)), columns["asked"]
     except StoreError:
         raise
-    except (
-        ArithmeticError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-        struct.error,
-        zlib.error,
-    ) as error:
+    except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, struct.error, zlib.error) as error:
         raise DataLossError(f"The packed batch is damaged: {type(error).__name__}: {error}") from error
     if len(asked) != len(batch.files):
         raise JsonError("A packed batch does not say by which URLs its files were asked for")
@@ -237,9 +229,7 @@ class Notes:
             batch, urls = unpacked(answer.value)
         except StoreError:
             return None  # half a file of a run that was killed: the batch is scanned again
-        wanted = [
-            at for at, url in enumerate(urls) if position.get(url, -1) >= 0 and position[url] not in seen
-        ]
+        wanted = [at for at, url in enumerate(urls) if position.get(url, -1) >= 0 and position[url] not in seen]
         places = FileStores()
         same = await execution.gather(is_unchanged(batch.files[at], places) for at in wanted)
         kept = [at for at, unchanged in zip(wanted, same, strict=True) if unchanged]
@@ -406,9 +396,7 @@ class _Scan:
             return
         paced = int(TASK_S * len(files) / max(answer.seconds, 1e-3))
         self._size = max(1, min(TASK_FILES, paced, 4 * len(files)))
-        self.failed.update(
-            {at: answer.failed[url] for at in files if (url := self._urls[at]) in answer.failed}
-        )
+        self.failed.update({at: answer.failed[url] for at in files if (url := self._urls[at]) in answer.failed})
         done = [at for at in files if at not in self.failed]
         if self._notes and isinstance(answer.found, bytes) and done:
             await self._notes.write([self._urls[at] for at in done], answer.found)

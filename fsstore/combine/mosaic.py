@@ -80,9 +80,7 @@ class Pieces:
     def nbytes(self) -> int:
         """The memory of the columns."""
         cells = sum(axis.start.nbytes + axis.stop.nbytes for axis in self.axes)
-        return int(
-            self.source.nbytes + self.origin.nbytes + (0 if self.cell is None else self.cell.nbytes) + cells
-        )
+        return int(self.source.nbytes + self.origin.nbytes + (0 if self.cell is None else self.cell.nbytes) + cells)
 
     def check(self, sources: Sequence[Sequence[int]]) -> None:
         """Raise `JsonError` unless pieces are of known sources (of these shapes), in distinct cells, and inside."""
@@ -116,9 +114,7 @@ class Pieces:
         for at, (axis, place) in enumerate(zip(self.axes, places, strict=False)):
             limits = np.array([shape[axis.dimension] for shape in sources], np.int64)[self.source]
             begin = self.origin[:, at]
-            if (
-                (begin < 0) | (begin > limits) | (axis.stop[place] - axis.start[place] > limits - begin)
-            ).any():
+            if ((begin < 0) | (begin > limits) | (axis.stop[place] - axis.start[place] > limits - begin)).any():
                 raise JsonError("A piece lies outside its source")
 
     def find(self, box: Sequence[slice]) -> Iterator[PiecePart]:
@@ -256,9 +252,7 @@ def attributes_decoding(attributes: Mapping[str, Any], stored: np.dtype[Any]) ->
     said = attributes.get("_Unsigned")
     unsigned = stored.kind == "i" and str(said).lower() == "true"
     scale, offset = _single(attributes.get("scale_factor")), _single(attributes.get("add_offset"))
-    missing = tuple(
-        _numbers(attributes.get("_FillValue"), stored) + _numbers(attributes.get("missing_value"), stored)
-    )
+    missing = tuple(_numbers(attributes.get("_FillValue"), stored) + _numbers(attributes.get("missing_value"), stored))
     if stored.kind not in "iuf" or (scale is None and offset is None and not missing):
         return Decoding(unsigned=unsigned)
     kind = np.dtype(f"u{stored.itemsize}") if unsigned else stored
@@ -368,9 +362,7 @@ class Layered:
             return np.zeros((), self.numpy_dtype)[()]
         if isinstance(self.fill, str) and self.numpy_dtype.kind == "S":
             return np.array(self.fill.encode(), self.numpy_dtype)[()]
-        return np.array(float(self.fill) if isinstance(self.fill, str) else self.fill).astype(
-            self.numpy_dtype
-        )[()]
+        return np.array(float(self.fill) if isinstance(self.fill, str) else self.fill).astype(self.numpy_dtype)[()]
 
     @property
     def document(self) -> dict[str, Any]:
@@ -408,13 +400,9 @@ class Layered:
             dtype = self.numpy_dtype
             fill, document = self.fill_value, self.document
         except (StoreError, TypeError, ValueError) as error:
-            raise JsonError(
-                f'The layered array "{self.path}" has no type that can be shown: {error}'
-            ) from error
+            raise JsonError(f'The layered array "{self.path}" has no type that can be shown: {error}') from error
         if dtype.kind not in "biufcSmM" or dtype.itemsize == 0:
-            raise JsonError(
-                f'The layered array "{self.path}" has the type {self.dtype}, which cannot be shown'
-            )
+            raise JsonError(f'The layered array "{self.path}" has the type {self.dtype}, which cannot be shown')
         if math.prod(self.chunks) * dtype.itemsize > _LARGEST_CHUNK:
             raise JsonError(f'The layered array "{self.path}" has chunks that are too large')
         assert self.grid is not None

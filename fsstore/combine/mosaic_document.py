@@ -33,9 +33,7 @@ _SIZE = integer(0, 2**62)
 _STEP = integer(1, 2**62)
 
 
-def stored_of(
-    mosaic: Mosaic, scan: Mapping[str, Column] | None = None, place: KvPrefix | None = None
-) -> StoredColumns:
+def stored_of(mosaic: Mosaic, scan: Mapping[str, Column] | None = None, place: KvPrefix | None = None) -> StoredColumns:
     """Return a dataset as a header and columns, to be saved at a place where its files are those it names now."""
     table = mosaic.references.table
     columns: dict[str, Column] = {}
@@ -55,9 +53,7 @@ def stored_of(
         _put_rows(columns, f"block/{number}", block.rows)
         if block.index is not None:
             columns[f"block/{number}/index"] = block.index
-    header["layered"] = [
-        _layered_json(columns, number, each) for number, each in enumerate(mosaic.layered.values())
-    ]
+    header["layered"] = [_layered_json(columns, number, each) for number, each in enumerate(mosaic.layered.values())]
     columns["files/url"] = [fact.url for fact in mosaic.files]
     columns["files/size"] = np.array([fact.size for fact in mosaic.files], np.int64)
     columns["files/generation"] = [fact.generation for fact in mosaic.files]
@@ -171,9 +167,7 @@ def _block(stored: StoredColumns, number: int, value: Any, limits: tuple[int, in
     index = None if dense else stored.ints(f"block/{number}/index")
     if index is None:
         if len(rows.url) != total:
-            raise JsonError(
-                f"The chunk grid number {number} has {total} chunks, but {len(rows.url)} references"
-            )
+            raise JsonError(f"The chunk grid number {number} has {total} chunks, but {len(rows.url)} references")
     elif (
         len(index) != len(rows.url)
         or not len(index)
@@ -208,9 +202,7 @@ def _layered(stored: StoredColumns, number: int, value: Any) -> Layered:
     shape = tuple(fields.require("shape", array_of(_SIZE)))
     dimensions = fields.require("axes", array_of(integer(0, 31)))
     everywhere = fields.require("everywhere", boolean)
-    axes = tuple(
-        CellAxis(at, stored.ints(f"{head}/start/{at}"), stored.ints(f"{head}/stop/{at}")) for at in dimensions
-    )
+    axes = tuple(CellAxis(at, stored.ints(f"{head}/start/{at}"), stored.ints(f"{head}/stop/{at}")) for at in dimensions)
     source, origin = stored.ints(f"{head}/source"), stored.ints(f"{head}/origin")
     if len(origin) != len(source) * len(axes):
         raise JsonError("The pieces of an array have columns of several lengths")
@@ -279,9 +271,7 @@ def document_like(mosaic: Mosaic, before: ReadResult, place: KvPrefix) -> bytes:
 
 async def with_copy(mosaic: Mosaic, taking: Taking) -> Mosaic:
     """Return a dataset with what it takes of a copy."""
-    kept = {
-        path: each for path, each in mosaic.layered.items() if not taking.deletes(f"{path}/" if path else "")
-    }
+    kept = {path: each for path, each in mosaic.layered.items() if not taking.deletes(f"{path}/" if path else "")}
     used = {source.path for each in kept.values() for source in each.sources}
     unused = {source.path for each in mosaic.layered.values() for source in each.sources} - used
     gone = [*taking.deleted, *(KeyRange.prefix(f"{path}/") for path in sorted(unused))]

@@ -72,9 +72,7 @@ def mosaic_driver(
     reach = {name: value for name, value in members.items() if name != "check_targets"}
     checks = members.get("check_targets", mosaic.as_scanned)
     scanned = {fact.url: _scanned(fact, checks) for fact in mosaic.files}
-    references: Any = reference_driver(
-        overlay, reach, base=base, described=described, means=means, scanned=scanned
-    )
+    references: Any = reference_driver(overlay, reach, base=base, described=described, means=means, scanned=scanned)
     return MosaicDriver(mosaic, references, members, described, document)
 
 
@@ -93,9 +91,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
     ) -> None:
         self.mosaic, self.references, self._document = mosaic, references, document
         self._members, self._described = dict(members), described
-        self._documents = {
-            key: value for each in mosaic.layered.values() for key, value in each.documents().items()
-        }
+        self._documents = {key: value for each in mosaic.layered.values() for key, value in each.documents().items()}
         self._grids: dict[str, tuple[Grid, Layered]] = {
             path: (each.grid, each) for path, each in mosaic.layered.items()
         }
@@ -163,9 +159,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
             return
         why = await changed(self.references, fact)
         if why:
-            raise FailedPreconditionError(
-                f"Error reading {quote(url)} of {self._described}: {why}; scan it again"
-            )
+            raise FailedPreconditionError(f"Error reading {quote(url)} of {self._described}: {why}; scan it again")
         self._checked.add(url)
 
     async def _make(self, chunk: _Made) -> bytes:
@@ -207,9 +201,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         opening = opening_beneath(kind, place, f"{source.path}/", Context(), members={WHOLE: True})
         found: OpenArray = await kind.open(opening)
         if found.driver.domain().shape != source.shape:
-            raise FailedPreconditionError(
-                f"The source {quote(source.path)} has another shape than its pieces"
-            )
+            raise FailedPreconditionError(f"The source {quote(source.path)} has another shape than its pieces")
         return found
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
@@ -269,9 +261,7 @@ class MosaicDriver(ReadOnly, ListsDocuments, TakesAllAtOnce):
         async for batch in self._shown(self.references.documents(keys), keys):
             yield batch
 
-    async def _shown(
-        self, pages: AsyncIterator[Sequence[Entry]], keys: KeyRange
-    ) -> AsyncIterator[Sequence[Entry]]:
+    async def _shown(self, pages: AsyncIterator[Sequence[Entry]], keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         own = [Entry(key, len(value)) for key, value in self._documents.items() if keys.contains(key)]
         if own:
             yield own
@@ -367,12 +357,7 @@ class MosaicKind(AdapterKind):
         limits, opener = limits_from(opening.resources), open_in(opening.context)
         described, directory = f"virtual dataset {base.describe()}", await beside(base)
         return mosaic_driver(
-            mosaic,
-            opening.members,
-            base=directory,
-            described=described,
-            means=(limits, opener),
-            document=base,
+            mosaic, opening.members, base=directory, described=described, means=(limits, opener), document=base
         )
 
 

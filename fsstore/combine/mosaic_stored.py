@@ -88,10 +88,7 @@ def to_bytes(stored: StoredColumns, *, as_json: bool = False) -> bytes:
 def to_json(stored: StoredColumns) -> bytes:
     """Return the JSON form."""
     header = {MARK: _VERSION, **stored.header}
-    parts = {
-        name: {each: _json_column(column) for each, column in group.items()}
-        for name, group in _groups(stored)
-    }
+    parts = {name: {each: _json_column(column) for each, column in group.items()} for name, group in _groups(stored)}
     lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in header.items()]
     for name, group in parts.items():
         inner = ",\n  ".join(f"{json.dumps(each)}: {json.dumps(value)}" for each, value in group.items())
@@ -156,9 +153,7 @@ def _pyarrow() -> Any:
         import pyarrow as pa
         from pyarrow import parquet
     except ImportError:
-        raise UnimplementedError(
-            "Virtual datasets in parquet need pyarrow: pip install 'fsstore[parquet]'"
-        ) from None
+        raise UnimplementedError("Virtual datasets in parquet need pyarrow: pip install 'fsstore[parquet]'") from None
     return pa, parquet
 
 
@@ -181,9 +176,7 @@ def from_bytes(data: Any, *, with_scan: bool = False) -> StoredColumns:
 def _from_json(data: bytes, with_scan: bool) -> StoredColumns:
     found = loads(data, lenient=True)
     if not isinstance(found, dict) or found.pop(MARK, None) != _VERSION:
-        raise JsonError(
-            f"The virtual dataset is of another version than {_VERSION}, which is all that is known here"
-        )
+        raise JsonError(f"The virtual dataset is of another version than {_VERSION}, which is all that is known here")
     columns, scan = found.pop("columns", {}), found.pop("scan_columns", {})
     if not isinstance(columns, dict) or not isinstance(scan, dict):
         raise JsonError("The columns of a virtual dataset are an object")
@@ -215,15 +208,9 @@ def _from_parquet(data: bytes, with_scan: bool) -> StoredColumns:
         raise ResourceExhaustedError(f"The virtual dataset takes more than {_MOST_BYTES} bytes of memory")
     header = loads(file.read_row_group(0, columns=["text"]).column("text")[0].as_py(), lenient=True)
     if not isinstance(header, dict) or header.pop(MARK, None) != _VERSION:
-        raise JsonError(
-            f"The virtual dataset is of another version than {_VERSION}, which is all that is known here"
-        )
+        raise JsonError(f"The virtual dataset is of another version than {_VERSION}, which is all that is known here")
     first = header.pop("first_of_scan", None)
-    stop = (
-        metadata.num_row_groups
-        if with_scan or not isinstance(first, int)
-        else min(first, metadata.num_row_groups)
-    )
+    stop = metadata.num_row_groups if with_scan or not isinstance(first, int) else min(first, metadata.num_row_groups)
     found: dict[str, Column] = {}
     scan: dict[str, Column] = {}
     for number in range(1, stop):

@@ -9,15 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fsstore.combine.agreement import OF_PACKED, holds_values, meaning
-from fsstore.combine.calendar import (
-    TimeUnits,
-    encode_times,
-    in_calendar,
-    instants,
-    is_time,
-    parse_units,
-    unit_change,
-)
+from fsstore.combine.calendar import TimeUnits, encode_times, in_calendar, instants, is_time, parse_units, unit_change
 from fsstore.combine.facts import NONE, CombineError, FileBatch, Form, Ints, VariableColumns
 from fsstore.errors import StoreError
 from fsstore.values.json_value import quote
@@ -128,9 +120,7 @@ def order_along(batch: FileBatch, dim: str, on_overlap: OnOverlap, *, alone: boo
         scale, attributes, each = _read(batch, path)
     for value, size, fact in zip(each, sizes.tolist(), batch.files, strict=True):
         if value.ndim != 1 or len(value) != size:
-            raise CombineError(
-                f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps"
-            )
+            raise CombineError(f"The coordinates of {quote(dim)} in {fact.url} are not one for each of {size} steps")
     _check_there(batch, dim, each)
     found = _sorted([fact.url for fact in batch.files], dim, each, on_overlap, alone=alone)
     blocks, block, problems, skipped, kept = found
@@ -172,9 +162,7 @@ def one_file_a_place(
             continue
         other = kept.get(place)
         if other is not None and on_overlap == "raise":
-            raise CombineError(
-                f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates"
-            )
+            raise CombineError(f"{batch.files[other].url} and {batch.files[at].url} have the same coordinates")
         if other is not None and on_overlap == "first":
             out[batch.files[at].url] = f"{batch.files[other].url} has the same coordinates"
             continue
@@ -184,11 +172,7 @@ def one_file_a_place(
     if not out:
         return batch, orders, out
     used = np.array(sorted(kept.values()), np.int64)
-    return (
-        batch.only(used),
-        {dim: _of_files(order, used) for dim, order in orders.items()},
-        out,
-    )
+    return (batch.only(used), {dim: _of_files(order, used) for dim, order in orders.items()}, out)
 
 
 def _of_files(order: DimensionOrder, used: Ints) -> DimensionOrder:
@@ -226,18 +210,14 @@ def _read(batch: FileBatch, path: str) -> tuple[TimeScale | None, dict[str, Any]
     try:
         read = [scale.instants(value, form) for value, (_, form) in zip(decoded, pairs, strict=True)]
     except StoreError as error:
-        raise CombineError(
-            f"The times of {quote(path)} cannot be brought together: {error.message}"
-        ) from error
+        raise CombineError(f"The times of {quote(path)} cannot be brought together: {error.message}") from error
     return scale, attributes, read
 
 
 def _check_there(batch: FileBatch, name: str, each: Sequence[Any]) -> None:
     """Raise `CombineError` where a coordinate is missing: it has no place among the others."""
     for value, fact in zip(each, batch.files, strict=True):
-        if (value.dtype.kind == "f" and np.isnan(value).any()) or (
-            value.dtype.kind in "mM" and np.isnat(value).any()
-        ):
+        if (value.dtype.kind == "f" and np.isnan(value).any()) or (value.dtype.kind in "mM" and np.isnat(value).any()):
             raise CombineError(f"A coordinate of {quote(name)} in {fact.url} is missing; leave the file out")
 
 
@@ -279,9 +259,7 @@ def _sorted(
         names[number].append(url)
     problems = []
     if alone:
-        problems += [
-            f"{quote(dim)} has the same values in {' and '.join(some[:4])}" for some in names if len(some) > 1
-        ]
+        problems += [f"{quote(dim)} has the same values in {' and '.join(some[:4])}" for some in names if len(some) > 1]
         if problems and on_overlap == "raise":
             raise CombineError(f"Files are doubled: {problems[0]}; leave one out, or say on_overlap")
     down = _direction(distinct, names, dim)
@@ -311,11 +289,7 @@ def _direction(blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str) 
 
 
 def _trimmed(
-    blocks: Sequence[Any],
-    names: Sequence[Sequence[str]],
-    dim: str,
-    how: tuple[OnOverlap, bool],
-    problems: list[str],
+    blocks: Sequence[Any], names: Sequence[Sequence[str]], dim: str, how: tuple[OnOverlap, bool], problems: list[str]
 ) -> tuple[Ints, Ints]:
     """Return how much of the beginning of blocks is skipped, and how much is kept, so that none overlaps."""
     on_overlap, down = how

@@ -257,10 +257,7 @@ class BatchBuilder:
         said = dict(loads(text, lenient=True))
         said = said.get("attributes", {}) if "zarr_format" in said else said
         plain = [said.get(name) for name in self.attributes]
-        return [
-            self._number(np.asarray(value)) if isinstance(value, str | int | float) else NONE
-            for value in plain
-        ]
+        return [self._number(np.asarray(value)) if isinstance(value, str | int | float) else NONE for value in plain]
 
     def finish(self, urls: Sequence[str]) -> FileBatch:
         """Return the batch, its files in the order of `urls`."""
@@ -291,9 +288,7 @@ class BatchBuilder:
         )
 
 
-def _columns(
-    found: Sequence[_Variable | None], names: dict[str, int], inline: list[bytes]
-) -> VariableColumns:
+def _columns(found: Sequence[_Variable | None], names: dict[str, int], inline: list[bytes]) -> VariableColumns:
     """Return the columns of one variable; URLs and inline values become those of the batch."""
     numbers, rows = [np.zeros(0, np.int64)], [Rows.absent(0)]
     for each in found:
@@ -326,9 +321,7 @@ def _columns(
 
 def _form_of(document: bytes, attributes: bytes, version: int) -> Form:
     parsed = dict(loads(document, lenient=True))
-    attrs = (
-        dict(parsed.pop("attributes", None) or {}) if version == 3 else dict(loads(attributes, lenient=True))
-    )
+    attrs = dict(parsed.pop("attributes", None) or {}) if version == 3 else dict(loads(attributes, lenient=True))
     shape = tuple(int(size) for size in parsed.pop("shape"))
     parsed.pop("attributes", None)
     dims = parsed.get("dimension_names") if version == 3 else attrs.get(_LABELS)

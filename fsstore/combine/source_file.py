@@ -117,9 +117,7 @@ class ScannedSource:
         """Return encoded chunks, through the blocks that scanning has read already."""
         here = found.rows.url >= 0
         if any(found.urls[at] != self.fact.url for at in np.unique(found.rows.url[here]).tolist()):
-            raise ElsewhereError(
-                f'The values of "{path}" lie in another file and cannot be used to place this one'
-            )
+            raise ElsewhereError(f'The values of "{path}" lie in another file and cannot be used to place this one')
         spans = [(start, start + size) for start, size in zip(*_spans(found.rows, here), strict=True)]
         large = sum(stop - start for start, stop in spans) > PIECE_BYTES
         read: Iterator[Any] = iter(
@@ -205,9 +203,7 @@ class ListedSource:
         for path in paths:
             numbers, rows, urls, inline = self._found.get(path, ([], [], [], []))
             order = np.argsort(np.array(numbers, np.int64), kind="stable")
-            out.append(
-                ArrayReferences(np.array(numbers, np.int64)[order], Rows.of(rows).take(order), urls, inline)
-            )
+            out.append(ArrayReferences(np.array(numbers, np.int64)[order], Rows.of(rows).take(order), urls, inline))
         return out
 
     async def chunks(self, path: str, found: ArrayReferences) -> Sequence[Any]:
@@ -260,9 +256,7 @@ def _is_no_set(begun: ScanSource | None, error: StoreError) -> bool:
     return not is_text_of_json(begun.head(HEAD_BYTES), b"")
 
 
-async def _scanned(
-    url: str, place: KvPrefix, scanner: FileScanner, begun: ScanSource | None = None
-) -> SourceFile:
+async def _scanned(url: str, place: KvPrefix, scanner: FileScanner, begun: ScanSource | None = None) -> SourceFile:
     async def attempt() -> SourceFile:
         nonlocal begun
         source, begun = begun or await ScanSource(place).begin(), None

@@ -21,17 +21,7 @@ import numpy as np
 
 from fsstore.combine.assembly import OnDifference, Wishes, assemble
 from fsstore.combine.combined import Combined, changes, document_bytes, moved_batch
-from fsstore.combine.facts import (
-    NONE,
-    CombineError,
-    CombineReport,
-    FileBatch,
-    Form,
-    Ints,
-    batch_of,
-    joined,
-    value_key,
-)
+from fsstore.combine.facts import NONE, CombineError, CombineReport, FileBatch, Form, Ints, batch_of, joined, value_key
 from fsstore.combine.many import ScanMeans, scan_many, written_out
 from fsstore.combine.mosaic_document import load_mosaic, with_copied
 from fsstore.combine.mosaic_driver import mosaic_driver
@@ -106,9 +96,7 @@ class Naming:
                 raise StoreError(f"The dimension {quote(old)} cannot be called {quote(new)}, as another is")
         return words
 
-    def _groups(
-        self, batch: FileBatch, words: Mapping[str, str], *, are_all: bool
-    ) -> dict[str, Mapping[str, Any]]:
+    def _groups(self, batch: FileBatch, words: Mapping[str, str], *, are_all: bool) -> dict[str, Mapping[str, Any]]:
         groups: dict[str, Mapping[str, Any]] = {
             path: _in_texts(dict(said), words) for path, said in batch.groups.items()
         }
@@ -170,9 +158,7 @@ class Coordinates:
         """Return what a caller asks for; raises `CombineError` for what cannot be."""
         for dim, rule in (coords or {}).items():
             if dim not in dims:
-                raise CombineError(
-                    f"Coordinates are given for {quote(dim)}, along which files are not combined"
-                )
+                raise CombineError(f"Coordinates are given for {quote(dim)}, along which files are not combined")
             if isinstance(rule, str) and not rule.startswith(_ATTRIBUTE):
                 raise CombineError(
                     f"Coordinates of {quote(dim)} are values, a compiled pattern, a function or "
@@ -201,9 +187,7 @@ class Coordinates:
             if dim in rules or (keeps and rule == _GIVEN):
                 continue
             if rule == _GIVEN:
-                raise CombineError(
-                    f"Coordinates of {quote(dim)} were given; give those of the new files as `coords`"
-                )
+                raise CombineError(f"Coordinates of {quote(dim)} were given; give those of the new files as `coords`")
             rules[dim] = _rule_of_json(rule)
         for dim in rules:
             if not isinstance(kept, Mapping) or dim not in kept:
@@ -239,9 +223,7 @@ class Coordinates:
             return [_array(dim, rule(url), url) for url in files]
         if len(rule) != len(urls):
             raise CombineError(f"There are {len(rule)} coordinates of {quote(dim)} for {len(urls)} files")
-        of = {
-            url.rpartition("|")[0]: value for url, value in zip(urls, rule, strict=True)
-        }  # of scanned files
+        of = {url.rpartition("|")[0]: value for url, value in zip(urls, rule, strict=True)}  # of scanned files
         of.update(zip(urls, rule, strict=True))
         return [_array(dim, of[url], url) for url in files]
 
@@ -439,11 +421,7 @@ def append(
 
 
 def replace(
-    dataset: Any,
-    places: Any,
-    *,
-    executor: Executor | None = None,
-    progress: Any = None,
+    dataset: Any, places: Any, *, executor: Executor | None = None, progress: Any = None
 ) -> Future[CombineReport]:
     """Begin to scan files of a saved dataset again, which have changed; the others stay as they are."""
 
@@ -519,9 +497,7 @@ async def _change(
         whole, report = await execution.offload(assemble, after, wishes, kind="compute")
         whole = await execution.offload(with_copied, whole, mosaic)
         as_json = bytes(answer.value[:4]) != b"PAR1"
-        data = await execution.offload(
-            partial(document_bytes, whole, after, options, as_json=as_json, place=base)
-        )
+        data = await execution.offload(partial(document_bytes, whole, after, options, as_json=as_json, place=base))
         stamp = await base.write("", data, answer.generation)
         if stamp.generation == UNKNOWN:
             raise ChangedError
@@ -548,9 +524,7 @@ def changed_files(dataset: Any, **members: Any) -> Future[dict[str, str]]:
     async def run() -> dict[str, str]:
         base = await place_of(dataset)
         mosaic, _ = await load_mosaic(base)
-        driver = mosaic_driver(
-            mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}"
-        )
+        driver = mosaic_driver(mosaic, members, base=await beside(base), described=f"virtual dataset {base.describe()}")
         return await changes(driver)
 
     return execution.start(run())

@@ -40,9 +40,7 @@ def copy(arguments: Namespace) -> int:
     with executor_of(arguments) as executor:
         if arguments.plan or arguments.save_plan:
             casting = arguments.casting
-            plan = plan_copy(
-                source, target, executor=executor, casting=casting, context=context, **options
-            ).result()
+            plan = plan_copy(source, target, executor=executor, casting=casting, context=context, **options).result()
             put(plan)
             if arguments.save_plan:
                 plan.save(place_of(arguments, arguments.save_plan))
@@ -244,9 +242,7 @@ def attrs_set(arguments: Namespace) -> int:
         elif each.endswith("-"):
             gone.append(each[:-1])
         else:
-            raise UsageError(
-                f"{each!r} is no change of an attribute; write NAME=VALUE, or NAME- to remove it"
-            )
+            raise UsageError(f"{each!r} is no change of an attribute; write NAME=VALUE, or NAME- to remove it")
     attributes = _attributes(arguments, mode="r+")
     if changes:
         attributes.update(changes)
@@ -379,9 +375,7 @@ def ocdbt_verify(arguments: Namespace) -> int:
     """Check every node and value of a version."""
     from fsstore import ocdbt
 
-    found = ocdbt.verify(
-        place_of(arguments), version=arguments.version, context=context_of(arguments)
-    ).result()
+    found = ocdbt.verify(place_of(arguments), version=arguments.version, context=context_of(arguments)).result()
     _shown(arguments, found)
     return 0 if found.ok else 1
 
@@ -417,32 +411,16 @@ _COORD = (
 )
 
 COMBINE: tuple[Any, ...] = (
-    (
-        ("target",),
-        {"metavar": "TARGET", "help": "the dataset: .mosaic, .mosaic.json, or a set: .json, .parq"},
-    ),
+    (("target",), {"metavar": "TARGET", "help": "the dataset: .mosaic, .mosaic.json, or a set: .json, .parq"}),
     _FILES,
-    (
-        ("--dim",),
-        {"action": "append", "required": True, "metavar": "DIM", "help": "a dimension to combine along"},
-    ),
+    (("--dim",), {"action": "append", "required": True, "metavar": "DIM", "help": "a dimension to combine along"}),
     (("--dry-run",), {"action": "store_true", "help": "print the report and write nothing"}),
-    (
-        ("--on-difference",),
-        {"choices": ("layer", "raise", "skip"), "default": "layer", "help": "of files that differ"},
-    ),
-    (
-        ("--on-overlap",),
-        {"choices": ("raise", "first", "last"), "default": "raise", "help": "of files that overlap"},
-    ),
+    (("--on-difference",), {"choices": ("layer", "raise", "skip"), "default": "layer", "help": "of files that differ"}),
+    (("--on-overlap",), {"choices": ("raise", "first", "last"), "default": "raise", "help": "of files that overlap"}),
     _COORD,
     (
         ("--rename",),
-        {
-            "action": "append",
-            "metavar": "OLD=NEW",
-            "help": "a variable, and its dimension, under another name",
-        },
+        {"action": "append", "metavar": "OLD=NEW", "help": "a variable, and its dimension, under another name"},
     ),
     (
         ("--along",),
@@ -462,10 +440,7 @@ REPLACE: tuple[Any, ...] = (_DATASET, _FILES, _EXECUTOR)
 
 DROP: tuple[Any, ...] = (
     _DATASET,
-    (
-        ("files",),
-        {"nargs": "+", "metavar": "FILE", "help": "files as the dataset has them, or patterns of these"},
-    ),
+    (("files",), {"nargs": "+", "metavar": "FILE", "help": "files as the dataset has them, or patterns of these"}),
 )
 
 
@@ -543,10 +518,7 @@ def refs_replace(arguments: Namespace) -> int:
 
     with executor_of(arguments) as executor:
         report = references.replace(
-            place_of(arguments, arguments.target),
-            arguments.files,
-            executor=executor,
-            progress=told(arguments),
+            place_of(arguments, arguments.target), arguments.files, executor=executor, progress=told(arguments)
         ).result()
     _printed(arguments, report)
     return 0

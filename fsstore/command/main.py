@@ -28,10 +28,7 @@ from fsstore.redaction import plain
 Argument = tuple[tuple[str, ...], dict[str, Any]]
 
 _PLACE: Argument = (("place",), {"metavar": "PLACE", "help": "a path or URL of an array, a group or a store"})
-_MEMORY: Argument = (
-    ("--max-memory",),
-    {"default": "512MB", "metavar": "BYTES", "help": "memory a worker may take"},
-)
+_MEMORY: Argument = (("--max-memory",), {"default": "512MB", "metavar": "BYTES", "help": "memory a worker may take"})
 _EXECUTOR: Argument = (
     ("--executor",),
     {"metavar": "WHAT", "help": "threads (the default), processes, or the address of a dask scheduler"},
@@ -47,10 +44,7 @@ _CASTING: Argument = (
 _PLAN: Argument = (("plan",), {"metavar": "PLAN", "help": "the file of a plan"})
 _PLANNED: tuple[Argument, ...] = (
     (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
-    (
-        ("--save-plan",),
-        {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and copy nothing"},
-    ),
+    (("--save-plan",), {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and copy nothing"}),
 )
 _LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
@@ -58,10 +52,7 @@ _TRUSTED: Argument = (
     ("--trusted",),
     {"action": "store_true", "help": "let a set from a remote place read what those of this machine may"},
 )
-_VERSION: Argument = (
-    ("--version",),
-    {"dest": "version", "metavar": "V", "help": "a version by number or time"},
-)
+_VERSION: Argument = (("--version",), {"dest": "version", "metavar": "V", "help": "a version by number or time"})
 _SETS, _DATABASES, _ATTRIBUTES = "reference sets", "OCDBT databases", "attributes of arrays and groups"
 
 
@@ -82,14 +73,8 @@ def _copy_arguments(*, rechunks: bool = False) -> tuple[Argument, ...]:
     return (
         (("source",), {"metavar": "SOURCE", "help": "the array or group to copy"}),
         (("target",), {"metavar": "TARGET", "help": "where the copy shall be"}),
-        (
-            ("--zarr-format",),
-            {"type": int, "choices": (0, 2, 3), "help": "the version of zarr, or 0 for N5"},
-        ),
-        (
-            ("--chunks",),
-            {"metavar": "N,N,...", "help": "the shape of chunks", "required": rechunks},
-        ),
+        (("--zarr-format",), {"type": int, "choices": (0, 2, 3), "help": "the version of zarr, or 0 for N5"}),
+        (("--chunks",), {"metavar": "N,N,...", "help": "the shape of chunks", "required": rechunks}),
         (("--shards",), {"metavar": "N,N,...", "help": "the shape of shards"}),
         (("--codec",), {"metavar": "CODEC", "help": "zstd, gzip, blosc, none, or JSON"}),
         (("--dtype",), {"metavar": "TYPE", "help": "another data type"}),
@@ -417,10 +402,7 @@ def _add(own: argparse.ArgumentParser, command: Command) -> None:
         "--storage-option", action="append", metavar="NAME=VALUE", help="an option of the fsspec filesystem"
     )
     shared.add_argument(
-        "--allow",
-        action="append",
-        metavar="PREFIX",
-        help="of a reference set, read nothing but what is below this URL",
+        "--allow", action="append", metavar="PREFIX", help="of a reference set, read nothing but what is below this URL"
     )
     shared.add_argument("--context", metavar="JSON", help="context resources, or @FILE")
     own.set_defaults(run=command.run)
@@ -545,8 +527,7 @@ def _fish() -> str:
     for first in _firsts():
         lines.append(f"complete -c fsstore -n __fish_use_subcommand -a {first}")
         lines += [
-            f"complete -c fsstore -n '__fish_seen_subcommand_from {first}' -a {second}"
-            for second in _seconds(first)
+            f"complete -c fsstore -n '__fish_seen_subcommand_from {first}' -a {second}" for second in _seconds(first)
         ]
     for each in COMMANDS:
         seen = "; and ".join(f"__fish_seen_subcommand_from {word}" for word in each.name.split())

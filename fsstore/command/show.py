@@ -138,9 +138,7 @@ def info(arguments: Namespace) -> int:
     from fsstore.dataset.group import Group
 
     found = source_of(arguments)
-    _put_facts(
-        _of_group(found) if isinstance(found, Group) else _of_array(found, sizes=arguments.sizes), arguments
-    )
+    _put_facts(_of_group(found) if isinstance(found, Group) else _of_array(found, sizes=arguments.sizes), arguments)
     return 0
 
 
@@ -148,11 +146,7 @@ def _put_facts(facts: dict[str, Any], arguments: Namespace) -> None:
     if arguments.json:
         put_json(facts)
     else:
-        put(
-            columns(
-                [(name, _told(value)) for name, value in facts.items() if value not in (None, "", {}, [])]
-            )
-        )
+        put(columns([(name, _told(value)) for name, value in facts.items() if value not in (None, "", {}, [])]))
 
 
 def _told(value: Any) -> str:
@@ -227,11 +221,7 @@ def _stored(store: Any) -> dict[str, Any]:
     found = store.info_complete()
     total = count_parts(store, found.shards or found.chunks or store.shape)
     ratio = None if found.ratio is None else round(found.ratio, 2)
-    return {
-        "stored_chunks": f"{found.stored_chunks} of {total}",
-        "stored_bytes": found.stored_bytes,
-        "ratio": ratio,
-    }
+    return {"stored_chunks": f"{found.stored_chunks} of {total}", "stored_bytes": found.stored_bytes, "ratio": ratio}
 
 
 def ls(arguments: Namespace) -> int:
@@ -256,9 +246,7 @@ def ls(arguments: Namespace) -> int:
     _put_names(found.keys() if found.is_written else _directory(arguments), arguments)
     if not arguments.json:
         left_out = found._listed().left_out if found.is_written else {}
-        _put_names(
-            (f"{name} is left out: {why}" for name, why in left_out.items() if "/" not in name), arguments
-        )
+        _put_names((f"{name} is left out: {why}" for name, why in left_out.items() if "/" not in name), arguments)
     return 0
 
 
@@ -338,9 +326,7 @@ def _csv(values: Any) -> None:
 
     writer = csv.writer(sys.stdout, lineterminator="\n")
     rows = values.reshape(-1, values.shape[-1]) if values.ndim > 1 else values.reshape(-1, 1)
-    writer.writerows(
-        [plain(each) if isinstance(each, str) else each for each in row] for row in rows.tolist()
-    )
+    writer.writerows([plain(each) if isinstance(each, str) else each for each in row] for row in rows.tolist())
 
 
 def stats(arguments: Namespace) -> int:
@@ -394,9 +380,7 @@ def spec(arguments: Namespace) -> int:
         found = array_of(arguments)
         put_json(found.spec().to_json())
         return 0
-    put_json(
-        Spec(place).to_json() if isinstance(place, str) and "|" in place else store_spec(place).to_json()
-    )
+    put_json(Spec(place).to_json() if isinstance(place, str) and "|" in place else store_spec(place).to_json())
     return 0
 
 
@@ -458,12 +442,8 @@ def serve(arguments: Namespace) -> int:
     if len(arguments.places) > 1:
         names = [PurePosixPath(each.partition("|")[0].rstrip("/")).stem for each in arguments.places]
         if len(set(names)) < len(names):
-            raise UsageError(
-                "Places that are served together need different names; serve a directory around them"
-            )
-        places = {
-            name: read_place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)
-        }
+            raise UsageError("Places that are served together need different names; serve a directory around them")
+        places = {name: read_place_of(arguments, each) for name, each in zip(names, arguments.places, strict=True)}
     server = served(
         places, host=arguments.host, port=arguments.port, zarr_format=arguments.zarr_format, token=arguments.token,
         origins=arguments.origin, public=arguments.public, links=arguments.links, context=context_of(arguments),

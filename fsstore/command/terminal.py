@@ -140,9 +140,7 @@ def array_of(arguments: Namespace) -> Any:
 
     found = source_of(arguments)
     if isinstance(found, Group):
-        raise UsageError(
-            f"{arguments.place} is a group; name one of the arrays in it: {', '.join(found.keys()[:20])}"
-        )
+        raise UsageError(f"{arguments.place} is a group; name one of the arrays in it: {', '.join(found.keys()[:20])}")
     return found
 
 
@@ -173,9 +171,7 @@ def executor_of(arguments: Namespace) -> Iterator[Executor | None]:
         with Client(wanted) as client, client.get_executor() as pool:
             yield pool
     else:
-        raise UsageError(
-            f"--executor is threads, processes, or the address of a dask scheduler, not {wanted!r}"
-        )
+        raise UsageError(f"--executor is threads, processes, or the address of a dask scheduler, not {wanted!r}")
 
 
 def told(arguments: Namespace) -> Any:
@@ -194,9 +190,7 @@ def selection(text: str) -> Any:
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         tree = None
     if not isinstance(tree, ast.Subscript) or not isinstance(tree.value, ast.Name):
-        raise UsageError(
-            f"{text!r} is no selection; write integers, slices, lists and ... as between brackets: 5, 5:9"
-        )
+        raise UsageError(f"{text!r} is no selection; write integers, slices, lists and ... as between brackets: 5, 5:9")
     return _index(tree.slice, text)
 
 
@@ -210,9 +204,7 @@ def _index(node: ast.expr | None, text: str) -> Any:
             return [_index(part, text) for part in parts]
         case ast.Slice(lower=lower, upper=upper, step=step):
             return _slice(node, [_index(each, text) for each in (lower, upper, step)])
-        case ast.Constant(value=value) if value is Ellipsis or (
-            isinstance(value, int) and not isinstance(value, bool)
-        ):
+        case ast.Constant(value=value) if value is Ellipsis or (isinstance(value, int) and not isinstance(value, bool)):
             return value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
             return -value
@@ -226,7 +218,5 @@ def _index(node: ast.expr | None, text: str) -> Any:
 def _slice(node: ast.expr, parts: list[Any]) -> slice:
     begin, end, step = parts
     if step == 0 or (isinstance(begin, int) and isinstance(end, int) and (end - begin) * (step or 1) < 0):
-        raise UsageError(
-            f"{ast.unparse(node)!r} is no slice; a step is not 0, and leads from the beginning to the end"
-        )
+        raise UsageError(f"{ast.unparse(node)!r} is no slice; a step is not 0, and leads from the beginning to the end")
     return slice(begin, end, step)

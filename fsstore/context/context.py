@@ -96,9 +96,7 @@ class ContextStatistics:
             )
             for store, counts in sorted(self.stores.items())
         ]  # fmt: skip
-        text = table(
-            ("store", "requests", "read", "written", "retries", "failures", "waiting s", "decoding s"), rows
-        )
+        text = table(("store", "requests", "read", "written", "retries", "failures", "waiting s", "decoding s"), rows)
         cache = f"\ncache: {self.hits:,} hits, {self.misses:,} misses" if self.hits + self.misses else ""
         return text + cache
 
@@ -125,9 +123,7 @@ def bytes_text(count: float) -> str:
     if count < 1000:
         return f"{count:.0f} bytes"
     size, unit = next(
-        (count / size, unit)
-        for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"))
-        if count >= size
+        (count / size, unit) for size, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")) if count >= size
     )
     return f"{size:.1f} {unit}"
 
@@ -153,9 +149,7 @@ class ContextResource:
     __qualname__ = "Context.Resource"
     __slots__ = ("__weakref__", "_home", "_lock", "_value", "config", "key", "kind")
 
-    def __init__(
-        self, kind: ResourceKind, config: Json, key: str = "", lock: fork.Lock | None = None
-    ) -> None:
+    def __init__(self, kind: ResourceKind, config: Json, key: str = "", lock: fork.Lock | None = None) -> None:
         self.kind, self.config, self.key = kind, config, key
         self._value: Any = kind.usual if config is kind.default else MISSING
         self._home: str | None = None
@@ -201,9 +195,7 @@ class ContextResource:
         """Return the name by which this process finds the resource again; None if its value can be made anywhere."""
         if self.kind.elsewhere is None or self._value is MISSING:
             return None
-        if self._value is not self.kind.elsewhere and (
-            self._home is None or origin.found(self._home) is not self
-        ):
+        if self._value is not self.kind.elsewhere and (self._home is None or origin.found(self._home) is not self):
             self._home = origin.keep(self)
         return self._home
 

@@ -20,18 +20,7 @@ from fsstore.errors import JsonError
 from fsstore.runtime import fork
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.disk_cache import DiskCache
-from fsstore.values.json_value import (
-    MISSING,
-    Fields,
-    Json,
-    Parser,
-    boolean,
-    expected,
-    integer,
-    number,
-    one_of,
-    string,
-)
+from fsstore.values.json_value import MISSING, Fields, Json, Parser, boolean, expected, integer, number, one_of, string
 
 # The contents of an in-memory store, which live as long as the context that holds them.
 
@@ -50,9 +39,7 @@ class MemoryStorage:
         self.values: dict[str, tuple[bytes | memoryview, bytes]] = {}
         self.lock = fork.lock()
         self._counter = itertools.count()
-        self._sorted: list[bytes] | None = (
-            None  # the keys, as they were before those in `_moved` came or went
-        )
+        self._sorted: list[bytes] | None = None  # the keys, as they were before those in `_moved` came or went
         self._moved: set[str] = set()
 
     def apply(self, changes: Mapping[str, bytes | memoryview | None]) -> None:
@@ -216,9 +203,7 @@ class ResourceKind:
 def _members(defaults: Mapping[str, tuple[Parser[Any], Json]]) -> Callable[[Any], Json]:
     def parse(value: Any) -> Json:
         fields = Fields(value)
-        taken = {
-            name: fields.take(name, parser, default=default) for name, (parser, default) in defaults.items()
-        }
+        taken = {name: fields.take(name, parser, default=default) for name, (parser, default) in defaults.items()}
         fields.finish()
         return {name: item for name, item in taken.items() if item != defaults[name][1]}
 
@@ -254,11 +239,7 @@ def _limit(value: Any) -> int | str:
 
 def _concurrency(name: str) -> ResourceKind:
     return ResourceKind(
-        name,
-        _members({"limit": (_limit, "shared")}),
-        lambda config: Concurrency(**config),
-        {},
-        {"limit": "shared"},
+        name, _members({"limit": (_limit, "shared")}), lambda config: Concurrency(**config), {}, {"limit": "shared"}
     )
 
 
@@ -331,12 +312,7 @@ KINDS: Mapping[str, ResourceKind] = {
         ),
         _retries("file_io_retries", {**REQUEST_RETRIES, "max_retries": 0}),
         ResourceKind(
-            "memory_key_value_store",
-            _members({}),
-            lambda _: MemoryStorage(),
-            {},
-            elsewhere=ELSEWHERE,
-            has_state=True,
+            "memory_key_value_store", _members({}), lambda _: MemoryStorage(), {}, elsewhere=ELSEWHERE, has_state=True
         ),
         ResourceKind(
             "range_coalescing",

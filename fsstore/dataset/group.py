@@ -168,9 +168,7 @@ class Group:
     def __getitem__(self, path: str) -> Any:
         """Return a member, opened; raise `KeyError` if there is none."""
         if not isinstance(path, str):
-            raise TypeError(
-                f"A member of a group is named by text, not {type(path).__name__}; index the arrays in it"
-            )
+            raise TypeError(f"A member of a group is named by text, not {type(path).__name__}; index the arrays in it")
         try:
             return self.open(path).result()
         except NotFoundError as error:
@@ -220,13 +218,7 @@ class Group:
     # --- changes
 
     def create_array(
-        self,
-        path: str,
-        *,
-        shape: Sequence[int] | None = None,
-        dtype: Any = None,
-        data: Any = None,
-        **options: Any,
+        self, path: str, *, shape: Sequence[int] | None = None, dtype: Any = None, data: Any = None, **options: Any
     ) -> Future[TensorStore]:
         """Begin to create an array; the result is the array, open for reading and writing.
 
@@ -249,9 +241,7 @@ class Group:
 
         return _begin(run)
 
-    def require_array(
-        self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any
-    ) -> Future[TensorStore]:
+    def require_array(self, path: str, *, shape: Sequence[int], dtype: Any, **options: Any) -> Future[TensorStore]:
         """Begin to open an array, or to create it if there is none; raises if it has another shape or type."""
         at, wanted, _ = self._new(path, shape, dtype, options)
         return _begin(lambda: self._require_array(at, wanted))
@@ -335,9 +325,7 @@ class Group:
             raise StoreError(refusal(what))
         return member_path(self._path, path)
 
-    def _new(
-        self, path: str, shape: Sequence[int], dtype: Any, options: dict[str, Any]
-    ) -> tuple[str, NewArray, bool]:
+    def _new(self, path: str, shape: Sequence[int], dtype: Any, options: dict[str, Any]) -> tuple[str, NewArray, bool]:
         overwrite = bool(options.pop("overwrite", False))
         return self._changing(path, "create arrays"), new_array(shape, dtype, options), overwrite
 
@@ -355,10 +343,7 @@ class Group:
         if not await exists(self._place, at):
             return await create_array(self._place, at, wanted, overwrite=False)
         store = await self._open(at)
-        if not isinstance(store, TensorStore) or (store.shape, store.dtype.name) != (
-            wanted.shape,
-            wanted.dtype,
-        ):
+        if not isinstance(store, TensorStore) or (store.shape, store.dtype.name) != (wanted.shape, wanted.dtype):
             raise FailedPreconditionError(
                 f"{self._place.below(at).describe()} is no array of shape {wanted.shape} and type {wanted.dtype}"
             )

@@ -125,9 +125,7 @@ def ome_image(
     before: Mapping[str, Any], axes: Sequence[ImageAxis], levels: Sequence[LevelWords], method: str
 ) -> dict[str, Any]:
     """Return an image in the words of OME-Zarr; what was said before of other things, and of axes, stays."""
-    datasets = [
-        {"path": level.path, "coordinateTransformations": level.place.words(len(axes))} for level in levels
-    ]
+    datasets = [{"path": level.path, "coordinateTransformations": level.place.words(len(axes))} for level in levels]
     said = before.get("axes") or [axis.words() for axis in axes]
     outer = [move for move in before.get("coordinateTransformations", ()) if isinstance(move, Mapping)]
     moves = {"coordinateTransformations": outer} if outer else {}
@@ -154,11 +152,7 @@ def _of_ome(image: Mapping[str, Any], vocabulary: str) -> Description:
         inner = _placement(dataset.get("coordinateTransformations"), _path(dataset, "path"))
         levels.append(LevelWords(_path(dataset, "path"), inner.within(outer)))
     return Description(
-        vocabulary,
-        tuple(levels),
-        _axes(image.get("axes")),
-        _text(image.get("name")),
-        _text(image.get("type")),
+        vocabulary, tuple(levels), _axes(image.get("axes")), _text(image.get("name")), _text(image.get("type"))
     )
 
 
@@ -169,9 +163,7 @@ def _axes(listed: Any) -> tuple[ImageAxis, ...]:
             found.append(ImageAxis(each, kind_of(each)))
         elif isinstance(each, Mapping) and isinstance(each.get("name"), str):
             name = each["name"]
-            found.append(
-                ImageAxis(name, _text(each.get("type")) or kind_of(name), _text(each.get("unit")) or None)
-            )
+            found.append(ImageAxis(name, _text(each.get("type")) or kind_of(name), _text(each.get("unit")) or None))
         else:
             raise StoreError(f'"axes" of an image has an entry without a name: {show(each)[:80]}')
     if len({axis.name for axis in found}) < len(found):
@@ -272,9 +264,7 @@ def leads_of(attributes: Mapping[str, Any]) -> tuple[Lead, ...]:
         return tuple(Lead(path, well=path) for path in paths)
     if isinstance(well, Mapping):
         fields = [_entry(each) for each in _many(well.get("images"), "images")]
-        return tuple(
-            Lead(_path(each, "path"), acquisition=_whole(each.get("acquisition"))) for each in fields
-        )
+        return tuple(Lead(_path(each, "path"), acquisition=_whole(each.get("acquisition"))) for each in fields)
     return tuple(Lead(_path({"path": each}, "path")) for each in labels) if isinstance(labels, list) else ()
 
 
@@ -310,8 +300,7 @@ def plate_sides(attributes: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     if not isinstance(plate, Mapping):
         return [], []
     rows, columns = (
-        [_text(_entry(each).get("name")) for each in _many(plate.get(side), side)]
-        for side in ("rows", "columns")
+        [_text(_entry(each).get("name")) for each in _many(plate.get(side), side)] for side in ("rows", "columns")
     )
     return rows, columns
 

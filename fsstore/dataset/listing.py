@@ -35,9 +35,7 @@ class ArrayEntry:
     attributes: Mapping[str, Any]
 
 
-def list_arrays(
-    url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None
-) -> list[ArrayEntry]:
+def list_arrays(url: Any, *, storage_options: Mapping[str, Any] | None = None, context: Any = None) -> list[ArrayEntry]:
     """Return the arrays below a URL, in order of their paths.
 
     Archives, databases and reference sets are entered.  Consolidated metadata are used where they are; otherwise keys
@@ -122,9 +120,7 @@ def _line(path: str, shown: Described) -> str:
     if why is not None:
         return f"{indent}{name} is left out: {one_line(why)}"
     return (
-        f"{indent}{name}/ {shown.groups.get(path, '')}".rstrip()
-        if entry is None
-        else f"{indent}{name} {_about(entry)}"
+        f"{indent}{name}/ {shown.groups.get(path, '')}".rstrip() if entry is None else f"{indent}{name} {_about(entry)}"
     )
 
 
@@ -218,9 +214,7 @@ def _pieces(paths: Sequence[str], shown: Described) -> Iterator[str]:
         elif entry is None:
             is_open = " open" if not begun else ""
             role = (
-                f" <span style='{_DIM}'>{escape(shown.groups.get(path, ''))}</span>"
-                if shown.groups.get(path)
-                else ""
+                f" <span style='{_DIM}'>{escape(shown.groups.get(path, ''))}</span>" if shown.groups.get(path) else ""
             )
             yield f"<details{is_open}><summary>{name}/{role}</summary><div style='{_INNER}'>"
             begun.append(f"{path}/")

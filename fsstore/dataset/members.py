@@ -68,17 +68,9 @@ class NewArray:
                     f"The attribute {show(name)} is a list in N5, with one entry a dimension; give it another name"
                 )
         chunks = {} if self.chunks is None else {"blockSize": list(self.chunks)}
-        named = (
-            {} if self.dimension_names is None else {"axes": [name or "" for name in self.dimension_names]}
-        )
+        named = {} if self.dimension_names is None else {"axes": [name or "" for name in self.dimension_names]}
         compression = codec_json(self.codec, 0) or {"type": "raw"}
-        return {
-            **self.attributes,
-            "dimensions": list(self.shape),
-            **chunks,
-            **named,
-            "compression": compression,
-        }
+        return {**self.attributes, "dimensions": list(self.shape), **chunks, **named, "compression": compression}
 
     def _check_sides(self) -> None:
         for name, sides in (("chunks", self.chunks), ("shards", self.shards)):
@@ -99,11 +91,7 @@ class NewArray:
             return {}
         named = {}
         if self.dimension_names is not None:
-            named = {
-                ARRAY_DIMENSIONS: [
-                    name or f"dim_{number}" for number, name in enumerate(self.dimension_names)
-                ]
-            }
+            named = {ARRAY_DIMENSIONS: [name or f"dim_{number}" for number, name in enumerate(self.dimension_names)]}
         return {**self.attributes, **named}
 
     def _zarr3(self) -> dict[str, Any]:
@@ -156,18 +144,14 @@ def dtype_name(kind: Any) -> str:
     try:
         return str(dtype_of(np.dtype(kind)).name)
     except TypeError as error:
-        raise TypeError(
-            f"There is no data type {kind!r}; name one of NumPy or fsstore, such as float32"
-        ) from error
+        raise TypeError(f"There is no data type {kind!r}; name one of NumPy or fsstore, such as float32") from error
 
 
 def member_path(group: str, path: str) -> str:
     """Return the path of a member below the place; a slash before or behind it means nothing."""
     inner = path.strip("/")
     if not inner or any(part in ("", ".", "..") for part in inner.split("/")):
-        raise StoreError(
-            f"{quote(path)} is no path of a member; it is names with single slashes between them"
-        )
+        raise StoreError(f"{quote(path)} is no path of a member; it is names with single slashes between them")
     return f"{group}/{inner}" if group else inner
 
 
@@ -285,9 +269,7 @@ async def create_array(place: Place, at: str, wanted: NewArray, *, overwrite: bo
         await delete_tree(here)
     top = await make_groups(place, at.rpartition("/")[0], {})
     if beside:
-        await here.write(
-            words.attributes, words.with_attributes(None, beside, here.describe(words.attributes))
-        )
+        await here.write(words.attributes, words.with_attributes(None, beside, here.describe(words.attributes)))
     json = {"driver": words.driver, "dtype": wanted.dtype, "metadata": metadata}
     spec = apply_options(array_spec(json), {"create": True, "fill_value": wanted.fill_value})
     made = await _opened(place, words, at, members=spec.members, schema=spec.base_schema, mode=spec.mode)

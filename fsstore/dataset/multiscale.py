@@ -65,19 +65,14 @@ class ImageLevel:
     def coordinates(self, axis: str) -> np.ndarray[Any, Any]:
         """Return where the elements lie along an axis."""
         indices = self.store.domain[self._dimension(axis)]
-        return (
-            np.arange(indices.inclusive_min, indices.exclusive_max) * self.scale[axis]
-            + self.translation[axis]
-        )
+        return np.arange(indices.inclusive_min, indices.exclusive_max) * self.scale[axis] + self.translation[axis]
 
     def region(self, **bounds: tuple[float, float]) -> TensorStore:
         """Return a view of the elements that lie between two places along each axis named: `region(y=(10, 20))`."""
         view: TensorStore = self.store
         for axis, (low, high) in bounds.items():
             indices = self.store.domain[self._dimension(axis)]
-            first, last = sorted(
-                math.ceil((at - self.translation[axis]) / self.scale[axis]) for at in (low, high)
-            )
+            first, last = sorted(math.ceil((at - self.translation[axis]) / self.scale[axis]) for at in (low, high))
             begin = min(max(first, indices.inclusive_min), indices.exclusive_max)
             view = view[d[axis][begin : max(begin, min(last, indices.exclusive_max))]]
         return view
@@ -140,9 +135,7 @@ class Multiscale:
             if all(abs(level.scale[axis]) <= size * (1 + 1e-9) for axis, size in axes.items())
         ]
         size = list(axes)
-        return max(
-            fitting or self.levels[:1], key=lambda level: math.prod(abs(level.scale[axis]) for axis in size)
-        )
+        return max(fitting or self.levels[:1], key=lambda level: math.prod(abs(level.scale[axis]) for axis in size))
 
     def __repr__(self) -> str:
         """Return the axes and the levels, one a line."""
@@ -207,9 +200,7 @@ async def _of_group(group: Group, number: int, variable: str) -> Multiscale:
     return _made(said, axes, levels, group)
 
 
-def _made(
-    said: Description, axes: tuple[ImageAxis, ...], levels: list[ImageLevel], group: Group | None
-) -> Multiscale:
+def _made(said: Description, axes: tuple[ImageAxis, ...], levels: list[ImageLevel], group: Group | None) -> Multiscale:
     finest_first = sorted(levels, key=lambda level: -math.prod(level.shape))
     return Multiscale(axes, tuple(finest_first), said.vocabulary, said.name, said.method, group)
 
@@ -223,9 +214,7 @@ async def _array(opened: Any, words: LevelWords) -> TensorStore:
     found: list[TensorStore] = [store for _, store in arrays if store.rank == most]
     if len(found) != 1:
         names = ", ".join(quote(name) for name, _ in arrays) or "none"
-        raise StoreError(
-            f"The level {quote(words.path)} is a group of the arrays {names}; choose one with variable="
-        )
+        raise StoreError(f"The level {quote(words.path)} is a group of the arrays {names}; choose one with variable=")
     return found[0]
 
 
@@ -240,9 +229,7 @@ def _level(store: TensorStore, words: LevelWords, axes: tuple[ImageAxis, ...]) -
         raise StoreError(f"The level {quote(words.path)} has a scale of 0")
     if list(store.domain.labels) != names:
         store = store[d[:].label[names]]
-    return ImageLevel(
-        words.path, store, dict(zip(names, scale, strict=True)), dict(zip(names, shift, strict=True))
-    )
+    return ImageLevel(words.path, store, dict(zip(names, scale, strict=True)), dict(zip(names, shift, strict=True)))
 
 
 def _named(store: TensorStore) -> tuple[ImageAxis, ...]:
@@ -258,9 +245,7 @@ def _no_image(group: Group) -> str:
     if below:
         shown = ", ".join(map(quote, below[:8]))
         return f"{group!r} is no image in several resolutions; open one of the images below it: {shown}"
-    return (
-        f"{group!r} has no metadata of an image in several resolutions; build_pyramid makes one of an array"
-    )
+    return f"{group!r} has no metadata of an image in several resolutions; build_pyramid makes one of an array"
 
 
 async def _volume(place: Any, options: Mapping[str, Any]) -> TensorStore | None:

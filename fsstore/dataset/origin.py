@@ -51,9 +51,7 @@ async def _referred(place: KvPrefix) -> list[tuple[KvPrefix, set[str]]]:
     if not isinstance(driver, ReferenceDriver):
         return []
     urls: set[str] = set()
-    async for _, rows in driver.overlay.scan(
-        KeyRange.prefix(place.path) if driver is place.driver else KeyRange()
-    ):
+    async for _, rows in driver.overlay.scan(KeyRange.prefix(place.path) if driver is place.driver else KeyRange()):
         used = np.unique(rows.rows.url[rows.rows.url >= 0])
         urls |= {rows.urls[number] for number in used.tolist()}
     targets = driver.fetcher.targets
@@ -65,7 +63,4 @@ async def _referred(place: KvPrefix) -> list[tuple[KvPrefix, set[str]]]:
             continue
         directory, _, name = at.key.rpartition("/")
         roots.setdefault((at.root, directory), set()).add(name)
-    return [
-        ((await targets.root(root)).join(f"{directory}/"), names)
-        for (root, directory), names in roots.items()
-    ]
+    return [((await targets.root(root)).join(f"{directory}/"), names) for (root, directory), names in roots.items()]

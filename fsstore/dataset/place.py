@@ -202,9 +202,7 @@ def consolidated(documents: Mapping[str, bytes], words: NodeWords) -> dict[str, 
     return {key: _document(known.get(key, {}), _collected(known, words), words)}
 
 
-def with_documents(
-    stored: Mapping[str, bytes], changed: Mapping[str, bytes], words: NodeWords
-) -> dict[str, bytes]:
+def with_documents(stored: Mapping[str, bytes], changed: Mapping[str, bytes], words: NodeWords) -> dict[str, bytes]:
     """Return the document with consolidated metadata, under its key, once some documents have changed.
 
     `stored` has the documents of the root as they are; nothing is returned if they hold metadata without consolidating.
@@ -231,9 +229,7 @@ async def renew(place: KvPrefix, words: NodeWords, path: str, *, gone: bool = Fa
     for level in levels_above(path):
         group = place.join(f"{level}/" if level else "")
         answer = await group.read(key)
-        if answer.state == "value" and is_consolidated(
-            parsed(bytes(answer.value), group.describe(key)), words
-        ):
+        if answer.state == "value" and is_consolidated(parsed(bytes(answer.value), group.describe(key)), words):
             await _renew_one(group, key, words, path[len(level) :].lstrip("/"), gone=gone)
 
 
@@ -250,9 +246,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
 
     async def attempt() -> None:
         answer = await group.read(words.attributes)
-        own = (
-            parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
-        )
+        own = parsed(bytes(answer.value), group.describe(words.attributes)) if answer.state == "value" else None
         await change_document(group, ".zmetadata", partial(_with_own, group, words, own))
         now = await group.read(words.attributes)
         if (now.state, now.value) != (answer.state, answer.value):
@@ -261,9 +255,7 @@ async def renew_attributes(place: KvPrefix, words: NodeWords, path: str) -> None
     await until_unchanged(attempt, partial(group.describe, words.attributes))
 
 
-def _with_own(
-    group: KvPrefix, words: NodeWords, own: Mapping[str, Any] | None, stored: bytes | None
-) -> bytes | None:
+def _with_own(group: KvPrefix, words: NodeWords, own: Mapping[str, Any] | None, stored: bytes | None) -> bytes | None:
     """Return consolidated metadata of zarr v2 that repeat the attributes of their group; None if there are none."""
     if stored is None:
         return None
@@ -318,9 +310,7 @@ def _with_entries(
 def _collected(documents: Mapping[str, Any], words: NodeWords) -> dict[str, Any]:
     """Return documents under the names by which consolidated metadata know them."""
     if words.zarr_format == 2:
-        return {
-            key: value for key, value in documents.items() if key.rpartition("/")[2] in ZARR2_WORDS.documents
-        }
+        return {key: value for key, value in documents.items() if key.rpartition("/")[2] in ZARR2_WORDS.documents}
     names = {key: key.rpartition("/")[0] for key in documents if key.rpartition("/")[2] == ZARR3_WORDS.array}
     return {
         path: {name: part for name, part in documents[key].items() if name != "consolidated_metadata"}
@@ -409,11 +399,7 @@ class Place:
     async def contradicts(self, path: str, found: Found) -> bool:
         """Whether consolidated metadata say something else about a path than what was found there."""
         root = root_document(self.words)
-        if (
-            not self.consolidated
-            or root is None
-            or says_the_same(self.believed, self.words, path, found.document)
-        ):
+        if not self.consolidated or root is None or says_the_same(self.believed, self.words, path, found.document):
             return False
         answer = await self.prefix.read(root)  # they may have been renewed since
         now = parsed(bytes(answer.value), self.prefix.describe(root)) if answer.state == "value" else {}
@@ -475,9 +461,7 @@ async def look(
     return Found(None, preferred or ZARR3_WORDS, {}, {})
 
 
-def _kind(
-    place: KvPrefix, words: NodeWords, found: Mapping[str, bytes]
-) -> tuple[NodeKind | None, Mapping[str, Any]]:
+def _kind(place: KvPrefix, words: NodeWords, found: Mapping[str, bytes]) -> tuple[NodeKind | None, Mapping[str, Any]]:
     if words is ZARR2_WORDS:
         for key in (words.array, words.group):
             if key in found:
@@ -491,9 +475,7 @@ def _kind(
         return ("array" if "dimensions" in document else "group"), document
     kind = document.get("node_type")
     if kind not in ("array", "group"):
-        raise StoreError(
-            f'{place.describe(words.group)} is neither an array nor a group: its "node_type" is {kind!r}'
-        )
+        raise StoreError(f'{place.describe(words.group)} is neither an array nor a group: its "node_type" is {kind!r}')
     if kind == "group" and (problem := group_problem(document)) is not None:
         raise FailedPreconditionError(f"Error reading {place.describe(words.group)}: {problem}")
     return ("array" if kind == "array" else "group"), document
@@ -544,8 +526,7 @@ async def _implicit(place: Place) -> tuple[Place, Found]:
     nodes, damaged, _ = await hierarchy(place.prefix, consolidated=False)
     if not nodes and not damaged:
         raise NotFoundError(
-            f"There is no array or group at {place.prefix.describe()}; check the path, or create a group with"
-            ' mode="a"'
+            f'There is no array or group at {place.prefix.describe()}; check the path, or create a group with mode="a"'
         )
     first: Node | None = next(iter(nodes.values()), None)
     words = WORDS[first.zarr_format] if first is not None else ZARR3_WORDS

@@ -53,9 +53,7 @@ class ArrayKind(PlainKind):
     def members(self, fields: Fields) -> dict[str, Any]:
         """Take the nested lists."""
         value = fields.require("array", lambda item: item)
-        return {
-            "array": elements_json(value, dtype_of(value.dtype)) if isinstance(value, np.ndarray) else value
-        }
+        return {"array": elements_json(value, dtype_of(value.dtype)) if isinstance(value, np.ndarray) else value}
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
         """Return the schema with the shape of the nested lists merged in."""
@@ -116,11 +114,7 @@ def _check(schema: Schema, shape: tuple[int, ...]) -> None:
     """Raise for constraints that an array in memory cannot meet."""
     layout = schema.chunk_layout._value.required()
     chunked = any(layout.grid(name).shape is not None for name in GRIDS)
-    refused = {
-        "fill_value": schema.fill_value is not None,
-        "codec": schema.codec is not None,
-        "chunking": chunked,
-    }
+    refused = {"fill_value": schema.fill_value is not None, "codec": schema.codec is not None, "chunking": chunked}
     for what in (name for name, given in refused.items() if given):
         raise StoreError(f'Error opening "array" driver: {what} not supported')
     try:
@@ -131,20 +125,14 @@ def _check(schema: Schema, shape: tuple[int, ...]) -> None:
     try:
         merge_domains(schema.domain, IndexDomain(shape=shape))
     except StoreError as error:
-        raise error.within(
-            'Error opening "array" driver: Mismatch between domain in schema and array'
-        ) from None
+        raise error.within('Error opening "array" driver: Mismatch between domain in schema and array') from None
 
 
 class InMemoryDriver(ArrayDriver):
     """An array as a store."""
 
     def __init__(
-        self,
-        values: Array,
-        kind: dtype,
-        resources: Mapping[str, ContextResource],
-        units: Sequence[Any] | None = None,
+        self, values: Array, kind: dtype, resources: Mapping[str, ContextResource], units: Sequence[Any] | None = None
     ) -> None:
         self.kind = KIND
         self._units = units
@@ -166,9 +154,7 @@ class InMemoryDriver(ArrayDriver):
         """Return the elements of a view alone, without dimensions that only repeat, and where they stand in it."""
         shape, index = self._index(transform)
         values = np.broadcast_to(self._array[(*index, ...)], shape)
-        kept = [
-            axis for axis, size in enumerate(shape) if size != 1 and (values.strides[axis] or not values.size)
-        ]
+        kept = [axis for axis, size in enumerate(shape) if size != 1 and (values.strides[axis] or not values.size)]
         values = values[(*(slice(None) if axis in kept else 0 for axis in range(len(shape))), ...)]
         domain = compose(transform, self._bounds).domain
         output = [OutputIndexMap(offset=-domain.inclusive_min[axis], input_dimension=axis) for axis in kept]
@@ -184,9 +170,7 @@ class InMemoryDriver(ArrayDriver):
 
         order = tuple(np.argsort([-stride for stride in self._array.strides], kind="stable").tolist())
         layout = ChunkLayout(inner_order=order, grid_origin=(0,) * self._array.ndim)
-        return Schema(
-            dtype=self.dtype, domain=self.domain(), chunk_layout=layout, dimension_units=self._units
-        )
+        return Schema(dtype=self.dtype, domain=self.domain(), chunk_layout=layout, dimension_units=self._units)
 
     def _located(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
         """Return the shape of a view, and where its positions lie."""
@@ -248,9 +232,7 @@ class InMemoryDriver(ArrayDriver):
         """Return the view with its bounds filled in."""
         return compose(transform, self._bounds)
 
-    async def statistics(
-        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
-    ) -> Statistics:
+    async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
         """Say that all of it is there."""
         return Statistics(False if not_stored else None, True if fully_stored else None)
 
@@ -390,9 +372,7 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
     try:
         import imagecodecs
     except ImportError:
-        raise UnimplementedError(
-            f"the \"{kind.id}\" driver needs imagecodecs: pip install 'fsstore[images]'"
-        ) from None
+        raise UnimplementedError(f"the \"{kind.id}\" driver needs imagecodecs: pip install 'fsstore[images]'") from None
     _check_size(kind.id, data, page or 0)
     data = checked_image(kind.id, data)
     decode = getattr(imagecodecs, f"{kind.decoder}_decode")
@@ -425,9 +405,7 @@ def _check_size(kind: str, data: bytes, page: int) -> None:
     """Refuse an image whose header promises more than is reasonable, or wider elements."""
     size = image_size(kind, data, page)
     if size.bits > 8:
-        raise UnimplementedError(
-            f'"{kind}" driver only supports uint8 images, not samples of {size.bits} bits'
-        )
+        raise UnimplementedError(f'"{kind}" driver only supports uint8 images, not samples of {size.bits} bits')
     if size.nbytes > _LARGEST:
         raise ResourceExhaustedError(
             f"the image has {size.width} x {size.height} pixels of {size.samples} samples, more than fit in 1 GiB"

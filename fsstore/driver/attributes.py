@@ -154,9 +154,7 @@ def checked(attributes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-async def change_document(
-    place: KvPrefix, key: str, changed: Callable[[bytes | None], bytes | None]
-) -> bytes | None:
+async def change_document(place: KvPrefix, key: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
     """Replace a document by what `changed` makes of it, unless that is None; return what is stored then.
 
     Nothing that another writer stores meanwhile is lost: the change is made again on top of it.
@@ -217,14 +215,8 @@ def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
         driver = driver.base.driver
     words = words_of(driver.kind.id)
     if words is None or driver.kvstore is None:
-        raise UnimplementedError(
-            f"The {quote(driver.kind.id)} driver has no attributes; arrays of zarr and N5 have"
-        )
-    refusal = (
-        ""
-        if writable
-        else "The array was opened for reading; open it with `write=True` to change its attributes"
-    )
+        raise UnimplementedError(f"The {quote(driver.kind.id)} driver has no attributes; arrays of zarr and N5 have")
+    refusal = "" if writable else "The array was opened for reading; open it with `write=True` to change its attributes"
     place = driver.kvstore.prefix
     beside = () if words.attributes == words.array else (words.attributes,)
     told = partial(renew_collected, place, words.array, *beside)
@@ -241,9 +233,7 @@ async def _groups_above(array: KvPrefix, key: str) -> AsyncIterator[tuple[KvPref
         group = KvPrefix(array.driver, path + slash)
         try:
             answers = await group.read_many([Read(each) for each in dict.fromkeys((root, marker))])
-        except (
-            PermissionDeniedError
-        ):  # what object stores say of keys that are not there and may not be listed
+        except PermissionDeniedError:  # what object stores say of keys that are not there and may not be listed
             return
         if all(answer.state != "value" for answer in answers):
             return
@@ -256,9 +246,7 @@ async def _groups_above(array: KvPrefix, key: str) -> AsyncIterator[tuple[KvPref
 
 async def _read(array: KvPrefix, keys: Sequence[str]) -> dict[str, bytes]:
     answers = await array.read_many([Read(key) for key in keys])
-    return {
-        key: bytes(answer.value) for key, answer in zip(keys, answers, strict=True) if answer.state == "value"
-    }
+    return {key: bytes(answer.value) for key, answer in zip(keys, answers, strict=True) if answer.state == "value"}
 
 
 def _entries(name: str, documents: Mapping[str, bytes]) -> dict[str, Any]:

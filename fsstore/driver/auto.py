@@ -127,9 +127,7 @@ async def hierarchy_documents(place: KvPrefix, known: Mapping[str, ReadResult] =
     return await _read(place, await _document_keys(place), known)
 
 
-async def _read(
-    place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING
-) -> Documents:
+async def _read(place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING) -> Documents:
     """Return the documents at keys; what is missing is left out.  Raises if none of several can be read."""
     names = [key for key in keys if key not in known]
     answers: dict[str, Outcome[ReadResult]] = {key: known[key] for key in keys if key in known}
@@ -322,9 +320,7 @@ class AutoKind(PlainKind):
         """Detect the format and open the array."""
         mode = opening.mode.effective()
         if not mode.open:
-            raise StoreError(
-                'create mode not compatible with format auto-detection; name a format, as in "…|zarr3:"'
-            )
+            raise StoreError('create mode not compatible with format auto-detection; name a format, as in "…|zarr3:"')
         if opening.kvstore is None:
             raise StoreError('Error opening "auto" driver: "kvstore" must be specified')
         mode = replace(mode, create=False) if mode.create else mode
@@ -363,13 +359,7 @@ async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
         if name in (*RECHECK, FILLS) and kind.defaults.get(name, value) != value
     }
     inner = replace(
-        opening,
-        members=members,
-        mode=mode,
-        resources=resources,
-        context=context,
-        kvstore=at,
-        documents=found.answers,
+        opening, members=members, mode=mode, resources=resources, context=context, kvstore=at, documents=found.answers
     )
     try:
         return await kind.open(inner)
@@ -378,12 +368,7 @@ async def _open(opening: Opening, mode: OpenMode) -> OpenArray:
 
 
 async def enter(
-    kvstore: OpenKv,
-    context: Context,
-    *,
-    transaction: Any = None,
-    prefer: str | None = None,
-    beside: Sequence[str] = (),
+    kvstore: OpenKv, context: Context, *, transaction: Any = None, prefer: str | None = None, beside: Sequence[str] = ()
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
@@ -402,9 +387,7 @@ async def enter(
             raise execution.MayWait
         kind = registry.kvstores.get(found.detection.name)
         if kind is None:
-            raise UnimplementedError(
-                f"{kvstore.prefix.describe()} is {found.title}, which no adapter here reads"
-            )
+            raise UnimplementedError(f"{kvstore.prefix.describe()} is {found.title}, which no adapter here reads")
         driver = kvstore.driver
         if isinstance(driver, TransactionalDriver):
             kvstore = kvstore._replace(driver=driver.base)
@@ -481,9 +464,7 @@ async def _about_group(error: StoreError, kvstore: OpenKv, found: FoundFormat) -
         return error
     if not isinstance(document, dict) or document.get("node_type") != "group":
         return error
-    return FailedPreconditionError(
-        where + _IS_GROUP + (await _listed(kvstore, found) or "there are no arrays in it")
-    )
+    return FailedPreconditionError(where + _IS_GROUP + (await _listed(kvstore, found) or "there are no arrays in it"))
 
 
 async def _listed(kvstore: OpenKv, found: FoundFormat) -> str:

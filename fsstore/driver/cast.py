@@ -87,9 +87,7 @@ def _limits(native: np.dtype[Any]) -> _Limits:
     except ValueError:
         part = native.type(0).real.dtype
         floats = ml_dtypes.finfo(part)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
-        return _Limits(
-            float(floats.min), float(floats.max), floats.nmant + 1, float(floats.smallest_subnormal)
-        )
+        return _Limits(float(floats.min), float(floats.max), floats.nmant + 1, float(floats.smallest_subnormal))
     return _Limits(integers.min, integers.max, integers.bits - (integers.min < 0), 1)
 
 
@@ -117,9 +115,7 @@ def _numeric(array: Array, native: np.dtype[Any]) -> Array:
             array = array.real
         if native.kind == "b":
             return np.not_equal(array, 0)
-        if native.kind == "V" and (
-            array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4", "uint2", "uint4")
-        ):
+        if native.kind == "V" and (array.dtype.kind in "iub" or array.dtype.name in ("int2", "int4", "uint2", "uint4")):
             # the small integers of ml_dtypes keep the low bits
             wide = array.dtype if array.dtype == np.uint64 else np.dtype(np.int64)
             return array.astype(wide).astype(native)
@@ -304,9 +300,7 @@ def _is_none(values: Array) -> Array:
 
 
 def _is_negative(integers: Array) -> Array:
-    negative: Array = (
-        integers.astype("i8") < 0 if integers.dtype.kind != "u" else np.zeros(integers.shape, bool)
-    )
+    negative: Array = integers.astype("i8") < 0 if integers.dtype.kind != "u" else np.zeros(integers.shape, bool)
     return negative
 
 
@@ -463,9 +457,7 @@ class CastDriver(ArrayDriver):
         """Resize the base."""
         return await self._inner.resize(transform, bounds, options)
 
-    async def statistics(
-        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
-    ) -> Statistics:
+    async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
         """Return the base's statistics."""
         return await self._inner.statistics(transform, not_stored=not_stored, fully_stored=fully_stored)
 

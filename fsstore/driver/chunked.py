@@ -16,13 +16,7 @@ from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions, StoredKi
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.probe import instead_of_metadata
-from fsstore.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    StoreError,
-    UrlError,
-)
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError, UrlError
 from fsstore.format.contract import FIELD, OCTETS, WHOLE, ChunkedArray, Format
 from fsstore.format.n5 import N5
 from fsstore.format.zarr2 import Zarr2
@@ -122,9 +116,7 @@ class ChunkedKind(StoredKind):
                 raise UrlError(f"{self.format.scheme} URL syntax not supported with {what} specified")
         return f"{self.format.scheme}:{encode_path('')}"
 
-    async def open_in(
-        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
-    ) -> OpenArray:
+    async def open_in(self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions) -> OpenArray:
         """Open or create the array."""
         chosen = self._chosen(opening.members)
         entry = MetadataEntry.shared(self.format, kvstore, chosen, options.metadata_pool)
@@ -151,9 +143,7 @@ class _ArrayOpening:
         try:
             return self.kind.format.create(self.constraints, self.chosen, self.opening.schema)
         except StoreError as error:
-            where = (
-                f'Error writing {self.entry.describe()}: Cannot create using specified "metadata" and schema'
-            )
+            where = f'Error writing {self.entry.describe()}: Cannot create using specified "metadata" and schema'
             raise error.within(where) from error
 
     def check(self, array: ChunkedArray) -> None:

@@ -12,15 +12,7 @@ from operator import contains
 from typing import Any, TypeVar
 
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.open_chunks import (
-    ByteRange,
-    ChunkCache,
-    KvSource,
-    OpenChunks,
-    Source,
-    broadcast,
-    new_array,
-)
+from fsstore.chunk.open_chunks import ByteRange, ChunkCache, KvSource, OpenChunks, Source, broadcast, new_array
 from fsstore.chunk.planner import CellPlan, PlanComponent, plan_cells
 from fsstore.chunk.read.boxes import Box, BoxView, ReadAhead, box_of, may_wait
 from fsstore.chunk.read.queue import ReadQueue
@@ -99,9 +91,7 @@ class ChunkedOptions:
     def to_json(self) -> dict[str, Json]:
         """Return the members that differ from the default."""
         return {
-            name: getattr(self, name)
-            for name, value in self.defaults().items()
-            if differs(getattr(self, name), value)
+            name: getattr(self, name) for name, value in self.defaults().items() if differs(getattr(self, name), value)
         }
 
     def _value(self, name: str) -> Any:
@@ -161,9 +151,7 @@ class StoredKind(OwnSpace):
         except StoreError as error:
             raise error.within(f'Error opening "{self.id}" driver') from error
 
-    async def open_in(
-        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
-    ) -> OpenArray:
+    async def open_in(self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions) -> OpenArray:
         """Do the part of `open` that kinds differ in."""
         raise NotImplementedError  # each kind has one
 
@@ -248,10 +236,7 @@ class _ShownFile:
 
         def once() -> tuple[Future[T], Callable[[], Future[bool] | None]]:
             turn, waits = self.file.turn, self.entry.store.driver.features.waits
-            return (
-                begin(),
-                lambda: None if self._stays(turn) else execution.start(self._is_of_one(turn), waits=waits),
-            )
+            return (begin(), lambda: None if self._stays(turn) else execution.start(self._is_of_one(turn), waits=waits))
 
         return read_until_unchanged(once, self.entry.describe)
 
@@ -473,9 +458,7 @@ class ChunkedDriver(ArrayDriver):
             _forget_cached(self)
         if self.kvstore.ledger is not None:
             pool, entry = self.options.metadata_pool, self.entry
-            self.kvstore.ledger.after_commit(
-                (pool, entry.identity), lambda ok: entry.publish(pool) if ok else None
-            )
+            self.kvstore.ledger.after_commit((pool, entry.identity), lambda ok: entry.publish(pool) if ok else None)
         return compose(transform, _bounds(array, explicit=False))
 
     def with_transaction(self, transaction: Any) -> ChunkedDriver:
@@ -487,9 +470,7 @@ class ChunkedDriver(ArrayDriver):
         bound.transaction = transaction
         return bound
 
-    async def statistics(
-        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
-    ) -> Statistics:
+    async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
         """Return how much of a view is stored."""
         array = self._current()
         chunks = self._chunks(array)

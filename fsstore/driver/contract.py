@@ -48,9 +48,7 @@ class ResizeBounds(NamedTuple):
     exclusive_max: list[int | None]
 
     @classmethod
-    def of(
-        cls, low: Iterable[int | None] | None, high: Iterable[int | None] | None, rank: int
-    ) -> ResizeBounds:
+    def of(cls, low: Iterable[int | None] | None, high: Iterable[int | None] | None, rank: int) -> ResizeBounds:
         """Return the bounds that a caller gives; None keeps all."""
 
         def entries(name: str, bound: Iterable[int | None] | None) -> list[int | None]:
@@ -299,9 +297,7 @@ class ArrayDriver:
         """Change the bounds of the array, given through a view; return the view of the resized array."""
         raise UnimplementedError("Resize not supported")
 
-    async def statistics(
-        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
-    ) -> Statistics:
+    async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
         """Return how much of a view is stored."""
         raise UnimplementedError("Storage statistics not supported")
 

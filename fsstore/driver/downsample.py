@@ -197,9 +197,7 @@ def _runs(sizes: Sequence[int], most: int | None) -> list[tuple[int, int, int, i
 
 def _gathered(values: Array, sizes: Sequence[int]) -> Array:
     rank = values.ndim
-    split = [
-        part for extent, size in zip(values.shape, sizes, strict=True) for part in (extent // size, size)
-    ]
+    split = [part for extent, size in zip(values.shape, sizes, strict=True) for part in (extent // size, size)]
     order = [*range(0, 2 * rank, 2), *range(1, 2 * rank, 2)]
     apart = values.reshape(split).transpose(order)
     return apart.reshape(*apart.shape[:rank], math.prod(sizes))
@@ -221,8 +219,7 @@ def _summed(values: Array, sizes: Sequence[int]) -> Array:
     """Return the sums of blocks, elements added one after the other: rounding depends on the order."""
     places = product(*map(range, sizes))
     views = (
-        values[tuple(slice(start, None, size) for start, size in zip(place, sizes, strict=True))]
-        for place in places
+        values[tuple(slice(start, None, size) for start, size in zip(place, sizes, strict=True))] for place in places
     )
     out: Array = next(views).copy()
     for view in views:
@@ -253,9 +250,7 @@ def _integer_mean(values: Array, sizes: Sequence[int]) -> Array:
     bits = (1 if kind.kind == "b" else 8 * kind.itemsize) + count.bit_length()
     if bits > 64:
         return _mean_of_halves(_gathered(values, sizes), count)
-    wide = np.dtype(
-        f"{'i' if kind.kind == 'i' else 'u'}{next(size for size in (2, 4, 8) if bits <= 8 * size)}"
-    )
+    wide = np.dtype(f"{'i' if kind.kind == 'i' else 'u'}{next(size for size in (2, 4, 8) if bits <= 8 * size)}")
     total = _folded(values, sizes, np.add, wide).astype(wide, copy=False)
     whole = total // wide.type(count)
     rest = total - whole * wide.type(count)
@@ -281,9 +276,7 @@ def _sorted(values: Array) -> Array:
     if values.dtype.kind == "O":
         from fsstore.values.json_value import dumps
 
-        keys = np.frompyfunc(lambda item: item if isinstance(item, str | bytes) else dumps(item), 1, 1)(
-            values
-        )
+        keys = np.frompyfunc(lambda item: item if isinstance(item, str | bytes) else dumps(item), 1, 1)(values)
         return np.take_along_axis(values, np.argsort(keys, axis=-1, kind="stable"), axis=-1)
     return np.sort(values, axis=-1)
 
@@ -366,9 +359,7 @@ class DownsampleKind(PlainKind):
 
     def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
         """Return the constraints at the higher resolution; of the domain, its labels: the bounds are not known."""
-        steps = strided(
-            identity(IndexDomain(rank=len(members["downsample_factors"]))), members["downsample_factors"]
-        )
+        steps = strided(identity(IndexDomain(rank=len(members["downsample_factors"]))), members["downsample_factors"])
         labels = None if schema.domain is None else schema.domain.labels
         plain = schema.over(None).beneath(steps)
         return plain.over(IndexDomain(labels=labels)) if labels is not None and any(labels) else plain
@@ -391,9 +382,7 @@ KIND = DownsampleKind()
 
 def _reduced_schema(base: Schema, domain: IndexDomain, factors: Sequence[int], method: str) -> Schema:
     reduced = reduced_domain(domain, factors, method)
-    maps = [
-        OutputIndexMap(input_dimension=dimension, stride=factor) for dimension, factor in enumerate(factors)
-    ]
+    maps = [OutputIndexMap(input_dimension=dimension, stride=factor) for dimension, factor in enumerate(factors)]
     return base.through(IndexTransform(domain=reduced, output=maps))
 
 
@@ -405,9 +394,7 @@ class DownsampleDriver(ArrayDriver):
     def __init__(self, base: OpenArray, factors: Sequence[int], method: str) -> None:
         rank = base.transform.input_rank
         if len(factors) != rank:
-            raise StoreError(
-                f"Number of downsample factors ({len(factors)}) does not match TensorStore rank ({rank})"
-            )
+            raise StoreError(f"Number of downsample factors ({len(factors)}) does not match TensorStore rank ({rank})")
         check_method(method, base.driver.dtype)
         self.kind = KIND
         self.base: OpenArray = base
@@ -427,9 +414,7 @@ class DownsampleDriver(ArrayDriver):
     def schema(self) -> Schema:
         """Return the schema of the base at the lower resolution."""
         driver, transform = self.base
-        return _reduced_schema(
-            driver.schema().through(transform), transform.domain, self._factors, self._method
-        )
+        return _reduced_schema(driver.schema().through(transform), transform.domain, self._factors, self._method)
 
     def base_view(self, transform: IndexTransform) -> IndexTransform:
         """Return which view of the base a view of the array is about."""
@@ -453,9 +438,7 @@ class DownsampleDriver(ArrayDriver):
 
         async def run() -> Array:
             boxes = self._pieces(where, tuple(slice(0, size) for size in shape))
-            await run_bounded(
-                lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2
-            )
+            await run_bounded(lambda box: self._read_piece(where, box, out), boxes, cost=lambda _: 1, budget=2)
             return out
 
         return execution.start(run())
@@ -466,8 +449,7 @@ class DownsampleDriver(ArrayDriver):
         if 0 in sizes:
             return
         below = prod(
-            len(np.unique(within(place, box))) * factor
-            for place, factor in zip(where, self._factors, strict=True)
+            len(np.unique(within(place, box))) * factor for place, factor in zip(where, self._factors, strict=True)
         )
         if below <= DOWNSAMPLED_ELEMENTS or max(sizes, default=1) == 1:
             yield box
@@ -499,9 +481,7 @@ class DownsampleDriver(ArrayDriver):
         now = await driver.resolve(below, fix=fix)
         return compose(transform, identity(reduced_domain(now.domain, self._factors, self._method)))
 
-    async def statistics(
-        self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool
-    ) -> Statistics:
+    async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
         """Return the base's statistics of the part that the view covers."""
         driver, below = self.base
         view = compose(self.base_view(transform), below)

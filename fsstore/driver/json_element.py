@@ -91,9 +91,7 @@ def find(value: Any, pointer: str) -> Any:
             value = value[token]
         elif isinstance(value, list):
             if token == "-":
-                raise FailedPreconditionError(
-                    f"JSON Pointer {quote(upto)} refers to non-existent array element"
-                )
+                raise FailedPreconditionError(f"JSON Pointer {quote(upto)} refers to non-existent array element")
             value = value[_index(token, value, upto, OutOfRangeError)]
         else:
             raise _through_scalar(upto, value)
@@ -221,9 +219,7 @@ class _KnownJson:
 class JsonDriver(ArrayDriver):
     """A document and a pointer into it."""
 
-    def __init__(
-        self, kvstore: OpenKv, members: Mapping[str, Any], resources: Mapping[str, ContextResource]
-    ) -> None:
+    def __init__(self, kvstore: OpenKv, members: Mapping[str, Any], resources: Mapping[str, ContextResource]) -> None:
         self.kind = KIND
         self.dtype = dtype_of("json")
         self.kvstore: OpenKv = kvstore
@@ -262,9 +258,7 @@ class JsonDriver(ArrayDriver):
         try:
             return loads(data)
         except DataLossError as error:
-            raise FailedPreconditionError(
-                f"Error reading {self._store.describe()}: {error.message}"
-            ) from None
+            raise FailedPreconditionError(f"Error reading {self._store.describe()}: {error.message}") from None
 
     async def _stored(self) -> Buffer:
         """Return the document, read again unless it is known well enough."""

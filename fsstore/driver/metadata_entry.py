@@ -13,13 +13,7 @@ from dataclasses import replace
 from typing import Any
 
 from fsstore.context.context import ContextResource
-from fsstore.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    PermissionDeniedError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import DataLossError, FailedPreconditionError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.contract import ChunkedArray, Format, decode_stored
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.spec_parse import OpenKv
@@ -153,9 +147,7 @@ class MetadataEntry:
         """Return how messages call the document."""
         return self.store.describe(self.key)
 
-    async def read(
-        self, *, fresh_after: float, documents: Mapping[str, ReadResult] = _NONE
-    ) -> ChunkedArray | None:
+    async def read(self, *, fresh_after: float, documents: Mapping[str, ReadResult] = _NONE) -> ChunkedArray | None:
         """Return the metadata, read again unless known at `fresh_after` or later; None if there is no document.
 
         `documents` are answers that are fresh enough, by key.

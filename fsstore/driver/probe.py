@@ -28,16 +28,7 @@ from fsstore.kvstore.root.chain_url import names_file
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.values import registry
 from fsstore.values.detection import DETECT as COMPRESSED
-from fsstore.values.detection import (
-    FOREIGN,
-    IMAGES,
-    Detection,
-    is_page,
-    match_file,
-    match_files,
-    settle,
-    sizes,
-)
+from fsstore.values.detection import FOREIGN, IMAGES, Detection, is_page, match_file, match_files, settle, sizes
 from fsstore.values.json_value import loads, quote
 
 UNKNOWN_FILE = (
@@ -209,11 +200,7 @@ def _sets(known: _Known) -> list[Detection]:
 
 def _is_parquet_index(document: object) -> bool:
     """Return whether the document `.zmetadata` is that of a parquet directory, not consolidated zarr metadata."""
-    return (
-        isinstance(document, dict)
-        and "record_size" in document
-        and isinstance(document.get("metadata"), dict)
-    )
+    return isinstance(document, dict) and "record_size" in document and isinstance(document.get("metadata"), dict)
 
 
 def detections() -> tuple[Detection, ...]:
@@ -289,9 +276,7 @@ async def find(
 
 
 def _single(matched: Sequence[Detection], kvstore: OpenKv, prefer: str | None = None) -> Detection:
-    names = dict.fromkeys(
-        each.name for each in sorted(matched, key=lambda each: (each.role == "store", each.name))
-    )
+    names = dict.fromkeys(each.name for each in sorted(matched, key=lambda each: (each.role == "store", each.name)))
     if len(names) > 1 and prefer in names:
         return next(each for each in matched if each.name == prefer)
     if len(names) > 1:
@@ -379,11 +364,7 @@ def _whole(answers: dict[str, ReadResult], reads: Sequence[Read]) -> dict[str, R
 
 def _is_parquet_set(index: ReadResult | None) -> bool:
     try:
-        return (
-            index is not None
-            and index.state == "value"
-            and _is_parquet_index(loads(index.value, lenient=True))
-        )
+        return index is not None and index.state == "value" and _is_parquet_index(loads(index.value, lenient=True))
     except StoreError:
         return False
 

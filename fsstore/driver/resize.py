@@ -55,9 +55,7 @@ class ResizeTarget:
                 )
 
 
-def target_of(
-    transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0
-) -> ResizeTarget | None:
+def target_of(transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0) -> ResizeTarget | None:
     """Return the change of the array that new bounds of a view need; None if none.
 
     `tied` is the leave to change what the view hides; the last `fixed` dimensions of the array have their extent.
@@ -186,9 +184,7 @@ async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Num
     if newest is None or not entry.is_same(old, newest):
         return []  # what lies there is not of this array any more
     present = _counts(newest)
-    gone = [
-        Write(key, None, generation) for key, generation in seen.items() if any(map(ge, keys[key], present))
-    ]
+    gone = [Write(key, None, generation) for key, generation in seen.items() if any(map(ge, keys[key], present))]
     stamps = await entry.store.write_many(gone) if gone else []
     return [
         keys[write.key]
@@ -215,9 +211,7 @@ async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
     if not guarded or able(store.driver, Modifies) is not None:
         return dict.fromkeys(keys, UNKNOWN)
     answers = await store.read_many([Read(key, 0, 0) for key in keys])
-    return {
-        key: answer.generation for key, answer in zip(keys, answers, strict=True) if answer.state != "missing"
-    }
+    return {key: answer.generation for key, answer in zip(keys, answers, strict=True) if answer.state != "missing"}
 
 
 async def _outside(
@@ -300,13 +294,9 @@ class Resize:
         for dimension, (before, after) in enumerate(zip(old, new, strict=True)):
             change = f"output dimension {dimension} from [0, {before}) to [0, {after})"
             if after > before and self._options.shrink_only:
-                raise FailedPreconditionError(
-                    f"Resize operation would expand {change} but `shrink_only` was specified"
-                )
+                raise FailedPreconditionError(f"Resize operation would expand {change} but `shrink_only` was specified")
             if after < before and self._options.expand_only:
-                raise FailedPreconditionError(
-                    f"Resize operation would shrink {change} but `expand_only` was specified"
-                )
+                raise FailedPreconditionError(f"Resize operation would shrink {change} but `expand_only` was specified")
 
     def _affects_fields(self) -> bool:
         """Return whether other fields than the one shown would be resized, without leave."""

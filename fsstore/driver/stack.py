@@ -40,8 +40,7 @@ class LayerParts:
         self._low = np.array([domain.inclusive_min for domain in domains], np.int64).reshape(-1, rank)
         self._high = np.array([domain.exclusive_max for domain in domains], np.int64).reshape(-1, rank)
         self._edges = [
-            np.unique(np.concatenate([self._low[:, dimension], self._high[:, dimension]]))
-            for dimension in range(rank)
+            np.unique(np.concatenate([self._low[:, dimension], self._high[:, dimension]])) for dimension in range(rank)
         ]
 
     def of(self, transform: IndexTransform) -> Iterator[tuple[int, _Box]]:
@@ -53,17 +52,11 @@ class LayerParts:
         if 0 in shape:
             return
         places = [coordinates(transform, dimension) for dimension in range(transform.output_rank)]
-        cells = [
-            np.searchsorted(edges, place, side="right")
-            for edges, place in zip(self._edges, places, strict=True)
-        ]
+        cells = [np.searchsorted(edges, place, side="right") for edges, place in zip(self._edges, places, strict=True)]
         sides = [cuts(cells, axis, size) for axis, size in enumerate(shape)]
         for box in product(*(list(pairwise(cut)) for cut in sides)):
             corner = tuple(begin for begin, _ in box)
-            yield (
-                self._layer_at([at_corner(place, corner) for place in places]),
-                tuple(slice(*side) for side in box),
-            )
+            yield (self._layer_at([at_corner(place, corner) for place in places]), tuple(slice(*side) for side in box))
 
     def _layer_at(self, point: Sequence[int]) -> int:
         where = np.array(point, np.int64)
@@ -107,16 +100,12 @@ def cuts(cells: Sequence[_Vector], axis: int, size: int) -> list[int]:
 
 def within(place: _Vector, box: _Box) -> _Vector:
     """Return the coordinates of a box of the request; axes of size one repeat."""
-    return place[
-        tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))
-    ]
+    return place[tuple(side if size > 1 else slice(0, 1) for side, size in zip(box, place.shape, strict=True))]
 
 
 def at_corner(place: _Vector, corner: Sequence[int]) -> int:
     """Return the coordinate at one position of the request."""
-    return int(
-        place[tuple(position if size > 1 else 0 for position, size in zip(corner, place.shape, strict=True))]
-    )
+    return int(place[tuple(position if size > 1 else 0 for position, size in zip(corner, place.shape, strict=True))])
 
 
 T = TypeVar("T")
@@ -199,9 +188,7 @@ def _units(rank: int, schema: Schema, bases: Sequence[Schema]) -> Units:
     """Return a unit per dimension: the one asked for, else the one of all layers that have one."""
     found: list[Unit | None] = []
     for dimension, asked in enumerate(schema.dimension_units or (None,) * rank):
-        said = {layer.dimension_units[dimension] for layer in bases if layer.dimension_units is not None} - {
-            None
-        }
+        said = {layer.dimension_units[dimension] for layer in bases if layer.dimension_units is not None} - {None}
         found.append(asked or (said.pop() if len(said) == 1 else None))
     return tuple(found)
 
@@ -266,9 +253,7 @@ class StackDriver(ArrayDriver):
         low = located.domain.inclusive_min
         out = []
         for layer, box in self._parts.of(located):
-            sides = tuple(
-                slice(begin + side.start, begin + side.stop) for begin, side in zip(low, box, strict=True)
-            )
+            sides = tuple(slice(begin + side.start, begin + side.stop) for begin, side in zip(low, box, strict=True))
             out.append((layer, box, located[sides] if sides else located))
         return out
 

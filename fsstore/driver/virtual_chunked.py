@@ -107,9 +107,7 @@ class _Functions:
 class VirtualChunkedDriver(ArrayDriver):
     """Functions as an array."""
 
-    def __init__(
-        self, functions: _Functions, schema: Schema, resources: Mapping[str, ContextResource]
-    ) -> None:
+    def __init__(self, functions: _Functions, schema: Schema, resources: Mapping[str, ContextResource]) -> None:
         assert schema.dtype is not None
         assert schema.domain is not None
         self.kind = KIND
@@ -165,10 +163,7 @@ class VirtualChunkedDriver(ArrayDriver):
     def _by_chunk(self, located: IndexTransform) -> dict[tuple[int, ...], _Parts]:
         chunks: dict[tuple[int, ...], _Parts] = {}
         where = [coordinates(located, dimension) for dimension in range(located.output_rank)]
-        cells = [
-            (place - origin) // size
-            for place, origin, size in zip(where, self._origin, self._chunk, strict=True)
-        ]
+        cells = [(place - origin) // size for place, origin, size in zip(where, self._origin, self._chunk, strict=True)]
         shape = located.domain.shape
         if 0 in shape:
             return chunks
@@ -239,9 +234,7 @@ class VirtualChunkedDriver(ArrayDriver):
                 for box, where in parts:
                     chunk[_inside(where, cell)] = spread[box]
                 assert self._functions.write is not None
-                await self._functions.call(
-                    self._functions.write, cell, chunk, VirtualChunkedWriteParameters()
-                )
+                await self._functions.call(self._functions.write, cell, chunk, VirtualChunkedWriteParameters())
 
         async def run() -> None:
             chunks = self._by_chunk(located)
@@ -300,6 +293,4 @@ def _completed(schema: Schema) -> Schema:
         raise error.within("Failed to compute chunk grid") from None
     order = schema.chunk_layout.inner_order or tuple(range(len(shape)))
     layout = ChunkLayout(grid_origin=origin, chunk_shape=shape, inner_order=order)
-    return Schema(
-        dtype=schema.dtype, domain=schema.domain, chunk_layout=layout, dimension_units=schema.dimension_units
-    )
+    return Schema(dtype=schema.dtype, domain=schema.domain, chunk_layout=layout, dimension_units=schema.dimension_units)

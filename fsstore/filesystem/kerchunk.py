@@ -105,9 +105,7 @@ async def by_kerchunk(place: KvPrefix, url: str, inline: int) -> References:
 
 def _translated(translate: Translate, place: KvPrefix, inline: int) -> dict[str, Any]:
     directory, _, name = place.path.rpartition("/")
-    store = KvStore.of(
-        live_kv(place._replace(path=f"{directory}/" if directory or name != place.path else ""))
-    )
+    store = KvStore.of(live_kv(place._replace(path=f"{directory}/" if directory or name != place.path else "")))
     filesystem = KvFileSystem.of(store)
     fsspec.register_implementation(_PROTOCOL, KvFileSystem, clobber=True)
     options = {"fo": filesystem._live.text if filesystem._live else "", "skip_instance_cache": True}

@@ -147,9 +147,7 @@ def _note(batch: Sequence[Entry], prefix: str, found: dict[str, dict[str, Any]])
 
 # Reads that a program begins in one turn of its event loop, asked of the store as one batch.
 
-Ask: TypeAlias = Callable[
-    [list[str], list[int | None], list[int | None]], Awaitable["list[bytes | Exception]"]
-]
+Ask: TypeAlias = Callable[[list[str], list[int | None], list[int | None]], Awaitable["list[bytes | Exception]"]]
 _Waiting: TypeAlias = "list[tuple[str, int | None, int | None, asyncio.Future[bytes]]]"
 
 
@@ -235,38 +233,20 @@ class KvReading(KvPlace):
             return found_value(await place.store.read(place.key), path)[low:high]
 
     async def _cat(
-        self,
-        path: Any,
-        recursive: bool = False,
-        on_error: str = "raise",
-        batch_size: int | None = None,
-        **_: Any,
+        self, path: Any, recursive: bool = False, on_error: str = "raise", batch_size: int | None = None, **_: Any
     ) -> Any:
         paths = await self._expand_path(path, recursive=recursive)
         whole: list[int | None] = [None] * len(paths)
         outcomes = await self._run(self._ranges(paths, whole, whole))
-        if (
-            len(paths) == 1
-            and isinstance(path, str)
-            and paths[0] == self._strip_protocol(path)
-            and not recursive
-        ):
+        if len(paths) == 1 and isinstance(path, str) and paths[0] == self._strip_protocol(path) and not recursive:
             return _checked(outcomes[0], on_error)
         found = {each: _checked(outcome, on_error) for each, outcome in zip(paths, outcomes, strict=True)}
         return {
-            each: value
-            for each, value in found.items()
-            if not (on_error == "omit" and isinstance(value, Exception))
+            each: value for each, value in found.items() if not (on_error == "omit" and isinstance(value, Exception))
         }
 
     async def _cat_ranges(
-        self,
-        paths: Any,
-        starts: Any,
-        ends: Any,
-        max_gap: int | None = None,
-        on_error: str = "return",
-        **_: Any,
+        self, paths: Any, starts: Any, ends: Any, max_gap: int | None = None, on_error: str = "return", **_: Any
     ) -> list[Any]:
         count = len(paths)
         first = list(starts) if isinstance(starts, list | tuple) else [starts] * count
@@ -333,9 +313,7 @@ class KvReading(KvPlace):
         lead = place.lead or ("/" if path.startswith("/") else "")
         return [{**entry, "name": lead + entry["name"]} for entry in found]
 
-    async def _find(
-        self, path: str, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any
-    ) -> Any:
+    async def _find(self, path: str, maxdepth: int | None = None, withdirs: bool = False, **kwargs: Any) -> Any:
         if maxdepth is not None or withdirs:
             return await super()._find(path, maxdepth=maxdepth, withdirs=withdirs, **kwargs)
         detail = bool(kwargs.get("detail"))
@@ -353,9 +331,7 @@ class KvReading(KvPlace):
         return {entry["name"]: entry for entry in entries}
 
 
-async def _read_places(
-    places: Sequence[SplitPath], spans: Sequence[tuple[int, int | None]]
-) -> list[ReadResult]:
+async def _read_places(places: Sequence[SplitPath], spans: Sequence[tuple[int, int | None]]) -> list[ReadResult]:
     """Return the values at places, one batch a store."""
     by_store: dict[int, list[int]] = {}
     for number, place in enumerate(places):
@@ -466,9 +442,7 @@ class KvFileSystem(KvReading):
         """Refuse to write where nothing can be stored, before anything is written."""
         place = await self._run(self._locate(path))
         if not place.store.driver.features.writable:
-            raise UnimplementedError(
-                f"KeyValueStore does not support writing: {place.store.describe(place.key)}"
-            )
+            raise UnimplementedError(f"KeyValueStore does not support writing: {place.store.describe(place.key)}")
 
     def ukey(self, path: str) -> str:
         """Return a text that changes with the contents of a file."""

@@ -133,9 +133,7 @@ def live_kv(prefix: KvPrefix) -> OpenKv:
     """Return an open store for a driver that exists only in this process."""
     kind = kv_kind("memory")
     assert kind is not None
-    return OpenKv(
-        prefix.driver, prefix.path, KvSpecValue.of(kind, "").replace(live=prefix.driver, _path=prefix.path)
-    )
+    return OpenKv(prefix.driver, prefix.path, KvSpecValue.of(kind, "").replace(live=prefix.driver, _path=prefix.path))
 
 
 async def open_target(target: Target, context: Context) -> OpenKv:

@@ -87,9 +87,7 @@ class Zarr3FileSystem(KvFileSystem):
 
     async def _make(self) -> OpenKv:
         base = await open_target(self._target, self._context)
-        return await open_view(
-            base, self._context, zarr_format=self.zarr_format, explode_shards=self._explode
-        )
+        return await open_view(base, self._context, zarr_format=self.zarr_format, explode_shards=self._explode)
 
 
 class Zarr2FileSystem(Zarr3FileSystem):
@@ -241,9 +239,7 @@ class Mapper(FSMap):  # type: ignore[misc]  # fsspec is not followed by the type
         waits = prefix.driver.features.waits
         answers = execution.call(prefix.read_many([Read(key) for key in wanted]), waits=waits)
         found = {
-            key: bytes(answer.value)
-            for key, answer in zip(wanted, answers, strict=True)
-            if answer.state == "value"
+            key: bytes(answer.value) for key, answer in zip(wanted, answers, strict=True) if answer.state == "value"
         }
         if on_error == "raise" and len(found) < len(set(wanted)):
             raise KeyError(next(key for key in wanted if key not in found))

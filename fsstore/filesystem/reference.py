@@ -95,9 +95,7 @@ class _TargetReading:
                 answer = outcome
                 if isinstance(outcome, OutOfRangeError):
                     answer = await self._called_whole(wish, values[at][0] or self.target, outcome)
-                out[at] = (
-                    _unreachable(paths[at], values[at], answer) if isinstance(answer, Exception) else answer
-                )
+                out[at] = _unreachable(paths[at], values[at], answer) if isinstance(answer, Exception) else answer
         return out
 
     async def _looked_up(self, paths: list[str]) -> tuple[Resolved | None, list[Any] | None]:
@@ -278,25 +276,13 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
         return found[paths[0]] if alone and found else found
 
     def cat_ranges(
-        self,
-        paths: Sequence[str],
-        starts: Any,
-        ends: Any,
-        max_gap: Any = None,
-        on_error: str = "return",
-        **_: Any,
+        self, paths: Sequence[str], starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **_: Any
     ) -> list[Any]:
         """Return slices of files, read together."""
         return _reported(self._wait(*self._ranges(paths, starts, ends)), on_error)
 
     async def _cat_ranges(
-        self,
-        paths: Sequence[str],
-        starts: Any,
-        ends: Any,
-        max_gap: Any = None,
-        on_error: str = "return",
-        **_: Any,
+        self, paths: Sequence[str], starts: Any, ends: Any, max_gap: Any = None, on_error: str = "return", **_: Any
     ) -> list[Any]:
         return _reported(await self._together(*self._ranges(paths, starts, ends)), on_error)
 
@@ -307,9 +293,7 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
     def _keys(self, paths: Iterable[Any]) -> list[str]:
         """Return `_strip_protocol` of paths, most of which have nothing to strip."""
         return [
-            path
-            if isinstance(path, str) and ":" not in path and path[-1:] != "/"
-            else self._strip_protocol(path)
+            path if isinstance(path, str) and ":" not in path and path[-1:] != "/" else self._strip_protocol(path)
             for path in paths
         ]
 
@@ -339,9 +323,7 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
         if isinstance(self.references, SetReferences):
             return self.references.sizes()
         found = {
-            name: size_of(value)
-            for name, value in self.references.items()
-            if not (value is None or _is_missing(value))
+            name: size_of(value) for name, value in self.references.items() if not (value is None or _is_missing(value))
         }
         return iter([(list(found), list(found.values()))])
 
@@ -363,12 +345,7 @@ class ReferenceFileSystem(_TargetReading, theirs.ReferenceFileSystem):  # type: 
         return found if detail else [each["name"] for each in found]
 
     def find(
-        self,
-        path: str,
-        maxdepth: int | None = None,
-        withdirs: bool = False,
-        detail: bool = False,
-        **_: Any,
+        self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
         """Return what is below a path, or the file there, in order."""
         if withdirs or maxdepth is not None:

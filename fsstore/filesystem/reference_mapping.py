@@ -277,7 +277,5 @@ def open_set(fo: str, given: dict[str, Any]) -> SetReferences | dict[str, Any]:
 
 def as_set(references: Iterable[tuple[str, Any]], target: str | None) -> State:
     """Return the set that a mapping of fsspec's form is."""
-    plain = {
-        key: value if isinstance(value, list | tuple) else inline_value(value) for key, value in references
-    }
+    plain = {key: value if isinstance(value, list | tuple) else inline_value(value) for key, value in references}
     return State(from_mapping(plain, target=target))

@@ -37,25 +37,9 @@ from fsstore.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from fsstore.filesystem.view_document import (
-    Presented,
-    absent,
-    group_documents,
-    present,
-    read_through,
-    recoded,
-)
+from fsstore.filesystem.view_document import Presented, absent, group_documents, present, read_through, recoded
 from fsstore.format.contract import WHOLE
-from fsstore.kvstore.contract.driver import (
-    NO_VALUE,
-    UNKNOWN,
-    Entry,
-    Features,
-    Read,
-    ReadOnly,
-    ReadResult,
-    now,
-)
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadOnly, ReadResult, now
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, resolve_range
 from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.kvstore.spec_value import KvSpecValue, kv_kind
@@ -131,9 +115,7 @@ class _ChunkRequest(NamedTuple):
         return Read(key, *self.read[1:]) if presented.verbatim else Read(key)
 
 
-async def open_view(
-    base: OpenKv, context: Context, *, zarr_format: int, explode_shards: bool = False
-) -> OpenKv:
+async def open_view(base: OpenKv, context: Context, *, zarr_format: int, explode_shards: bool = False) -> OpenKv:
     """Return the store of zarr `zarr_format` that shows what `base` holds, after entering the adapters found in it."""
     kvstore, found = await enter(base, context, prefer=f"zarr{zarr_format}")
     name = found.name
@@ -324,13 +306,7 @@ class ViewDriver(ReadOnly):
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range in byte order; those of chunks are counted off, not looked up."""
         streams: list[Iterator[Entry]] = [
-            iter(
-                [
-                    Entry(key, len(value))
-                    for key, value in sorted(self.documents.items())
-                    if keys.contains(key)
-                ]
-            )
+            iter([Entry(key, len(value)) for key, value in sorted(self.documents.items()) if keys.contains(key)])
         ]
         streams += [shown.presentation.entries(shown.prefix, keys) for shown in self.arrays.values()]
         merged = heapq.merge(*streams, key=lambda entry: key_bytes(entry.key))

@@ -68,9 +68,7 @@ def _compressor_v3(compressor: Mapping[str, Any] | None, native: np.dtype[Any]) 
         shuffle = 2 if native.itemsize == 1 else 1
     options = {name: compressor[name] for name in ("cname", "clevel", "blocksize")}
     typesize = compressor.get("typesize") or native.itemsize
-    return [
-        {"name": "blosc", "configuration": {**options, "shuffle": _SHUFFLES[shuffle], "typesize": typesize}}
-    ]
+    return [{"name": "blosc", "configuration": {**options, "shuffle": _SHUFFLES[shuffle], "typesize": typesize}}]
 
 
 def pipeline_v2(codecs: Sequence[Mapping[str, Any]], native: np.dtype[Any]) -> dict[str, Json] | None:
@@ -89,11 +87,7 @@ def pipeline_v2(codecs: Sequence[Mapping[str, Any]], native: np.dtype[Any]) -> d
     if compressor is None:
         return None
     big = (rest[0].get("configuration") or {}).get("endian") == "big"
-    return {
-        "dtype": native.newbyteorder(">" if big else "<").str,
-        "order": order,
-        "compressor": compressor or None,
-    }
+    return {"dtype": native.newbyteorder(">" if big else "<").str, "order": order, "compressor": compressor or None}
 
 
 def _compressor_v2(codec: Mapping[str, Any]) -> dict[str, Json] | None:
@@ -167,8 +161,7 @@ class Presented:
         if (last and keys.inclusive_min >= last) or (keys.exclusive_max and first >= keys.exclusive_max):
             return
         columns = [
-            encoding.parts(sorted(range(count), key=str), dimension=axis)
-            for axis, count in enumerate(self.grid)
+            encoding.parts(sorted(range(count), key=str), dimension=axis) for axis, count in enumerate(self.grid)
         ]
         for parts in itertools.product(*columns):
             key = prefix + ("".join(parts) or encoding.scalar)
@@ -214,11 +207,7 @@ def present(driver: ArrayDriver, attributes: Mapping[str, Any], zarr_format: int
     metadata = driver.members().get("metadata", {})
     attributes = dict(attributes) or dict(metadata.get("attributes") or {})
     mark = mark_of(attributes, native, metadata.get("zarr_format"))
-    if (
-        metadata.get("zarr_format") == 2
-        and metadata.get("fill_value") is not None
-        and fill_marks(store, fill)
-    ):
+    if metadata.get("zarr_format") == 2 and metadata.get("fill_value") is not None and fill_marks(store, fill):
         mark = fill
     build = _v3 if zarr_format == 3 else _v2
     model = _model(driver, chunk)
@@ -263,9 +252,7 @@ def _dimension_names(attributes: dict[str, Any], labels: list[str | None]) -> li
     return labels
 
 
-def _v3(
-    shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
-) -> dict[str, Json]:
+def _v3(shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]) -> dict[str, Json]:
     names = _dimension_names(attributes, labels)
     name = stored.name
     codecs: list[Json] = [{"name": "bytes"}]
@@ -297,9 +284,7 @@ def _v3(
     return {"zarr.json": document}
 
 
-def _v2(
-    shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]
-) -> dict[str, Json]:
+def _v2(shown: Presented, stored: Any, labels: list[str | None], attributes: dict[str, Any]) -> dict[str, Json]:
     attributes.pop(MARK, None)
     if shown.codec is not None:
         fill: Json = shown.mark if isinstance(shown.mark, str) else None
@@ -336,11 +321,7 @@ def group_documents(
             documents[f"{prefix}.zgroup"] = {"zarr_format": 2}
             documents[f"{prefix}.zattrs"] = dict(attributes)
         else:
-            documents[f"{prefix}zarr.json"] = {
-                "zarr_format": 3,
-                "node_type": "group",
-                "attributes": dict(attributes),
-            }
+            documents[f"{prefix}zarr.json"] = {"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)}
     if "" not in groups:
         return documents
     if zarr_format == 2:

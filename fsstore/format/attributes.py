@@ -54,9 +54,7 @@ class NodeWords:
     def new_group(self, attributes: Mapping[str, Any]) -> dict[str, bytes]:
         """Return the documents of a new group, that which makes it one last."""
         if self.zarr_format == 3:
-            return {
-                self.group: _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})
-            }
+            return {self.group: _bytes({"zarr_format": 3, "node_type": "group", "attributes": dict(attributes)})}
         if self.zarr_format == 2:
             beside = {self.attributes: _bytes(dict(attributes))} if attributes else {}
             return {**beside, self.group: _bytes({"zarr_format": 2})}
@@ -86,9 +84,7 @@ class NodeWords:
             raise ValueError(f"{show(wrong[0])} says what the array is in N5 and cannot be an attribute")
         for name in ("axes", "units"):
             if "dimensions" in own and not isinstance(attributes.get(name, []), list):
-                raise ValueError(
-                    f"{show(name)} is a list with one text a dimension in N5; choose another name for it"
-                )
+                raise ValueError(f"{show(name)} is a list with one text a dimension in N5; choose another name for it")
         return _bytes({**own, **attributes})
 
 

@@ -97,15 +97,11 @@ class Format(Protocol):
         """Return the `metadata` member of a spec, checked and in canonical form."""
         ...
 
-    def constrain_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
+    def constrain_schema(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> Schema:
         """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
         ...
 
-    def implied_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
+    def implied_schema(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> Schema:
         """Return `schema` with all that follows from the constraints, also layout, codec, fill value and units."""
         ...
 
@@ -121,9 +117,7 @@ class Format(Protocol):
         """Return the metadata document to store."""
         ...
 
-    def create(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> ChunkedArray:
+    def create(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
         ...
 
@@ -211,9 +205,7 @@ def select_field(native: np.dtype[Any], options: Mapping[str, Any]) -> Field:
         native = native.newbyteorder("=")
         return Field(dtype_of(native), native)
     if not names:
-        raise FailedPreconditionError(
-            f"Requested field {quote(str(name))} but dtype does not have named fields"
-        )
+        raise FailedPreconditionError(f"Requested field {quote(str(name))} but dtype does not have named fields")
     if name not in names:
         raise FailedPreconditionError(f"Requested field {quote(name)} is not one of: {show(names)}")
     part = native[name]
@@ -323,9 +315,7 @@ def _check_units(array: ChunkedArray, schema: Schema) -> None:
 def expect_member(name: str, wanted: Json, stored: Json) -> None:
     """Raise unless a metadata member is as a constraint wants it."""
     if not same(wanted, stored):
-        raise FailedPreconditionError(
-            f"Expected {quote(name)} of {show(wanted)} but received: {show(stored)}"
-        )
+        raise FailedPreconditionError(f"Expected {quote(name)} of {show(wanted)} but received: {show(stored)}")
 
 
 def expect_attributes(wanted: Mapping[str, Any], stored: Mapping[str, Any]) -> None:

@@ -19,18 +19,7 @@ from fsstore.chunk.model import Axis, ChunkKeys, KeyEncoding, RegularAxis, Varia
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.index.interval import MAX_FINITE
 from fsstore.values import registry
-from fsstore.values.json_value import (
-    Fields,
-    Json,
-    array_of,
-    boolean,
-    expected,
-    integer,
-    obj,
-    one_of,
-    quote,
-    string,
-)
+from fsstore.values.json_value import Fields, Json, array_of, boolean, expected, integer, obj, one_of, quote, string
 from fsstore.values.registry import Registry
 
 _MAX_LISTED = 1 << 22  # chunks along a dimension: a few bytes in a document may stand for many
@@ -297,7 +286,5 @@ def _axis(sizes: int | Sequence[int], extent: int) -> Axis:
     if not len(sizes) or covered < extent:
         raise FailedPreconditionError(f"Chunk sizes of {covered} in all do not cover the extent {extent}")
     if covered > MAX_FINITE or min(sizes) < 1:
-        raise FailedPreconditionError(
-            f"Chunk sizes of {covered} in all, the least {min(sizes)}, make no grid"
-        )
+        raise FailedPreconditionError(f"Chunk sizes of {covered} in all, the least {min(sizes)}, make no grid")
     return VariableAxis(list(sizes))

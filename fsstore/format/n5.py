@@ -13,12 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from fsstore.chunk.model import ChunkModel, KeyEncoding, RegularAxis
-from fsstore.codec.numcodecs.compressor_v2 import (
-    bind_block,
-    default_compression,
-    merge_n5_specs,
-    parse_compression,
-)
+from fsstore.codec.numcodecs.compressor_v2 import bind_block, default_compression, merge_n5_specs, parse_compression
 from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import (
     ChunkedArray,
@@ -167,9 +162,7 @@ def _unit_members(constraints: Mapping[str, Any], merged: Schema) -> dict[str, A
     scale = constraints.get("resolution") or [1.0] * len(units)
     return {
         "units": ["" if unit is None else unit.base_unit for unit in units],
-        "resolution": [
-            size if unit is None else unit.multiplier for unit, size in zip(units, scale, strict=True)
-        ],
+        "resolution": [size if unit is None else unit.multiplier for unit, size in zip(units, scale, strict=True)],
     }
 
 
@@ -273,15 +266,11 @@ class N5:
         """Return the `metadata` member of a spec, checked and in canonical form."""
         return _parse(json, stored=False)
 
-    def constrain_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
+    def constrain_schema(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> Schema:
         """Return `schema` with what the constraints say about dtype, rank and domain merged in."""
         return constrain_schema(constraints, schema)
 
-    def implied_schema(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> Schema:
+    def implied_schema(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> Schema:
         """Return `schema` with everything that follows from the constraints merged in."""
         return implied_schema(constraints, schema)
 
@@ -301,9 +290,7 @@ class N5:
         """Return the document to store."""
         return dumps(dict(array.metadata)).encode()
 
-    def create(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> ChunkedArray:
+    def create(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
         return build(create_metadata(constraints, schema))
 

@@ -25,18 +25,7 @@ from typing import Any
 import numpy as np
 
 from fsstore.errors import DataLossError, JsonError
-from fsstore.values.json_value import (
-    Json,
-    array_of,
-    boolean,
-    check_text,
-    dumps,
-    expected,
-    integer,
-    loads,
-    show,
-    string,
-)
+from fsstore.values.json_value import Json, array_of, boolean, check_text, dumps, expected, integer, loads, show, string
 
 _INTEGER = re.compile(r"[-+]?[0-9]{1,20}")
 _INTEGER_V2 = re.compile(r"[<>|][iu][1248]")
@@ -71,9 +60,7 @@ def usual_v2(document: Any) -> Any:
     out = dict(document)
     _give_elements(out, out, "chunks")
     if "fill_value" in out:
-        out["fill_value"] = _fill(
-            out["fill_value"], out.get("dtype") in ("|b1", "<b1", ">b1"), _is_integer(out)
-        )
+        out["fill_value"] = _fill(out["fill_value"], out.get("dtype") in ("|b1", "<b1", ">b1"), _is_integer(out))
     out |= {"compressor": _codec(out["compressor"])} if "compressor" in out else {}
     if isinstance(out.get("filters"), list):
         out["filters"] = [_codec(each) for each in out["filters"]]

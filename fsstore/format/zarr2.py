@@ -212,8 +212,7 @@ def constrain_schema(constraints: Mapping[str, Any], options: Mapping[str, Any],
     if "shape" in constraints:
         rank = len(constraints["shape"])
         domain = IndexDomain(
-            shape=[*constraints["shape"], *trailing],
-            implicit_upper_bounds=[True] * rank + [False] * len(trailing),
+            shape=[*constraints["shape"], *trailing], implicit_upper_bounds=[True] * rank + [False] * len(trailing)
         )
         merged.update(domain=domain)
     elif "chunks" in constraints:
@@ -278,9 +277,7 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
 _OBJECT_FILTERS = {"ustring": "vlen-utf8", "string": "vlen-bytes", "json": "json2"}
 
 
-def create_metadata(
-    constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
-) -> dict[str, Any]:
+def create_metadata(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return the document of a new array."""
     if "dtype" not in constraints:
         if schema.dtype is None:
@@ -341,10 +338,7 @@ def _codec(constraints: Mapping[str, Any], schema: Schema) -> dict[str, Json]:
         if wanted.get("driver") != "zarr":
             raise StoreError(f"Cannot merge codec spec {dumps(spec)} with {dumps(wanted)}")
         spec = merge_specs(spec, wanted)
-    return {
-        "compressor": spec.get("compressor", DEFAULT_COMPRESSOR.to_json()),
-        "filters": spec.get("filters"),
-    }
+    return {"compressor": spec.get("compressor", DEFAULT_COMPRESSOR.to_json()), "filters": spec.get("filters")}
 
 
 def _new_fill(constraints: Mapping[str, Any], schema: Schema, native: np.dtype[Any]) -> Json:
@@ -421,11 +415,7 @@ class Zarr2:
     attributes: ClassVar[str | None] = ".zattrs"
     constrain_schema = staticmethod(constrain_schema)
     implied_schema = staticmethod(implied_schema)
-    options: ClassVar[Mapping[str, Parser[Any]]] = {
-        "field": string,
-        "metadata_key": string,
-        "open_as_void": boolean,
-    }
+    options: ClassVar[Mapping[str, Parser[Any]]] = {"field": string, "metadata_key": string, "open_as_void": boolean}
 
     def constraints(self, json: Any) -> dict[str, Json]:
         """Return the `metadata` member of a spec, checked and in canonical form."""
@@ -450,9 +440,7 @@ class Zarr2:
         """Return the document to store."""
         return dumps(dict(array.metadata)).encode()
 
-    def create(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> ChunkedArray:
+    def create(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
         return build(create_metadata(constraints, options, schema), options)
 

@@ -60,9 +60,7 @@ from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Json, Parser, boolean, dumps, string
 
-_COMPARED_APART = frozenset(
-    {"zarr_format", "node_type", "data_type", "codecs", "attributes", "dimension_names"}
-)
+_COMPARED_APART = frozenset({"zarr_format", "node_type", "data_type", "codecs", "attributes", "dimension_names"})
 _WORDS = SchemaWords(
     "data_type", "Rank specified by schema ({schema}) does not match rank specified by metadata ({stored})"
 )
@@ -102,9 +100,7 @@ def _domain(shape: tuple[int, ...], trailing: tuple[int, ...], labels: tuple[str
     )
 
 
-def _constrain_type(
-    merged: Schema, constraints: Mapping[str, Any], options: Mapping[str, Any]
-) -> tuple[int, ...]:
+def _constrain_type(merged: Schema, constraints: Mapping[str, Any], options: Mapping[str, Any]) -> tuple[int, ...]:
     """Merge the data type and the fill value; return the dimensions that a part of the elements adds."""
     kind = parse_data_type(constraints["data_type"])
     try:
@@ -198,9 +194,7 @@ def check_constraints(array: ChunkedArray, constraints: Mapping[str, Any], schem
     if constraints.get("data_type", metadata["data_type"]) != metadata["data_type"]:
         expect_member("data_type", dumps(constraints["data_type"]), dumps(metadata["data_type"]))
     if "codecs" in constraints:
-        _merge_codecs(
-            metadata["codecs"], constraints["codecs"], "codecs from metadata do not match codecs in spec"
-        )
+        _merge_codecs(metadata["codecs"], constraints["codecs"], "codecs from metadata do not match codecs in spec")
     if "attributes" in constraints:
         stored: Any = metadata.get("attributes") or {}
         expect_attributes(constraints["attributes"], stored)
@@ -237,18 +231,14 @@ def _merge_codecs(stored: Json, wanted: Json, where: str) -> None:
 # Creating zarr v3 metadata from a schema and metadata constraints.
 
 
-def create_metadata(
-    constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema
-) -> dict[str, Any]:
+def create_metadata(constraints: Mapping[str, Any], options: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
     """Return the document of a new array."""
     if "data_type" not in constraints:
         require_type(options)
     merged = with_units(constraints, options, constrain_schema(constraints, options, schema))
     if merged.dtype is None:
         raise StoreError("dtype must be specified")
-    kind = (
-        parse_data_type(constraints["data_type"]) if "data_type" in constraints else stored_type(merged.dtype)
-    )
+    kind = parse_data_type(constraints["data_type"]) if "data_type" in constraints else stored_type(merged.dtype)
     trailing = trailing_of(constraints, options)
     if is_chosen(options) and schema.fill_value is not None:
         raise StoreError("Cannot specify fill_value through schema for structured zarr data type")
@@ -344,9 +334,7 @@ def _wished_chain(constraints: Mapping[str, Any], schema: Schema) -> ChainSpec |
     return other if given is None else given.merge(other)
 
 
-def _layout(
-    constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int
-) -> LayoutValue:
+def _layout(constraints: Mapping[str, Any], schema: Schema, chain: ChainSpec | None, rank: int) -> LayoutValue:
     write = read = chunk_shape_of(constraints)
     if chain is None or "codecs" not in constraints or chain.shard_levels:
         read = None if chain is None else wished_read_shape(chain, rank)
@@ -420,9 +408,7 @@ class Zarr3:
         """Return the document to store."""
         return dumps(dict(array.metadata), allow_nan=True).encode()
 
-    def create(
-        self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema
-    ) -> ChunkedArray:
+    def create(self, constraints: Mapping[str, Json], options: Mapping[str, Any], schema: Schema) -> ChunkedArray:
         """Return a new array that satisfies the schema and the constraints."""
         return build(create_metadata(constraints, options, schema), options)
 

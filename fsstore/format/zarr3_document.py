@@ -90,9 +90,7 @@ def _configured(value: Any, members: dict[str, Parser[Any]]) -> dict[str, Any]:
 
 def _time(kind: str) -> Any:
     def parse(configuration: Any) -> np.dtype[Any]:
-        taken = _configured(
-            configuration, {"unit": one_of(*_TIME_UNITS), "scale_factor": integer(1, 2**31 - 1)}
-        )
+        taken = _configured(configuration, {"unit": one_of(*_TIME_UNITS), "scale_factor": integer(1, 2**31 - 1)})
         if taken["unit"] == "generic":
             return np.dtype(kind)
         scale = "" if taken["scale_factor"] == 1 else str(taken["scale_factor"])
@@ -215,9 +213,7 @@ def stored_type(kind: dtype) -> DataType:
         return parse_data_type({"name": name, "configuration": {"unit": unit, "scale_factor": scale}})
     names = {"U": "fixed_length_utf32", "S": "null_terminated_bytes", "V": "raw_bytes"}
     if native.fields is None and native.kind in names:
-        return parse_data_type(
-            {"name": names[native.kind], "configuration": {"length_bytes": native.itemsize}}
-        )
+        return parse_data_type({"name": names[native.kind], "configuration": {"length_bytes": native.itemsize}})
     if native.fields is not None:
         return parse_data_type({"name": "struct", "configuration": {"fields": _field_json(native)}})
     raise StoreError(f"Data type not supported: {kind.name}")

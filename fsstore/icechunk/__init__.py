@@ -13,7 +13,5 @@ from fsstore.values.detection import Detection
 DETECT = Detection("icechunk", "store", files=("repo",), title="an Icechunk repository")
 """Format version 2: the root document."""
 
-DETECT_FIRST = Detection(
-    "icechunk", "store", files=("refs/branch.main/ref.json",), title="an Icechunk repository"
-)
+DETECT_FIRST = Detection("icechunk", "store", files=("refs/branch.main/ref.json",), title="an Icechunk repository")
 """Format version 1: the branch `main` cannot be deleted.  A migrated repository may have both."""

@@ -397,9 +397,7 @@ def gather(data: bytes, start: int, count: int, rank: int) -> ReferenceColumns:
     for vtable in distinct:
         members = np.flatnonzero(vtables == vtable)
         mine = tables[members]
-        largest = table_at(
-            data, int(mine.max())
-        )  # its vtable is that of all of them, and it reaches furthest
+        largest = table_at(data, int(mine.max()))  # its vtable is that of all of them, and it reaches furthest
         index[members] = _follow(words, mine, largest, _INDEX, len(data))
         lengths[members] = _lengths(words, mine, largest, len(data))
     return _columns(words, tables, index, lengths, rank)

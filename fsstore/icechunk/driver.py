@@ -74,9 +74,7 @@ class Page(NamedTuple):
     array: ArrayManifest
 
 
-async def pages_of(
-    repository: Repository, session: PinnedSnapshot, node: SnapshotNode
-) -> AsyncIterator[Page]:
+async def pages_of(repository: Repository, session: PinnedSnapshot, node: SnapshotNode) -> AsyncIterator[Page]:
     """Yield the chunks of an array inside its grid, manifest by manifest."""
     chunks, form = repository.chunks(session, node), repository.form(session, node)
     head, rank = f"{node.path}/" if node.path else "", len(chunks.counts)
@@ -86,15 +84,11 @@ async def pages_of(
             continue
         array = (await repository.manifests([manifest.id]))[manifest.id].arrays.get(node.id)
         if array is None:
-            raise DataLossError(
-                f"The manifest of {quote(node.path)} in {repository.described} has none of its chunks"
-            )
+            raise DataLossError(f"The manifest of {quote(node.path)} in {repository.described} has none of its chunks")
         try:
             columns = array.columns(rank)
         except StoreError as error:
-            raise error.within(
-                f"Error in the manifest of {quote(node.path)} in {repository.described}"
-            ) from error
+            raise error.within(f"Error in the manifest of {quote(node.path)} in {repository.described}") from error
         rows = np.flatnonzero((columns.index < counts).all(axis=1))
         for begin in range(0, len(rows), ROWS_AT_ONCE):
             at = rows[begin : begin + ROWS_AT_ONCE]
@@ -121,9 +115,7 @@ class SnapshotChunks:
 
     async def read(self, parts: Sequence[Part]) -> list[ReadResult]:
         """Return the answers to parts, in order; a part of no bytes is not asked for."""
-        results = [
-            ReadResult("value", b"", stamp_of(part.reference), now(), part.reference.length) for part in parts
-        ]
+        results = [ReadResult("value", b"", stamp_of(part.reference), now(), part.reference.length) for part in parts]
         wanted = [number for number, part in enumerate(parts) if part.start < part.stop]
         native = [number for number in wanted if parts[number].reference.kind == "native"]
         virtual = [number for number in wanted if parts[number].reference.kind == "virtual"]
@@ -144,9 +136,7 @@ class SnapshotChunks:
         try:
             answers = await base.read_many(reads)
         except OutOfRangeError as error:
-            raise DataLossError(
-                f"A chunk in {self.repository.described} is cut off: {error.message}"
-            ) from error
+            raise DataLossError(f"A chunk in {self.repository.described} is cut off: {error.message}") from error
         out = []
         for part, read, found in zip(parts, reads, answers, strict=True):
             if found.state != "value" or len(found.value) != part.stop - part.start:
@@ -264,9 +254,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
         self, array: ArrayManifest | None, node: SnapshotNode, members: list[tuple[int, tuple[int, ...]]]
     ) -> Iterator[tuple[int, Reference]]:
         if array is None:
-            raise DataLossError(
-                f"{self.describe_key(node.path)}: the manifest of its chunks has none of this array"
-            )
+            raise DataLossError(f"{self.describe_key(node.path)}: the manifest of its chunks has none of this array")
         rank = len(members[0][1])
         index = np.array([index for _, index in members], np.int64).reshape(len(members), rank)
         try:
@@ -300,9 +288,7 @@ class IcechunkDriver(ReadOnly, ListsDocuments):
             if node.is_array and _may_hold(node.path, keys):
                 async for page in pages_of(self.repository, session, node):
                     pairs = zip(page.names, page.lengths, strict=True)
-                    yield [
-                        Entry(key, None if size < 0 else size) for key, size in pairs if keys.contains(key)
-                    ]
+                    yield [Entry(key, None if size < 0 else size) for key, size in pairs if keys.contains(key)]
 
     async def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the documents in the range: no manifest is read."""

@@ -218,9 +218,7 @@ def _decompress(data: bytes, largest: int) -> bytes:
     if size > bound:
         raise DataLossError(f"The frame claims {size} bytes, but cannot hold them; at offset {_HEADER}")
     try:
-        return zstandard.ZstdDecompressor(max_window_size=largest).decompress(
-            frame, max_output_size=max(size, 1)
-        )
+        return zstandard.ZstdDecompressor(max_window_size=largest).decompress(frame, max_output_size=max(size, 1))
     except (zstandard.ZstdError, MemoryError) as error:
         raise DataLossError(f"The zstd frame is damaged: {error}; at offset {_HEADER}") from error
 
@@ -358,8 +356,7 @@ class _Flex:
             key_width = self._uint(start - 2 * inner, inner)
             values = self._vector(start, inner, depth)
             names = [
-                self._value(keys + key_width * number, key_width, _KEY << 2, depth + 1)
-                for number in range(len(values))
+                self._value(keys + key_width * number, key_width, _KEY << 2, depth + 1) for number in range(len(values))
             ]
             return dict(zip(names, values, strict=True))
         return None
@@ -370,8 +367,7 @@ class _Flex:
         if types + count > len(self._data):
             raise self._damaged(start)
         return [
-            self._value(start + width * number, width, self._data[types + number], depth + 1)
-            for number in range(count)
+            self._value(start + width * number, width, self._data[types + number], depth + 1) for number in range(count)
         ]
 
     def _uint(self, at: int, width: int) -> int:

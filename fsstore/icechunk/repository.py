@@ -23,13 +23,7 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from fsstore.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreError,
-)
+from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, PermissionDeniedError, StoreError
 from fsstore.icechunk.document import (
     ArrayChunks,
     ChunkManifest,
@@ -274,9 +268,7 @@ class Repository:
         found = await self.base.read(key)
         if found.state != "value":
             raise self._absent(key)
-        snapshot: HierarchySnapshot = self._decode(
-            partial(decode_snapshot, expected=identifier), found.value, key
-        )
+        snapshot: HierarchySnapshot = self._decode(partial(decode_snapshot, expected=identifier), found.value, key)
         self._put(key, snapshot, snapshot.nbytes)
         return snapshot
 
@@ -347,9 +339,7 @@ class Repository:
 
 def _folder(selector: Selector) -> str:
     """Return the folder of a ref as local repositories call it: most marks and all other letters percent-encoded."""
-    return percent_encode(str(selector).encode("utf-8", "surrogateescape"), safe=_UNENCODED).replace(
-        "~", "%7E"
-    )
+    return percent_encode(str(selector).encode("utf-8", "surrogateescape"), safe=_UNENCODED).replace("~", "%7E")
 
 
 def _snapshot_of_ref(data: bytes) -> bytes:
@@ -527,9 +517,7 @@ class VirtualReader:
         stop = np.array([part.stop for part in parts], np.int64) + offset
         length = np.array([part.reference.length for part in parts], np.int64)
         number = np.array([numbers[each] for each in urls], np.int32)
-        asks = Asks(
-            [part.key for part in parts], number, start, stop, np.zeros(len(parts), np.bool_), offset, length
-        )
+        asks = Asks([part.key for part in parts], number, start, stop, np.zeros(len(parts), np.bool_), offset, length)
         answers = await self.fetcher.fetch(asks, list(numbers))
         if self.checksums:
             await self._check(parts, urls, answers)

@@ -22,14 +22,7 @@ from fsstore.index.basic import Affine, NumpyIndex, Row, Term, check_indices, sl
 from fsstore.index.compose import compose_within, effective, settled
 from fsstore.index.interval import Bounds
 from fsstore.index.operation import DimSpecs, resolve, resolve_new, resolve_only_new
-from fsstore.index.output_map import (
-    ARRAY,
-    CONSTANT,
-    IndexArray,
-    OutputMap,
-    array_map,
-    without_repeats,
-)
+from fsstore.index.output_map import ARRAY, CONSTANT, IndexArray, OutputMap, array_map, without_repeats
 from fsstore.index.value import DomainValue, TransformValue, check_rank, identity_maps
 
 T = TypeVar("T", bound=TransformValue)
@@ -57,9 +50,7 @@ class _Group:
                 self.shape = np.broadcast_shapes(self.shape, shape) if self.shape else shape
         except ValueError:
             shown = (", ".join(map(str, sizes)) for sizes in (shape, self.shape))
-            raise StoreError(
-                f"Incompatible index array shapes: {{{next(shown)}}} vs {{{next(shown)}}}"
-            ) from None
+            raise StoreError(f"Incompatible index array shapes: {{{next(shown)}}} vs {{{next(shown)}}}") from None
         self.arrays += arrays
 
 
@@ -110,21 +101,14 @@ def _consumed(terms: Sequence[Term]) -> int:
     """Return how many selected dimensions the terms use, new axes included."""
     return sum(
         [
-            (term.ndim if term.dtype == np.bool_ else 1)
-            if isinstance(term, np.ndarray)
-            else term is not Ellipsis
+            (term.ndim if term.dtype == np.bool_ else 1) if isinstance(term, np.ndarray) else term is not Ellipsis
             for term in terms
         ]
     )
 
 
 def index_advanced(
-    transform: T,
-    index: NumpyIndex,
-    mode: str,
-    specs: DimSpecs | None = None,
-    *,
-    chained: bool = False,
+    transform: T, index: NumpyIndex, mode: str, specs: DimSpecs | None = None, *, chained: bool = False
 ) -> tuple[T, list[int]]:
     """Return `transform` indexed by `index`, and the dimensions still selected after it.
 
@@ -149,9 +133,7 @@ def index_advanced(
         slots, groups = _slots(terms, missing, mode)
         for group in groups:
             if not group.arrays and mode == "oindex":
-                raise StoreError(
-                    "Zero-rank bool array incompatible with outer indexing of a dimension selection"
-                )
+                raise StoreError("Zero-rank bool array incompatible with outer indexing of a dimension selection")
             group.place = group.place if group.arrays else _FRONT
     chosen = dict(zip(selected, enumerate(slots), strict=True))
     if ARRAY in [output.method for output in transform._maps]:
@@ -161,9 +143,7 @@ def index_advanced(
     return transform._of(made._domain, tuple(map(settled, made._maps))), mine
 
 
-def _matched(
-    index: NumpyIndex, domain: DomainValue, specs: DimSpecs
-) -> tuple[tuple[Term, ...], int, list[int]]:
+def _matched(index: NumpyIndex, domain: DomainValue, specs: DimSpecs) -> tuple[tuple[Term, ...], int, list[int]]:
     """Return terms, how many dimensions `...` stands for, and the selected dimensions of the intermediate space."""
     terms = index.terms
     used = _consumed(terms)
@@ -176,9 +156,7 @@ def _matched(
 
     def are_new(count: int) -> list[bool]:
         if used > count or (used < count and not dots):
-            raise StoreError(
-                f"Indexing expression requires {used} dimensions but selection has {count} dimensions"
-            )
+            raise StoreError(f"Indexing expression requires {used} dimensions but selection has {count} dimensions")
         new: list[bool] = []
         for term in terms:
             new += [term is None] * (count - used if term is Ellipsis else _consumed((term,)))
@@ -265,9 +243,7 @@ def _woven(
     return transform._of(result, _maps(transform, went, result)), made.selected
 
 
-def _maps(
-    transform: TransformValue, went: Sequence[Affine | _ArraySlot], result: DomainValue
-) -> tuple[OutputMap, ...]:
+def _maps(transform: TransformValue, went: Sequence[Affine | _ArraySlot], result: DomainValue) -> tuple[OutputMap, ...]:
     """Return the maps of an indexed transform; `went` says what became of its dimensions."""
     domain, empty = transform._domain, result.explicitly_empty
     if not empty:

@@ -20,15 +20,7 @@ from fsstore.errors import InvalidIndexError, OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import effective, frozen, settled
 from fsstore.index.interval import INT64, MAX_FINITE, MIN_FINITE, Bounds
-from fsstore.index.output_map import (
-    ARRAY,
-    SINGLE,
-    OutputMap,
-    array_map,
-    constant_map,
-    index_array,
-    single_map,
-)
+from fsstore.index.output_map import ARRAY, SINGLE, OutputMap, array_map, constant_map, index_array, single_map
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank
 
 # The terms of a numpy-style index, parsed.
@@ -106,9 +98,7 @@ def _many(key: Any) -> bool:
     """Return whether one term may stand for several dimensions, or has dimensions of its own."""
     if isinstance(key, slice):
         return any(_is_vector(part) for part in (key.start, key.stop, key.step))
-    return key is not None and (
-        isinstance(key, bool | np.bool_ | np.ndarray) or not hasattr(type(key), "__index__")
-    )
+    return key is not None and (isinstance(key, bool | np.bool_ | np.ndarray) or not hasattr(type(key), "__index__"))
 
 
 def _parse_term(item: Any) -> tuple[Term, ...]:
@@ -138,9 +128,7 @@ def _parse_array(item: Any) -> NDArray[Any]:
         raise InvalidIndexError(_NOT_INTEGERS if isinstance(item, np.ndarray) else _NOT_AN_INDEX)
     if array.dtype != _INT64 and not np.can_cast(array.dtype, np.int64) and array.size:
         what = "array data" if array.ndim else "scalar"
-        raise TypeError(
-            f"Cannot cast {what} from {array.dtype!r} to dtype('int64') according to the rule 'safe'"
-        )
+        raise TypeError(f"Cannot cast {what} from {array.dtype!r} to dtype('int64') according to the rule 'safe'")
     return index_array(array.astype(np.int64, copy=False))
 
 
@@ -222,12 +210,7 @@ def sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
     if not (contained and forwards and MIN_FINITE <= first <= last <= MAX_FINITE):
         return slice_bounds(domain, dim, term)
     begin = first // step
-    row = (
-        begin,
-        begin - (first - last) // step,
-        implicit_low and start is None,
-        implicit_high and stop is None,
-    )
+    row = (begin, begin - (first - last) // step, implicit_low and start is None, implicit_high and stop is None)
     return row, first - begin * step, step
 
 
@@ -274,9 +257,7 @@ def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
     return transform._of(result, _indexed_maps(transform, went, result))
 
 
-def _indexed_maps(
-    transform: TransformValue, went: Sequence[Affine], result: DomainValue
-) -> tuple[OutputMap, ...]:
+def _indexed_maps(transform: TransformValue, went: Sequence[Affine], result: DomainValue) -> tuple[OutputMap, ...]:
     """Return the maps of an indexed transform, if `went` says what became of its dimensions."""
     maps = list(transform._maps)
     for dim, output in enumerate(maps):
@@ -288,9 +269,7 @@ def _indexed_maps(
     return tuple(maps)
 
 
-def _through_array(
-    output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue
-) -> OutputMap:
+def _through_array(output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue) -> OutputMap:
     """Return `output`, which reads an index array, over the indexed domain; an empty domain needs no array."""
     if result.explicitly_empty:
         return constant_map(0)
@@ -344,9 +323,7 @@ def through(output: OutputMap, to: Affine, dim: int) -> OutputMap:
     return constant_map(offset) if target < 0 else single_map(target, offset, stride)
 
 
-def _sliced_array(
-    output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue
-) -> OutputMap:
+def _sliced_array(output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue) -> OutputMap:
     """Return `output`, which reads an index array, over the indexed domain."""
     array = output.index_array
     assert array is not None

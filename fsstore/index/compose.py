@@ -16,16 +16,7 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.interval import FAR, INF, UNBOUNDED, Bounds
-from fsstore.index.output_map import (
-    ARRAY,
-    CONSTANT,
-    SINGLE,
-    IndexArray,
-    OutputMap,
-    array_map,
-    constant_map,
-    single_map,
-)
+from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, IndexArray, OutputMap, array_map, constant_map, single_map
 from fsstore.index.value import DomainValue, TransformValue
 
 D = TypeVar("D", bound=DomainValue)
@@ -59,9 +50,7 @@ def propagate_bounds(base: DomainValue, maps: Sequence[OutputMap], domain: D) ->
         try:
             bounds = iv.inverse_affine(base.bounds(dim), output.offset, output.stride)
         except StoreError as error:
-            raise error.within(
-                f"Propagating bounds from dimension {dim} to input dimension {target}"
-            ) from None
+            raise error.within(f"Propagating bounds from dimension {dim} to input dimension {target}") from None
         inferred[target] = iv.intersect_explicit(inferred[target], bounds) if target in inferred else bounds
     merged = [domain.bounds(dim) for dim in range(domain.rank)]
     unused = domain.explicitly_empty
@@ -115,9 +104,7 @@ def _lies_within(a_to_b: TransformValue, middle: DomainValue) -> bool:
     lows, highs = domain._low, domain._high
     if True in domain._implicit_low or True in domain._implicit_high:
         return False
-    for (method, offset, stride, source, _, _), low, high in zip(
-        a_to_b._maps, middle._low, middle._high, strict=True
-    ):
+    for (method, offset, stride, source, _, _), low, high in zip(a_to_b._maps, middle._low, middle._high, strict=True):
         if method == ARRAY or not (low > -FAR and high < FAR and -FAR < offset < FAR):
             return False
         first = last = offset
@@ -193,9 +180,7 @@ def _allowed(inner: OutputMap, limits: tuple[int, int]) -> tuple[int, int]:
     return low, max(low, high)
 
 
-def _through_array(
-    output: OutputMap, a_to_b: TransformValue, domain: DomainValue, middle: DomainValue
-) -> OutputMap:
+def _through_array(output: OutputMap, a_to_b: TransformValue, domain: DomainValue, middle: DomainValue) -> OutputMap:
     """Return `output`, which reads an index array over the middle space, as a map of the first space."""
     array, rank = output.index_array, domain.rank
     assert array is not None
@@ -219,9 +204,7 @@ def _through_array(
         picked = _gathered(array, positions, a_to_b.maps, rank)
     else:
         picked = array[tuple(positions)].transpose(np.argsort(affine)) if affine else array[tuple(positions)]
-        picked = picked.reshape(
-            [picked.shape[sorted(affine).index(d)] if d in affine else 1 for d in range(rank)]
-        )
+        picked = picked.reshape([picked.shape[sorted(affine).index(d)] if d in affine else 1 for d in range(rank)])
     return array_map(frozen(picked), output.offset, output.stride, output.index_range)
 
 
@@ -236,9 +219,7 @@ def _steps(inner: OutputMap, domain: DomainValue, origin: int) -> slice:
 def _looked_up(inner: OutputMap, limits: tuple[int, int], origin: int, dim: int) -> IndexArray:
     """Return the positions that an index array gives, after checking them."""
     assert inner.index_array is not None
-    check_values(
-        inner.index_array, _allowed(inner, limits), f"In index array map for output dimension {dim}: "
-    )
+    check_values(inner.index_array, _allowed(inner, limits), f"In index array map for output dimension {dim}: ")
     return inner.index_array * inner.stride + (inner.offset - origin)
 
 
@@ -282,9 +263,7 @@ def settled(output: OutputMap) -> OutputMap:
         return output
     value = int(array.reshape(-1)[0])
     check_index(value, output.index_range)
-    return constant_map(
-        iv.check_int64(output.offset + output.stride * value, "the offset of a constant index map")
-    )
+    return constant_map(iv.check_int64(output.offset + output.stride * value, "the offset of a constant index map"))
 
 
 def _settled(maps: Sequence[OutputMap]) -> tuple[OutputMap, ...]:
@@ -296,6 +275,4 @@ def intersection(bounds: Sequence[Bounds]) -> Bounds:
     if not bounds:
         return UNBOUNDED
     low, high = max(b.low for b in bounds), min(b.high for b in bounds)
-    return Bounds(
-        low, max(low, high), all(b.implicit_low for b in bounds), all(b.implicit_high for b in bounds)
-    )
+    return Bounds(low, max(low, high), all(b.implicit_low for b in bounds), all(b.implicit_high for b in bounds))

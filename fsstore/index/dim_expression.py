@@ -29,8 +29,7 @@ def parse_selection(selection: Any) -> DimSpecs:
         return (selection,)
     if isinstance(selection, slice):
         parts = [
-            None if part is None else _position(part)
-            for part in (selection.start, selection.stop, selection.step)
+            None if part is None else _position(part) for part in (selection.start, selection.stop, selection.step)
         ]
         if parts[2] == 0:
             raise TypeError("the step of a range of dimensions must not be 0")
@@ -308,9 +307,7 @@ class DimExpression:
     @property
     def mark_bounds_implicit(self) -> _Pending:
         """`mark_bounds_implicit[True]` or `[lower:upper]`: mark the bounds as implicit or explicit."""
-        return _Pending(
-            self, "mark_bounds_implicit", lambda mark: _ImplicitStep(*operation.implicit_argument(mark))
-        )
+        return _Pending(self, "mark_bounds_implicit", lambda mark: _ImplicitStep(*operation.implicit_argument(mark)))
 
     @property
     def oindex(self) -> _Pending:

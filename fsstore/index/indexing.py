@@ -32,11 +32,7 @@ def _basic(terms: tuple[Any, ...]) -> bool:
     """Return whether `terms` need no parsing: plain ints, None, `...` and slices of plain ints."""
     for term in terms:
         if type(term) is slice:
-            if (
-                type(term.start) not in _SLICED
-                or type(term.stop) not in _SLICED
-                or type(term.step) not in _SLICED
-            ):
+            if type(term.start) not in _SLICED or type(term.stop) not in _SLICED or type(term.step) not in _SLICED:
                 return False
         elif type(term) not in _PLAIN or (type(term) is int and not -INT64 <= term < INT64):
             return False

@@ -142,9 +142,7 @@ def shift(low: int, high: int, offset: int) -> tuple[int, int]:
 def _sum(bound: int, offset: int) -> int:
     moved = bound + offset
     if not MIN_FINITE <= moved <= MAX_FINITE:
-        raise StoreError(
-            f"{bound} + {offset} is outside valid range {interval_text(MIN_FINITE, MAX_FINITE + 1)}"
-        )
+        raise StoreError(f"{bound} + {offset} is outside valid range {interval_text(MIN_FINITE, MAX_FINITE + 1)}")
     return moved
 
 
@@ -182,9 +180,7 @@ def inverse_affine(bounds: Bounds, offset: int, stride: int) -> Bounds:
     return Bounds(new_low, new_high, implicit_low, implicit_high)
 
 
-def strided_slice(
-    domain: Bounds, start: int | None, stop: int | None, step: int | None
-) -> tuple[Bounds, int, int]:
+def strided_slice(domain: Bounds, start: int | None, stop: int | None, step: int | None) -> tuple[Bounds, int, int]:
     """Return `(bounds, offset, stride)` of the slice `start:stop:step` of `domain`.
 
     The indices `x` of the result stand for `offset + stride * x`.  Coordinates are literal: the result starts at
@@ -245,9 +241,7 @@ _OVERLOADS = (
 
 def dim_text(bounds: Bounds, label: str) -> str:
     """Return `"x": [0, 5*)`, the name left out when it is empty."""
-    text = bounds_text(
-        bounds.low, bounds.high, implicit_low=bounds.implicit_low, implicit_high=bounds.implicit_high
-    )
+    text = bounds_text(bounds.low, bounds.high, implicit_low=bounds.implicit_low, implicit_high=bounds.implicit_high)
     return f"{quote(label)}: {text}" if label else text
 
 

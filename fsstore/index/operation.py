@@ -63,9 +63,7 @@ def _expanded(part: slice, rank: int) -> range:
     else:
         stop = part.stop
         if not -rank - 1 <= stop <= rank:
-            raise StoreError(
-                f"Dimension exclusive stop index {stop} is outside valid range [{-rank - 1}, {rank}]"
-            )
+            raise StoreError(f"Dimension exclusive stop index {stop} is outside valid range [{-rank - 1}, {rank}]")
         if stop < 0:
             stop += rank
     if (stop - start) * step < 0:
@@ -234,9 +232,7 @@ def label(transform: T, dims: Sequence[int] | None, names: Sequence[str]) -> T:
     """Return `transform` with `names` on `dims`; labels stay unique."""
     dims = range(transform.input_rank) if dims is None else dims
     if len(dims) != len(names):
-        raise StoreError(
-            f"Number of dimensions ({len(dims)}) does not match number of labels ({len(names)})."
-        )
+        raise StoreError(f"Number of dimensions ({len(dims)}) does not match number of labels ({len(names)}).")
     domain = transform._domain
     labels = list(domain._labels)
     for dim, name in zip(dims, names, strict=True):
@@ -362,19 +358,14 @@ def diagonal(transform: T, dims: Sequence[int]) -> T:
     domain = transform.domain
     chosen = set(dims)
     rest = [dim for dim in range(domain.rank) if dim not in chosen]
-    bounds: list[Bounds] = [
-        intersection([domain.bounds(dim) for dim in dims]),
-        *(domain.bounds(dim) for dim in rest),
-    ]
+    bounds: list[Bounds] = [intersection([domain.bounds(dim) for dim in dims]), *(domain.bounds(dim) for dim in rest)]
     labels = ["", *(domain.labels[dim] for dim in rest)]
     maps = [single_map(0 if dim in chosen else 1 + rest.index(dim)) for dim in range(domain.rank)]
     inner = _with_domain(transform, domain._of_bounds(bounds, labels), maps)
     return _with_domain(transform, inner.domain, combined_maps(inner, transform, inner.domain))
 
 
-def mark_bounds_implicit(
-    transform: T, dims: Sequence[int] | None, lower: bool | None, upper: bool | None
-) -> T:
+def mark_bounds_implicit(transform: T, dims: Sequence[int] | None, lower: bool | None, upper: bool | None) -> T:
     """Return `transform` with the bounds of `dims` marked; None leaves a side as it is."""
     domain = transform.domain
     dims = range(domain.rank) if dims is None else dims

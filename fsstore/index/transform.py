@@ -25,14 +25,7 @@ from fsstore.index.dim_expression import DimExpression, DimSelection, parse_sele
 from fsstore.index.indexing import DomainView, Indexable, TransformChange, index_transform
 from fsstore.index.interval import INF, INT64, Bounds, Dim
 from fsstore.index.operation import in_expression, resolve
-from fsstore.index.output_map import (
-    ARRAY,
-    CONSTANT,
-    SINGLE,
-    OutputIndexMap,
-    OutputMap,
-    array_text,
-)
+from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, OutputIndexMap, OutputMap, array_text
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank, checked_maps, identity_maps
 from fsstore.index.wire import domain_from_json, domain_to_json, transform_from_json, transform_to_json
 from fsstore.values.argument import WrittenAsJson
@@ -172,14 +165,10 @@ def from_components(given: Mapping[str, Any], prefix: str = "") -> IndexDomain:
     make = {"exclusive_max": iv.half_open, "inclusive_max": iv.closed, "shape": iv.sized}[end]
     lows = vectors.get("inclusive_min", (0 if end == "shape" else -INF,) * rank)
     highs = vectors.get(end, (INF + 1,) * rank)
-    implicit_low = vectors.get(
-        "implicit_lower_bounds", ("inclusive_min" not in vectors and end != "shape",) * rank
-    )
+    implicit_low = vectors.get("implicit_lower_bounds", ("inclusive_min" not in vectors and end != "shape",) * rank)
     implicit_high = vectors.get("implicit_upper_bounds", (not ends,) * rank)
     intervals = [make(low, high) for low, high in zip(lows, highs, strict=True)]
-    bounds = [
-        Bounds(*pair, *flags) for *flags, pair in zip(implicit_low, implicit_high, intervals, strict=True)
-    ]
+    bounds = [Bounds(*pair, *flags) for *flags, pair in zip(implicit_low, implicit_high, intervals, strict=True)]
     return IndexDomain._of_bounds(bounds, vectors.get("labels", ("",) * rank))
 
 
@@ -257,9 +246,7 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
             output = _listed_maps(output)
         domain, output = _parsed(input_rank, positional, output, components)
         self._domain = domain
-        self._maps = (
-            identity_maps(domain.rank) if output is None else checked_maps(domain, _output_maps(output))
-        )
+        self._maps = identity_maps(domain.rank) if output is None else checked_maps(domain, _output_maps(output))
 
     @property
     def domain(self) -> IndexDomain:
@@ -307,9 +294,7 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
             except StoreError as error:
                 place = f"Computing index for output dimension {dim}: Checking result of index array output index map"
                 raise error.within(place) from None
-        return iv.check_int64(
-            output.offset + output.stride * index, f"output index for output dimension {dim}"
-        )
+        return iv.check_int64(output.offset + output.stride * index, f"output index for output dimension {dim}")
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON form; an identity has no `output`."""

@@ -14,15 +14,7 @@ from typing import Self, TypeAlias
 
 from fsstore.errors import StoreError
 from fsstore.index.interval import INF, Bounds, dim_text
-from fsstore.index.output_map import (
-    CONSTANT,
-    SINGLE,
-    OutputIndexMaps,
-    OutputMap,
-    constant_map,
-    same_map,
-    single_map,
-)
+from fsstore.index.output_map import CONSTANT, SINGLE, OutputIndexMaps, OutputMap, constant_map, same_map, single_map
 from fsstore.values.json_value import quote
 
 MAX_RANK = 32
@@ -147,9 +139,7 @@ class DomainValue:
         return f"{{ {dims} }}"
 
     @classmethod
-    def _of(
-        cls, low: Ints, high: Ints, implicit_low: Flags, implicit_high: Flags, labels: tuple[str, ...]
-    ) -> Self:
+    def _of(cls, low: Ints, high: Ints, implicit_low: Flags, implicit_high: Flags, labels: tuple[str, ...]) -> Self:
         """Return the domain of vectors that are known to be valid."""
         domain = object.__new__(cls)
         domain._low, domain._high, domain._labels = low, high, labels

@@ -16,23 +16,8 @@ from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.compose import check_values
 from fsstore.index.interval import INF, Bounds
-from fsstore.index.output_map import (
-    CONSTANT,
-    IndexArray,
-    OutputMap,
-    array_map,
-    constant_map,
-    index_array,
-    single_map,
-)
-from fsstore.index.value import (
-    MAX_RANK,
-    DomainValue,
-    TransformValue,
-    check_labels,
-    checked_maps,
-    identity_maps,
-)
+from fsstore.index.output_map import CONSTANT, IndexArray, OutputMap, array_map, constant_map, index_array, single_map
+from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_labels, checked_maps, identity_maps
 from fsstore.values import json_value as _json
 from fsstore.values.json_value import Fields, Json, array_of, expected, json_error
 
@@ -136,9 +121,7 @@ def _domain(made: type[D], fields: Fields, prefix: str) -> D:
     count = sized.length or 0
     lows = lows or [(0, False) if end == "shape" and highs else (-INF, True)] * count
     highs = highs or [(infinity, True)] * count
-    bounds = [
-        Bounds(*make(low, high), first, last) for (low, first), (high, last) in zip(lows, highs, strict=True)
-    ]
+    bounds = [Bounds(*make(low, high), first, last) for (low, first), (high, last) in zip(lows, highs, strict=True)]
     return made._of_bounds(bounds, labels or [""] * count)
 
 
@@ -176,10 +159,7 @@ def _output_to_json(output: OutputMap) -> dict[str, Any]:
         low, high = output.index_range
         if not _all_within(output.index_array, low, high):
             # without the bounds the reader would take values that were never allowed
-            out["index_array_bounds"] = [
-                "-inf" if low == -INF else low,
-                "+inf" if high == INF + 1 else high - 1,
-            ]
+            out["index_array_bounds"] = ["-inf" if low == -INF else low, "+inf" if high == INF + 1 else high - 1]
     elif output.method != CONSTANT:
         out["input_dimension"] = output.input_dimension
     if output.offset:
@@ -251,11 +231,7 @@ def _flatten(value: Any, shape: Sequence[int], at: tuple[int, ...], out: list[in
     depth = len(at)
     if depth == len(shape):
         try:
-            out.append(
-                _json.integer()(
-                    int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value
-                )
-            )
+            out.append(_json.integer()(int(value) if isinstance(value, str) and value.lstrip("-").isdigit() else value))
         except JsonError as error:
             where = ", ".join(map(str, at))
             raise error.within(f"Error parsing array element at position {{{where}}}") from None

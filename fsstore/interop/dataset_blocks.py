@@ -155,9 +155,7 @@ def aligned(target: OpenTarget, values: Any, most: int) -> Any:
     chunk, blocks = target.chunk, values.chunks
     if all(map(_fits, blocks, target.begin, chunk, target.store.shape)):
         return values
-    sides = [
-        max(1, round(max(sizes, default=1) / side)) * side for sizes, side in zip(blocks, chunk, strict=True)
-    ]
+    sides = [max(1, round(max(sizes, default=1) / side)) * side for sizes, side in zip(blocks, chunk, strict=True)]
     for dimension in sorted(range(len(sides)), key=lambda each: chunk[each]):
         others = math.prod(sides) // sides[dimension] * values.dtype.itemsize
         fitting = max(1, most // max(1, others) // chunk[dimension]) * chunk[dimension]
@@ -234,11 +232,7 @@ def _most(values: Any, memory: int) -> int:
 
 
 def write_all(
-    parts: Sequence[tuple[OpenTarget, Any]],
-    memory: int,
-    reporter: Reporter,
-    scheduler: Scheduler | None,
-    gate: Gate,
+    parts: Sequence[tuple[OpenTarget, Any]], memory: int, reporter: Reporter, scheduler: Scheduler | None, gate: Gate
 ) -> None:
     """Write the values of all sources into their targets; after a failure nothing more is written by this process."""
     try:
@@ -270,9 +264,7 @@ def _write_arrays(parts: Sequence[tuple[OpenTarget, Any]], memory: int, reporter
             future.exception()
 
 
-def _parts(
-    parts: Sequence[tuple[OpenTarget, Any]], memory: int
-) -> Iterator[tuple[OpenTarget, list[int], Any]]:
+def _parts(parts: Sequence[tuple[OpenTarget, Any]], memory: int) -> Iterator[tuple[OpenTarget, list[int], Any]]:
     """Yield the pieces of arrays with the offset of each."""
     for target, values in parts:
         for piece in _pieces(target, values.shape, _most(values, memory)):
@@ -307,9 +299,7 @@ def _written(target: OpenTarget, values: Any, most: int) -> Any:
     )
 
 
-def _write_block(
-    target: OpenTarget, starts: Sequence[Sequence[int]], block: Any, block_id: Sequence[int] = ()
-) -> Any:
+def _write_block(target: OpenTarget, starts: Sequence[Sequence[int]], block: Any, block_id: Sequence[int] = ()) -> Any:
     offset = [along[number] for along, number in zip(starts, block_id, strict=True)]
     values = np.asarray(block)
     if target.gate is None:

@@ -124,9 +124,7 @@ class Site:
 
 def _chunk_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
     """Return stored metadata as a spec takes them: without what says nothing about chunks."""
-    return {
-        name: value for name, value in metadata.items() if name not in ("attributes", "storage_transformers")
-    }
+    return {name: value for name, value in metadata.items() if name not in ("attributes", "storage_transformers")}
 
 
 @contextmanager
@@ -237,9 +235,7 @@ async def _undo(site: Site, note: _Change) -> None:
             continue
         at = f"{site.store.path}{key.rpartition('/')[0]}/"
         spec = {"driver": "zarr3" if old["zarr_format"] == 3 else "zarr"}
-        array = await open_array(
-            {**spec, "kvstore": site.store.at(at).effective_spec()}, context=site.context
-        )
+        array = await open_array({**spec, "kvstore": site.store.at(at).effective_spec()}, context=site.context)
         assert isinstance(array._driver, ChunkedDriver)
         entry = array._driver.entry
         stored = await entry.reread(fresh_after=math.inf)
@@ -268,9 +264,7 @@ async def finish(site: Site, name: str, draft: Draft, claim: Claim, *, consolida
     words, notes = draft.words, site.scratch.store
     root_keys = [key for key in DOCUMENTS if "/" not in key]
     answers = await site.view.read_many([Read(key) for key in root_keys])
-    stored = {
-        key: bytes(each.value) for key, each in zip(root_keys, answers, strict=True) if each.state == "value"
-    }
+    stored = {key: bytes(each.value) for key, each in zip(root_keys, answers, strict=True) if each.state == "value"}
     before, after = dict(draft.before), _ordered(draft)
     whole = with_documents(stored, after, words) if consolidated else {}
     for key, value in whole.items():

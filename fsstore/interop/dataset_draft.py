@@ -194,9 +194,7 @@ class _Drafting(DatasetStore):  # type: ignore[misc]  # xarray is not followed b
 
     def encode(self, variables: Mapping[Any, Variable], attributes: Mapping[Any, Any]) -> Any:
         """Encode variables; values that their integers cannot hold are an error."""
-        return super().encode(
-            {name: _within_range(each, name) for name, each in variables.items()}, attributes
-        )
+        return super().encode({name: _within_range(each, name) for name, each in variables.items()}, attributes)
 
     def set_variables(
         self, variables: dict[str, Variable], check_encoding_set: Any, writer: Any, unlimited_dims: Any = None
@@ -223,16 +221,12 @@ def _within_range(variable: Variable, name: Any) -> Variable:
     encoding, wanted = variable.encoding, np.dtype(variable.encoding.get("dtype", variable.dtype))
     if wanted.kind not in "iu" or variable.dtype.kind not in "iuf" or "_Unsigned" in encoding:
         return variable
-    scale, offset = (
-        float(encoding.get(word) or otherwise) for word, otherwise in zip(_PACKING, (1, 0), strict=True)
-    )
+    scale, offset = (float(encoding.get(word) or otherwise) for word, otherwise in zip(_PACKING, (1, 0), strict=True))
     limits = np.iinfo(wanted)
     if variable.dtype.kind in "iu" and scale == 1 and not offset and np.can_cast(variable.dtype, wanted):
         return variable
     ends = sorted((limits.min * scale + offset, limits.max * scale + offset))
-    look = partial(
-        _looked_at, name=name, ends=(ends[0] - abs(scale) / 2, ends[1] + abs(scale) / 2), wanted=wanted.name
-    )
+    look = partial(_looked_at, name=name, ends=(ends[0] - abs(scale) / 2, ends[1] + abs(scale) / 2), wanted=wanted.name)
     data = variable.data
     looked_at = data.map_blocks(look, dtype=data.dtype, meta=data) if hasattr(data, "dask") else look(data)
     return variable.copy(deep=False, data=looked_at)
@@ -265,10 +259,7 @@ def _comparable(value: Any) -> Any:
 
 
 def drafted(
-    nodes: Mapping[str, Dataset],
-    below: ZarrStore | None,
-    shape: Shape,
-    encoding: Mapping[str, Mapping[str, Any]],
+    nodes: Mapping[str, Dataset], below: ZarrStore | None, shape: Shape, encoding: Mapping[str, Mapping[str, Any]]
 ) -> Draft:
     """Return the draft of datasets by the paths of their groups, over the store at the place, or over none."""
     overlay, writer = _Overlay(below), _Writer()

@@ -33,9 +33,7 @@ class Fitted:
     """Those whose coordinates are stored already, with the region of each, if they are to be replaced."""
 
 
-def fit_append(
-    nodes: Mapping[str, Dataset], below: ZarrStore, dimension: str, *, overlap: str, order: str
-) -> Fitted:
+def fit_append(nodes: Mapping[str, Dataset], below: ZarrStore, dimension: str, *, overlap: str, order: str) -> Fitted:
     """Return what is to be added along a dimension, and what is to be replaced."""
     added: dict[str, Dataset] = {}
     replaced: list[tuple[dict[str, Dataset], dict[str, dict[str, slice]]]] = []
@@ -182,9 +180,7 @@ def fit_region(dataset: Dataset, below: ZarrStore, path: str, region: Any) -> di
     found = {}
     for name in map(str, dataset.dims):
         if name not in sizes:
-            raise FailedPreconditionError(
-                f"What is stored has no dimension {name!r}; a region cannot add one"
-            )
+            raise FailedPreconditionError(f"What is stored has no dimension {name!r}; a region cannot add one")
         asked = "auto" if region == "auto" else region.get(name, slice(None))
         has_values = name in dataset.variables and name in stored
         if isinstance(asked, str) and has_values:
@@ -219,9 +215,7 @@ def in_region(dataset: Dataset) -> Dataset:
     part = dataset.drop_vars([*dataset.indexes, *alone])
     scalars: list[Hashable] = [name for name, each in part.variables.items() if not each.dims]
     if scalars:
-        raise StoreError(
-            f"{scalars[0]!r} has no dimension, and so no place in a region; drop it from the dataset"
-        )
+        raise StoreError(f"{scalars[0]!r} has no dimension, and so no place in a region; drop it from the dataset")
     return part
 
 
@@ -229,9 +223,7 @@ def wished(nodes: Mapping[str, Dataset], schema: Mapping[str, Any]) -> dict[str,
     """Return datasets whose variables have the chunks, the shards and the codec of a schema as their encoding."""
     unknown = set(schema) - {"chunks", "shards", "codec", "zarr_format"}
     if unknown:
-        raise TypeError(
-            f"A schema of a dataset has chunks, shards, codec and zarr_format, and no {min(unknown)!r}"
-        )
+        raise TypeError(f"A schema of a dataset has chunks, shards, codec and zarr_format, and no {min(unknown)!r}")
     if not set(schema) - {"zarr_format"}:
         return dict(nodes)
     found = {}
@@ -290,9 +282,7 @@ def _read_from(variable: Variable) -> Iterator[KvStore | str]:
     data = variable._data
     if hasattr(data, "dask"):
         layers = data.dask.layers.items()
-        found = [
-            node for name, layer in layers if name.startswith("original-") for node in dict(layer).values()
-        ]
+        found = [node for name, layer in layers if name.startswith("original-") for node in dict(layer).values()]
         held = [getattr(node, "value", node) for node in found]  # dask puts it into a node since 2024.12
     else:
         held = [data]

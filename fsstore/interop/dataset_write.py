@@ -178,9 +178,7 @@ def _nodes(dataset: Any, group: str) -> dict[str, Dataset]:
         return {group: dataset}
     nodes = getattr(dataset, "subtree_with_keys", None)
     if nodes is None:
-        raise TypeError(
-            f"Expected a Dataset, a DataArray or a DataTree, but received: {type(dataset).__name__}"
-        )
+        raise TypeError(f"Expected a Dataset, a DataArray or a DataTree, but received: {type(dataset).__name__}")
     return {
         "/".join(part for part in (group, path.strip("/.")) if part): node.to_dataset(inherit=node is dataset)
         for path, node in nodes
@@ -223,9 +221,7 @@ def _write(nodes: Mapping[str, Dataset], site: Site, choice: _Choice) -> CopyRep
             exists = False
         reports, added = [], nodes
         if choice.append is not None and exists:
-            fitted = fit_append(
-                nodes, _below(site), choice.append, overlap=choice.overlap, order=choice.order
-            )
+            fitted = fit_append(nodes, _below(site), choice.append, overlap=choice.overlap, order=choice.order)
             reports = [_write_region(part, site, choice, region) for part, region in fitted.replaced]
             added = fitted.added
         if added:
@@ -252,11 +248,7 @@ def _write_whole(
 
 
 def _replace(
-    nodes: Mapping[str, Dataset],
-    site: Site,
-    choice: _Choice,
-    claim: Claim,
-    switch: AbstractContextManager[None],
+    nodes: Mapping[str, Dataset], site: Site, choice: _Choice, claim: Claim, switch: AbstractContextManager[None]
 ) -> CopyReport:
     """Write a dataset where nobody looks, and put it in the place of what is there, within the `switch`."""
     stage = execution.call(noted_stage(site)) if site.is_database else None
@@ -345,10 +337,7 @@ def _name_of_job(nodes: Mapping[str, Dataset], choice: _Choice) -> str:
 
 
 def _write_region(
-    nodes: Mapping[str, Dataset],
-    site: Site,
-    choice: _Choice,
-    region: Mapping[str, Mapping[str, slice]] | None = None,
+    nodes: Mapping[str, Dataset], site: Site, choice: _Choice, region: Mapping[str, Mapping[str, slice]] | None = None
 ) -> CopyReport:
     """Write into arrays that stay what they are, beside others who do so."""
     below, reports = _below(site), []
@@ -388,9 +377,7 @@ def _write_values(site: Site, draft: Draft, choice: _Choice) -> CopyReport:
     return CopyReport(paths, reporter.state.tasks, 0, reporter.state.nbytes, time.monotonic() - began)
 
 
-async def _target(
-    site: Site, draft: Draft, source: EncodedValues, quick: OpenKv | None, gate: Gate
-) -> OpenTarget:
+async def _target(site: Site, draft: Draft, source: EncodedValues, quick: OpenKv | None, gate: Gate) -> OpenTarget:
     """Return the open array of a source; only chunks without older values are written without syncs."""
     features = site.store.driver.features
     unconditional = not features.conditional_write and not site.values_too

@@ -27,9 +27,7 @@ from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import quote
 
 
-def write_virtual(
-    refs: References, store: Any, group: str = "", *, last_updated_at: datetime | None = None
-) -> None:
+def write_virtual(refs: References, store: Any, group: str = "", *, last_updated_at: datetime | None = None) -> None:
     """Write a set into a group of the store of a writable session, which is not committed.
 
     Existing arrays and groups are replaced.  With `last_updated_at` a reader refuses files that changed later.
@@ -63,14 +61,9 @@ def _key(path: str, name: str) -> str:
     return f"{path.strip('/')}/{name}" if path.strip("/") else name
 
 
-def _write(
-    array: VirtualArray, path: str, stores: tuple[KvStore, Any], last_updated_at: datetime | None
-) -> None:
+def _write(array: VirtualArray, path: str, stores: tuple[KvStore, Any], last_updated_at: datetime | None) -> None:
     kvstore, store = stores
-    document = {
-        **array.document,
-        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
-    }
+    document = {**array.document, "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}}}
     kvstore.write(_key(path, "zarr.json"), json.dumps(document).encode()).result()
     rows, urls, inline = array.chunks
     places = array.places

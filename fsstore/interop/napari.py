@@ -68,18 +68,14 @@ def _reader_of_array(path: str, store: TensorStore) -> Reader | None:
 
 def _layers(group: Group, found: Sequence[ImageEntry]) -> Iterator[Layer]:
     if len(found) > _MOST:
-        raise StoreError(
-            f"{group!r} has {len(found)} images, and napari gets at most {_MOST}; open one of its wells"
-        )
+        raise StoreError(f"{group!r} has {len(found)} images, and napari gets at most {_MOST}; open one of its wells")
     begun = [open_multiscale(group[each.path] if each.path else group) for each in found]
     images = [each.result() for each in begun]
     for each, image, place in zip(found, images, _places(group, found, images), strict=True):
         yield from _layers_of(image, each.path, place)
 
 
-def _places(
-    group: Group, found: Sequence[ImageEntry], images: Sequence[Multiscale]
-) -> list[dict[str, float]]:
+def _places(group: Group, found: Sequence[ImageEntry], images: Sequence[Multiscale]) -> list[dict[str, float]]:
     """Return how far each image of a plate is moved: wells are rows and columns, their fields go across."""
     rows, columns = plate_sides(group.attrs.asdict())
     numbers: dict[str, int] = {}
@@ -112,9 +108,7 @@ def _layers_of(image: Multiscale, path: str, moved: Mapping[str, float] | None =
     about: dict[str, Any] = {
         "multiscale": len(image) > 1,
         "scale": tuple(finest.scale[axis.name] for axis in axes),
-        "translate": tuple(
-            finest.translation[axis.name] + (moved or {}).get(axis.name, 0.0) for axis in axes
-        ),
+        "translate": tuple(finest.translation[axis.name] + (moved or {}).get(axis.name, 0.0) for axis in axes),
         "axis_labels": tuple(axis.name for axis in axes),
         "metadata": {"path": path, "vocabulary": image.vocabulary},
     }
@@ -130,17 +124,12 @@ def _layers_of(image: Multiscale, path: str, moved: Mapping[str, float] | None =
         said = told[number] if number < len(told) else {}
         parts = [store[d[names[channel]][store.domain[channel].inclusive_min + number]] for store in stores]
         label = said.get("label")
-        name = (
-            f"{title} {label if isinstance(label, str) else number}" if finest.shape[channel] > 1 else title
-        )
+        name = f"{title} {label if isinstance(label, str) else number}" if finest.shape[channel] > 1 else title
         yield _layer(parts, {**about, "name": name}, attributes, said)
 
 
 def _layer(
-    stores: Sequence[TensorStore],
-    about: dict[str, Any],
-    attributes: Mapping[str, Any],
-    said: Mapping[str, Any],
+    stores: Sequence[TensorStore], about: dict[str, Any], attributes: Mapping[str, Any], said: Mapping[str, Any]
 ) -> Layer:
     """Return a layer: of labels with their colours, or of intensities with what `omero` says of their channel."""
     whole = [cast(each, "uint8") if each.dtype.name == "bool" else each for each in stores]

@@ -102,9 +102,7 @@ def sample_order(
         yield numbers if seed is None else numbers[permutation(len(numbers), share, seed, number)]
 
 
-def permutation(
-    count: int, share: Share, seed: Sequence[int], pool: int
-) -> np.ndarray[Any, np.dtype[np.int64]]:
+def permutation(count: int, share: Share, seed: Sequence[int], pool: int) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Return the order of the samples of a pool, which is another one for each worker and each pool."""
     return np.random.default_rng([*seed, share.rank, share.worker, pool, 1]).permutation(count)
 
@@ -309,9 +307,7 @@ class Course:
             return share, replace(own, blocks=self.rest(bounds), seed=seed)
         share = replace(share, worker=(share.worker + self.turn) % self.workers)
         if f"{share.rank}/{share.worker}" not in self.taken:
-            raise StoreError(
-                f"The state says nothing of worker {share.worker} of rank {share.rank}; load that of all"
-            )
+            raise StoreError(f"The state says nothing of worker {share.worker} of rank {share.rank}; load that of all")
         return share, self
 
     def after(self, batches: int, batching: Batching, bounds: Sequence[int]) -> Course:

@@ -82,9 +82,7 @@ def from_virtual(dataset: Dataset) -> References:
     """Return the reference set of a virtual dataset; variables that are loaded are held by value."""
     builder = TableBuilder()
     attributes = dict(dataset.attrs)
-    plain = {
-        name: each for name, each in dataset.variables.items() if not isinstance(each.data, ManifestArray)
-    }
+    plain = {name: each for name, each in dataset.variables.items() if not isinstance(each.data, ManifestArray)}
     names = [name for name in dataset.coords if name not in dataset.dims]
     if names:
         attributes["coordinates"] = " ".join(map(str, names))

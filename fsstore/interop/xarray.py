@@ -23,12 +23,7 @@ from os import PathLike, fspath
 from typing import Any, ClassVar
 
 import numpy as np
-from xarray import (
-    Dataset,
-    register_dataarray_accessor,
-    register_dataset_accessor,
-    register_datatree_accessor,
-)
+from xarray import Dataset, register_dataarray_accessor, register_dataset_accessor, register_datatree_accessor
 from xarray.backends import AbstractDataStore, BackendArray, BackendEntrypoint, StoreBackendEntrypoint
 from xarray.core import indexing
 from xarray.core.variable import Variable
@@ -262,9 +257,7 @@ def open_group(
 async def _open(spec: KvSpecValue, context: Context, *, consolidated: bool) -> OpenGroup:
     place, known = await enter_group(await open_kv(spec, context), context)
     found = await hierarchy(place.prefix, consolidated=consolidated, known=known.answers)
-    nodes = {
-        path: node for path, node in found.nodes.items() if node.zarr_format
-    }  # N5 does not name its dimensions
+    nodes = {path: node for path, node in found.nodes.items() if node.zarr_format}  # N5 does not name its dimensions
     described = place.prefix.describe()
     if not nodes and not found.damaged:
         raise NotFoundError(f"There are no arrays or groups in {described}")
@@ -471,9 +464,7 @@ def _groups(opened: OpenGroup, top: str) -> Iterator[str]:
             yield path
 
 
-def _dataset(
-    opened: OpenGroup, path: str, drop: str | Iterable[str] | None, options: Mapping[str, Any]
-) -> Dataset:
+def _dataset(opened: OpenGroup, path: str, drop: str | Iterable[str] | None, options: Mapping[str, Any]) -> Dataset:
     decoding = dict(options)
     masks = decoding.pop("use_zarr_fill_value_as_mask", None)
     leave_out = frozenset([drop] if isinstance(drop, str) else drop or ())

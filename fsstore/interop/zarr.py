@@ -54,9 +54,7 @@ class ZarrStore(Store):  # type: ignore[misc]  # zarr is not followed by the typ
 
     def with_read_only(self, read_only: bool = False) -> ZarrStore:
         """Return a store over the same place for reading only, or for writing too."""
-        other = ZarrStore(
-            self.place, read_only=read_only, storage_options=self.storage_options, context=self.context
-        )
+        other = ZarrStore(self.place, read_only=read_only, storage_options=self.storage_options, context=self.context)
         other._store = self._store
         return other
 

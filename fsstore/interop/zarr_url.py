@@ -24,9 +24,7 @@ class PlaceAdapter(URLPipelineAdapter):  # type: ignore[misc]  # zarr is not fol
     """A segment that is one of fsstore's own."""
 
     @classmethod
-    async def open_pipeline_segment(
-        cls, segment: PipelineSegment, context: PipelineContext
-    ) -> AdapterResolution:
+    async def open_pipeline_segment(cls, segment: PipelineSegment, context: PipelineContext) -> AdapterResolution:
         """Return the store that the pipeline names, this segment included."""
         if not context.preceding and segment.body.startswith(":"):
             place = segment.raw  # ocdbt::file://…, a chain of fsspec
@@ -39,9 +37,7 @@ class WholeAdapter(URLPipelineAdapter):  # type: ignore[misc]  # see above
     """The segment `fsstore:`, with or without a path in the store that stands left of it."""
 
     @classmethod
-    async def open_pipeline_segment(
-        cls, segment: PipelineSegment, context: PipelineContext
-    ) -> AdapterResolution:
+    async def open_pipeline_segment(cls, segment: PipelineSegment, context: PipelineContext) -> AdapterResolution:
         """Return the store that stands left of this segment, and the path."""
         store = await _opened(_before(segment, context), context)
         if not context.preceding:

@@ -225,9 +225,7 @@ class ArrayCopy:
     async def name(self, *, untouched: bool) -> str:
         """Return the name of the job: another one for other places or another layout."""
         target = (await self.described()).spec().to_json()
-        target["kvstore"] = (
-            self.place.describe()
-        )  # the options of a database are known only once there is one
+        target["kvstore"] = self.place.describe()  # the options of a database are known only once there is one
         source = self.source.spec().to_json()
         job = {"source": source, "of": self.made_of, "target": target, "untouched": untouched}
         return job_name(job if self.casting == "same_value" else job | {"casting": self.casting})
@@ -270,9 +268,7 @@ class ArrayCopy:
         boxes = self.boxes(target, sharing(executor))
         stored = await journal.plan()
         earlier = None if stored is None else boxes.as_stored(stored)
-        if earlier is not None and earlier.held <= max(
-            boxes.held, memory_of_tasks(self.memory) // sharing(executor)
-        ):
+        if earlier is not None and earlier.held <= max(boxes.held, memory_of_tasks(self.memory) // sharing(executor)):
             return journal, earlier
         if stored is not None:
             other = job_name({"boxes": boxes.to_json()})
@@ -280,9 +276,7 @@ class ArrayCopy:
         await journal.follow(boxes.to_json())
         return journal, boxes
 
-    def boxed(
-        self, order: Order, name: str, boxes: CopyRegions, quick: OpenKv | None
-    ) -> tuple[Order, list[Pass]]:
+    def boxed(self, order: Order, name: str, boxes: CopyRegions, quick: OpenKv | None) -> tuple[Order, list[Pass]]:
         """Return the order with its boxes, and the passes over them."""
         nbytes = self.source.size * self.source.dtype.numpy_dtype.itemsize
         if boxes.sources is None:
@@ -299,12 +293,7 @@ class ArrayCopy:
         ]
 
     async def _work(
-        self,
-        executor: Executor | None,
-        reporter: Reporter,
-        journal: Journal,
-        order: Order,
-        passes: list[Pass],
+        self, executor: Executor | None, reporter: Reporter, journal: Journal, order: Order, passes: list[Pass]
     ) -> CopyReport:
         finished = await journal.finished()
         if finished:
@@ -327,13 +316,7 @@ class ArrayCopy:
                 await journal.settle()
         state = reporter.state
         return CopyReport(
-            (self.path,),
-            state.tasks,
-            before,
-            state.nbytes,
-            state.elapsed_s,
-            state.retries,
-            by_storage=by_storage,
+            (self.path,), state.tasks, before, state.nbytes, state.elapsed_s, state.retries, by_storage=by_storage
         )
 
 
@@ -398,9 +381,7 @@ def _chunk_bytes(store: TensorStore) -> int:
 def is_whole(store: TensorStore) -> bool:
     """Whether a view leaves every element where it is."""
     maps = store._transform.output
-    return all(
-        (each.input_dimension, each.offset, each.stride) == (number, 0, 1) for number, each in enumerate(maps)
-    )
+    return all((each.input_dimension, each.offset, each.stride) == (number, 0, 1) for number, each in enumerate(maps))
 
 
 def same_layout(store: TensorStore, other: TensorStore) -> bool:

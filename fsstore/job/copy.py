@@ -39,16 +39,7 @@ from fsstore.job.ends import (
 )
 from fsstore.job.plan import CopyReport, Ignored, combined, parse_bytes
 from fsstore.job.scratch import Scratch
-from fsstore.job.staging import (
-    Stage,
-    check_is_taking,
-    check_takes,
-    fingerprint,
-    made_apart,
-    only_takes,
-    packs,
-    unmark,
-)
+from fsstore.job.staging import Stage, check_is_taking, check_takes, fingerprint, made_apart, only_takes, packs, unmark
 from fsstore.kvstore.contract.driver import KvPrefix, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
@@ -137,9 +128,7 @@ def copy(
     return execution.start(_copy(source, target, CopyRun(options, executor, progress, verify)))
 
 
-def copy_options(
-    schema: Any, region: Any, max_memory: int | str, if_exists: str, context: Any
-) -> CopyOptions:
+def copy_options(schema: Any, region: Any, max_memory: int | str, if_exists: str, context: Any) -> CopyOptions:
     """Return the choices of a caller, checked."""
     if if_exists not in ("raise", "skip", "replace", "update"):
         raise ValueError(f'if_exists is "raise", "skip", "replace" or "update", not {if_exists!r}')
@@ -209,9 +198,7 @@ async def copy_source(source: Any, options: CopyOptions) -> TensorStore | Group:
     opened = await opened_source(source, options.context)
     if isinstance(opened, Group):
         if options.region is not None:
-            raise StoreError(
-                "A region is of one array; copy the arrays of a group one by one to copy parts of them"
-            )
+            raise StoreError("A region is of one array; copy the arrays of a group one by one to copy parts of them")
         return opened
     # with fixed bounds a region that reaches beyond the array is an error now, and not when it is read
     array = await opened.resolve(fix_resizable_bounds=True)
@@ -236,14 +223,10 @@ def array_copy(source: TensorStore, store: OpenKv, scheme: str, options: CopyOpt
     return _wanted(source, store, words, options, path)
 
 
-def _wanted(
-    source: TensorStore, store: OpenKv, words: NodeWords, options: CopyOptions, path: str
-) -> ArrayCopy:
+def _wanted(source: TensorStore, store: OpenKv, words: NodeWords, options: CopyOptions, path: str) -> ArrayCopy:
     attributes = attributes_of(source) or {}
     wanted, fill_value = array_like(source, words, options.wishes, attributes)
-    return ArrayCopy(
-        source, store, words, wanted, fill_value, options.memory, options.context, path, options.casting
-    )
+    return ArrayCopy(source, store, words, wanted, fill_value, options.memory, options.context, path, options.casting)
 
 
 async def _copy_array(
@@ -278,9 +261,7 @@ async def _copy_array(
         made = await prepared.finish()
         await prepared.scratch.clear()
     if made.shape != prepared.source.shape:
-        raise FailedPreconditionError(
-            f"{job.place.describe()} was changed by somebody else while it was written"
-        )
+        raise FailedPreconditionError(f"{job.place.describe()} was changed by somebody else while it was written")
     return report
 
 

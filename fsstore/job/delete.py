@@ -46,13 +46,7 @@ from fsstore.dataset.place import (
     store_spec,
 )
 from fsstore.driver.auto import hierarchy
-from fsstore.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreError,
-)
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, PermissionDeniedError, StoreError
 from fsstore.format.attributes import BESIDE, is_document
 from fsstore.job.array_copy import ArrayCopy
 from fsstore.job.ends import opened_source
@@ -153,10 +147,7 @@ def _at(store: OpenKv, directory: str) -> OpenKv:
 async def _noted(store: OpenKv, name: str) -> dict[str, str]:
     """Note which job makes what is new, and where: in a directory beside a local one, if there can be one."""
     is_local = store.driver.id == "file" and store.base is None and not _is_mount(store.path)
-    told, notes = (
-        {"job": name, "directory": f"{BESIDE}-{uuid4().hex[:12]}" if is_local else ""},
-        Scratch.of(store),
-    )
+    told, notes = ({"job": name, "directory": f"{BESIDE}-{uuid4().hex[:12]}" if is_local else ""}, Scratch.of(store))
     await notes.store.write(_NEW, json.dumps(told))
     if is_local:
         try:
@@ -281,11 +272,7 @@ _GOES = "moves-to"
 
 
 def delete(
-    place: Any,
-    *,
-    executor: Executor | None = None,
-    progress: Any = None,
-    context: Context | None = None,
+    place: Any, *, executor: Executor | None = None, progress: Any = None, context: Context | None = None
 ) -> Future[int]:
     """Begin to delete an array, or a group with everything in it; the result is how many keys there were.
 
@@ -390,17 +377,13 @@ async def _delete_all(store: OpenKv, count: int, executor: Executor | None, prog
 async def move(place: Place, source: str, target: str) -> None:
     """Move an array, or a group with everything in it, to another path; continue if a move to there was killed."""
     if f"{target}/".startswith(f"{source}/"):
-        raise StoreError(
-            f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it"
-        )
+        raise StoreError(f"{quote(source)} cannot be moved to {quote(target)}, which is itself or lies inside it")
     job = _Move(place, source, target)
     if not (await exists(place, source) or await job.noted()):
         raise NotFoundError(await missing(place, source))
     await refuse_inside_array(place, target)
     try:
-        async with all_claimed(
-            [place.store.at(place.below(path).path) for path in (source, target)], job.name
-        ):
+        async with all_claimed([place.store.at(place.below(path).path) for path in (source, target)], job.name):
             await job.run()
     finally:
         for path in (source, target):
@@ -450,9 +433,7 @@ class _Move:
             if not any(map(is_document, keys)):
                 raise NotFoundError(await missing(self.place, self.source))
             if there:
-                raise AlreadyExistsError(
-                    f"There is something at {self.new.describe()} already; delete it first"
-                )
+                raise AlreadyExistsError(f"There is something at {self.new.describe()} already; delete it first")
             await self.scratch(self.source).store.write(_GOES, own)
         if any(map(is_document, keys)):
             await make_groups(self.place, self.target.rpartition("/")[0], {})

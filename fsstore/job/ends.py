@@ -58,17 +58,7 @@ class CopyWishes(TypedDict, total=False):
 
 
 _WISHES = tuple(CopyWishes.__annotations__)
-_CHOICES = (
-    "schema",
-    "region",
-    "executor",
-    "max_memory",
-    "if_exists",
-    "atomic",
-    "casting",
-    "verify",
-    "progress",
-)
+_CHOICES = ("schema", "region", "executor", "max_memory", "if_exists", "atomic", "casting", "verify", "progress")
 
 
 def wishes_of(schema: Mapping[str, Any] | None) -> dict[str, Any]:
@@ -128,9 +118,7 @@ def array_like(
     }
     if sharded and "chunks" not in wishes:
         options["shards"] = write
-    options |= {
-        name: value for name, value in wishes.items() if name not in ("zarr_format", "dtype", "fill_value")
-    }
+    options |= {name: value for name, value in wishes.items() if name not in ("zarr_format", "dtype", "fill_value")}
     if "dtype" in wishes and "fill_value" not in wishes and stored is not None:
         stored = _as_type(stored, source, dtype(dtype_name(wishes["dtype"])))
     made = new_array(source.shape, wishes.get("dtype", source.dtype.name), options)
@@ -141,9 +129,7 @@ def _as_type(fill: Any, source: TensorStore, wanted: dtype) -> Any:
     try:
         return Cast(source.dtype, wanted).checked(np.asarray(fill, source.dtype.numpy_dtype), ())[()]
     except StoreError as error:
-        raise error.within(
-            "The fill value of the source is not one of the copy, give another in `schema`"
-        ) from None
+        raise error.within("The fill value of the source is not one of the copy, give another in `schema`") from None
 
 
 def _sides(chunk: Any, source: TensorStore) -> tuple[int, ...]:
@@ -242,9 +228,7 @@ def where(source: TensorStore) -> str:
         return f"an array of the driver {_driver_of(source)}"
 
 
-def _raise_if_together(
-    found: Relation, source: TensorStore | Group, target: OpenKv, *, in_place: bool
-) -> None:
+def _raise_if_together(found: Relation, source: TensorStore | Group, target: OpenKv, *, in_place: bool) -> None:
     """Raise an error that says how the source relates to the target."""
     place, own = target.prefix.describe(), repr(source) if isinstance(source, Group) else where(source)
     if found == "is" and not in_place:
@@ -253,9 +237,7 @@ def _raise_if_together(
             " replace`, write it anew beside it and put that in its place"
         )
     if found == "lies in":
-        raise FailedPreconditionError(
-            f"{place} holds what is read, {own}; choose a place outside of it for the copy"
-        )
+        raise FailedPreconditionError(f"{place} holds what is read, {own}; choose a place outside of it for the copy")
     if found == "holds":
         raise FailedPreconditionError(f"{place} lies in what is read; choose a place outside of {own}")
 

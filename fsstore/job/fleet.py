@@ -46,27 +46,10 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.job.array_copy import ArrayCopy, check_source, sharing
-from fsstore.job.copy import (
-    CopyOptions,
-    CopyRun,
-    array_copy,
-    check_copy,
-    copy_options,
-    copy_source,
-    copy_target,
-)
+from fsstore.job.copy import CopyOptions, CopyRun, array_copy, check_copy, copy_options, copy_source, copy_target
 from fsstore.job.ends import CopyWishes, check_apart, check_shown, where
 from fsstore.job.passes import Order, Pass, box_pass, chunks_at, remove_chunks, unsynced
-from fsstore.job.plan import (
-    CopyPlan,
-    CopyRegions,
-    CopyReport,
-    Level,
-    PlanStatus,
-    combined,
-    memory_of_tasks,
-    share_of,
-)
+from fsstore.job.plan import CopyPlan, CopyRegions, CopyReport, Level, PlanStatus, combined, memory_of_tasks, share_of
 from fsstore.job.scratch import around
 from fsstore.job.staging import fingerprint, is_marked, mark, packs, still_there, unmark
 from fsstore.job.work import work_on
@@ -221,9 +204,7 @@ def _code() -> str:
 async def _job_of(source: Any, target: Any, options: CopyOptions, scheme: str = "") -> tuple[ArrayCopy, str]:
     opened = await copy_source(source, options)
     if isinstance(opened, Group):
-        raise UnimplementedError(
-            "A plan is of one array; open the group and plan the copy of each array in it"
-        )
+        raise UnimplementedError("A plan is of one array; open the group and plan the copy of each array in it")
     store, found = await copy_target(target, options.context)
     await check_apart(opened, store)
     scheme = scheme or found
@@ -303,8 +284,7 @@ async def _opened(place: Any, context: Context) -> SavedPlan:
     at = await _place(place, context)
     document = await _read(at)
     options = replace(
-        copy_options(document["schema"], None, document["memory"], "raise", context),
-        casting=document["casting"],
+        copy_options(document["schema"], None, document["memory"], "raise", context), casting=document["casting"]
     )
     job, _ = await _job_of(document["source"], document["target"], options, document["scheme"])
     job = replace(job, made_of=document["of"])
@@ -397,11 +377,7 @@ async def _worked(
     async def note(task: Task, answers: list[Any]) -> None:
         await claim.check()
         stored = sum(answer[1] for answer in answers if isinstance(answer, tuple))
-        counted: dict[str, float] = {
-            "pieces": len(task.numbers),
-            left.kind: len(task.numbers),
-            "stored": stored,
-        }
+        counted: dict[str, float] = {"pieces": len(task.numbers), left.kind: len(task.numbers), "stored": stored}
         counted["seconds"] = time.monotonic() - begun - journal.counts.get("seconds", 0)
         for name, count in counted.items():
             journal.counts[name] = journal.counts.get(name, 0) + count
@@ -414,9 +390,7 @@ async def _worked(
         await journal.settle()
         reporter.ended()
     state = reporter.state
-    return CopyReport(
-        (plan.job.path,), state.tasks, len(left.done), state.nbytes, state.elapsed_s, state.retries
-    )
+    return CopyReport((plan.job.path,), state.tasks, len(left.done), state.nbytes, state.elapsed_s, state.retries)
 
 
 def _overlaps(part: tuple[int, int], run: str) -> bool:

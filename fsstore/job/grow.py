@@ -280,9 +280,7 @@ class _Ledger:
             answer = await self.store.read(_KEPT + self.name)
             if answer.state == "value":
                 note = self._parsed(answer.value, _KEPT + self.name)
-        return note.stage == "is there" and all(
-            now >= then for now, then in zip(shape, note.after, strict=True)
-        )
+        return note.stage == "is there" and all(now >= then for now, then in zip(shape, note.after, strict=True))
 
     async def commit(self, note: _Note, shape: Sequence[int]) -> None:
         """Write the metadata, if the array is still what it was, or what a write without an answer has made of it."""
@@ -291,9 +289,7 @@ class _Ledger:
 
         async def ask(stored: ChunkedArray) -> None:
             await self.claim.check()
-            if list(stored.shape) not in (note.before, note.after) or not driver.entry.is_same(
-                driver.array, stored
-            ):
+            if list(stored.shape) not in (note.before, note.after) or not driver.entry.is_same(driver.array, stored):
                 await self.note(note)
                 raise FailedPreconditionError(
                     f"{driver.entry.describe()} was changed to shape {stored.shape} by somebody else while values were"
@@ -319,9 +315,7 @@ async def _opened(target: Any, context: Context) -> tuple[ChunkedDriver, TensorS
         found = await open_array(opened.spec(retain_context=True), context=context)
     driver = found._driver
     if not isinstance(driver, ChunkedDriver):
-        raise StoreError(
-            f"Values are appended to arrays of zarr and N5, and not to those of {driver.kind.id!r}"
-        )
+        raise StoreError(f"Values are appended to arrays of zarr and N5, and not to those of {driver.kind.id!r}")
     if found.transaction is not None:
         raise StoreError("An append is a step of its own; open the array outside of the transaction")
     return driver, found
@@ -380,9 +374,7 @@ def _axis(found: TensorStore, *given: int | str | None) -> int:
     dimension = next(each for each in given if each is not None)
     if isinstance(dimension, str):
         if dimension not in found.domain.labels:
-            raise StoreError(
-                f"The array has no dimension {dimension!r}; it has {', '.join(found.domain.labels)}"
-            )
+            raise StoreError(f"The array has no dimension {dimension!r}; it has {', '.join(found.domain.labels)}")
         return found.domain.labels.index(dimension)
     if not -found.rank <= dimension < found.rank:
         raise StoreError(f"An array of rank {found.rank} has no dimension {dimension}")
@@ -395,9 +387,7 @@ async def _append(growth: _Growth, ledger: _Ledger, executor: Executor | None, p
         await ledger.scratch.clear(f"{note.journal}/")
         return CopyReport((), 0, 0, 0, 0.0, skipped=("",))
     await ledger.note(note)
-    writing = _Writing(
-        growth, ledger.driver.kvstore.as_directory(), Journal(ledger.store, note.journal), began
-    )
+    writing = _Writing(growth, ledger.driver.kvstore.as_directory(), Journal(ledger.store, note.journal), began)
     report = await writing.run(executor, progress)
     if await _are_stored(growth.values) and await fingerprint(growth.values) != ledger.described[1]:
         raise FailedPreconditionError(
@@ -471,9 +461,7 @@ class _Writing:
         if plan is not None:
             return BoxSlabs(replace(pieces.boxes, step=tuple(plan["step"])), *plan["pieces"])
         if len(pieces) > 1:
-            await self.journal.follow(
-                {"step": list(pieces.boxes.step), "pieces": [pieces.dimension, pieces.side]}
-            )
+            await self.journal.follow({"step": list(pieces.boxes.step), "pieces": [pieces.dimension, pieces.side]})
         return pieces
 
 

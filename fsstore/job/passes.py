@@ -103,9 +103,7 @@ async def opened_database(directory: KvStore) -> KvStore:
 
     kind = kv_kind("ocdbt")
     assert kind is not None
-    return KvStore.of(
-        await open_adapter(kind, directory._open, directory._open.spec.bound_context or Context())
-    )
+    return KvStore.of(await open_adapter(kind, directory._open, directory._open.spec.bound_context or Context()))
 
 
 def packed_keys(keys: Sequence[str]) -> bytes:
@@ -275,9 +273,7 @@ def _number(batch: _Batch) -> int:
 
 
 def _task(kind: str, run: dict[int, _Batch]) -> Task:
-    listed = [
-        (packed_keys([key for key, _ in batch]), sum(size for _, size in batch)) for batch in run.values()
-    ]
+    listed = [(packed_keys([key for key, _ in batch]), sum(size for _, size in batch)) for batch in run.values()]
     return Task(tuple(run), kind, (listed,))
 
 

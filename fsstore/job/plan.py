@@ -195,26 +195,14 @@ class Verdict:
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{escape(each.kind)}</td><td>{escape(str(each))}</td></tr>" for each in self.findings
-        )
+        rows = "".join(f"<tr><td>{escape(each.kind)}</td><td>{escape(str(each))}</td></tr>" for each in self.findings)
         head = escape(str(self).partition("\n")[0])
         others = [f"missing: {path}" for path in self.missing] + [f"extra: {path}" for path in self.extra]
         rows += "".join(f"<tr><td colspan='2'>{escape(text)}</td></tr>" for text in others)
         return f"<p>{head}</p><table>{rows}</table>" if rows else f"<p>{head}</p>"
 
 
-_UNITS = {
-    "": 1,
-    "b": 1,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-}
+_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12, "kib": 2**10, "mib": 2**20, "gib": 2**30}
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,8 +265,7 @@ class CopyPlan:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
-            for name, text in self._rows()
+            f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._rows()
         )
         return f"<table>{rows}</table>"
 
@@ -399,9 +386,7 @@ class CopyRegions:
     def least(self) -> int:
         """How many bytes a task moves at least."""
         step = (
-            self.pieces.grid.step
-            if self.sources is None
-            else max(self.targets.step, self.sources.step, key=math.prod)
+            self.pieces.grid.step if self.sources is None else max(self.targets.step, self.sources.step, key=math.prod)
         )
         return self.itemsize * math.prod(step)
 
@@ -409,11 +394,7 @@ class CopyRegions:
 def _of_step(regions: Regions, step: Any) -> Regions | None:
     if not isinstance(step, list) or len(step) != len(regions.step):
         return None
-    return (
-        replace(regions, step=tuple(step))
-        if all(isinstance(each, int) and each > 0 for each in step)
-        else None
-    )
+    return replace(regions, step=tuple(step)) if all(isinstance(each, int) and each > 0 for each in step) else None
 
 
 def pace_text(pieces: int, least: int, nbytes: int, what: str) -> str:

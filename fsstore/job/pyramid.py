@@ -85,9 +85,7 @@ def build_pyramid(
 
     async def run() -> CopyReport:
         if isinstance(group, TensorStore):
-            raise StoreError(
-                "A pyramid is made in a group: give the group that the array is in, and the array's name"
-            )
+            raise StoreError("A pyramid is made in a group: give the group that the array is in, and the array's name")
         opened = group if isinstance(group, Group) else await open_group(group, context=chosen)
         array = await opened.open(base)
         if not isinstance(array, TensorStore):
@@ -166,9 +164,7 @@ def _factors(
 def _count(array: TensorStore, factors: tuple[int, ...]) -> int:
     """Return how many levels there are below the base until the longest side that shrinks is short."""
     count, sides = 0, list(array.shape)
-    while (
-        count < _MOST and max((s for s, f in zip(sides, factors, strict=True) if f > 1), default=0) > _SMALL
-    ):
+    while count < _MOST and max((s for s, f in zip(sides, factors, strict=True) if f > 1), default=0) > _SMALL:
         sides = [-(-side // factor) for side, factor in zip(sides, factors, strict=True)]
         count += 1
     return count
@@ -188,14 +184,10 @@ def _describe(group: Group, base: str, array: TensorStore, wanted: _Levels) -> N
     if said is not None and said.levels[0].path == base:
         levels = [said.levels[0]]
     else:
-        levels = [
-            LevelWords(base, LevelPlace(tuple(u.multiplier if u else 1.0 for u in array.dimension_units)))
-        ]
+        levels = [LevelWords(base, LevelPlace(tuple(u.multiplier if u else 1.0 for u in array.dimension_units)))]
     for number, factors in enumerate(wanted.factors, 1):
         # an element stands for a block, and lies in its middle
         place = levels[-1].place.coarser(factors, centred=wanted.method != "stride")
         levels.append(LevelWords(str(number), place))
     before = image_words(attributes)
-    group.attrs.update(
-        with_image(attributes, ome_image(before, axes, levels, wanted.method), group.zarr_format)
-    )
+    group.attrs.update(with_image(attributes, ome_image(before, axes, levels, wanted.method), group.zarr_format))

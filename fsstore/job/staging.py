@@ -76,9 +76,7 @@ async def _entries_digest(place: KvPrefix, keys: list[str], sizes: list[int | No
     """Return a number for some entries that does not depend on their order."""
     generations: list[bytes] = [b""] * len(keys)
     if not place.driver.features.waits:
-        answers = await execution.offload(
-            lambda: execution.drive(place.read_many([Read(key, 0, 0) for key in keys]))
-        )
+        answers = await execution.offload(lambda: execution.drive(place.read_many([Read(key, 0, 0) for key in keys])))
         generations = [answer.generation for answer in answers]
     total = 0
     for key, size, generation in zip(keys, sizes, generations, strict=True):
@@ -168,9 +166,7 @@ async def still_there(finished: dict[str, set[int]], order: Order, chunk_bytes: 
             found[kind] = await finished_keys(order.source.prefix, chunk_bytes, done, stored.all)
         else:
             pieces = BoxSlabs.whole(order.targets) if kind == "gathered" else order.pieces
-            found[kind] = {
-                number for number in done if stored.box(array, next(pieces.split(number, number + 1))[1])
-            }
+            found[kind] = {number for number in done if stored.box(array, next(pieces.split(number, number + 1))[1])}
     return found
 
 
@@ -389,8 +385,6 @@ def _values(directory: Path) -> list[tuple[str, Buffer]]:
         if path.is_file():
             with path.open("rb") as file:
                 large = path.stat().st_size >= PIECE_BYTES
-                value = memoryview(
-                    mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read()
-                )
+                value = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if large else file.read())
             values.append((path.relative_to(directory).as_posix(), value))
     return values

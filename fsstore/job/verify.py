@@ -109,8 +109,7 @@ async def stored_chunks(
             strangers = [key for key, _ in entries if grid.box(key) is None]
             found.chunks += len(keys)
             found.findings += [
-                grid.finding(key, f"{key!r} is stored, and no part of the array", "extra")
-                for key in strangers
+                grid.finding(key, f"{key!r} is stored, and no part of the array", "extra") for key in strangers
             ]
             if sizes:
                 found.findings += [each async for each in _wrong_sizes(grid, theirs, entries, keys)]
@@ -327,9 +326,7 @@ class _Totals:
 async def _verdict(ours: _Members, theirs: _Members, check: _Check) -> Verdict:
     total = _Totals()
     total.add([Finding(path, (), (), str(error)) for path, error in ours.damaged.items()])
-    total.add(
-        [Finding(path, (), (), f"{_THEIRS}{error}", "against") for path, error in theirs.damaged.items()]
-    )
+    total.add([Finding(path, (), (), f"{_THEIRS}{error}", "against") for path, error in theirs.damaged.items()])
     missing = theirs.paths - ours.paths if check.asks("missing") else set()
     extra = ours.paths - theirs.paths if check.asks("extra") else set()
     total.compared |= {name for name in ("missing", "extra") if check.asks(name)}
@@ -357,9 +354,7 @@ async def _verdict(ours: _Members, theirs: _Members, check: _Check) -> Verdict:
     )
 
 
-async def _checked(
-    path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
-) -> None:
+async def _checked(path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals) -> None:
     if other is not None:
         total.compared.add("shape")
         await execution.offload(_compare_metadata, path, store, other, check, total)
@@ -382,9 +377,7 @@ async def _checked(
         await _read_all(path, store, compared, check, total)
 
 
-def _compare_metadata(
-    path: str, store: TensorStore, other: TensorStore, check: _Check, total: _Totals
-) -> None:
+def _compare_metadata(path: str, store: TensorStore, other: TensorStore, check: _Check, total: _Totals) -> None:
     """Compare an array with what a copy of the other would be in its format."""
     words = words_of(store._driver.kind.id)
     found, fill = array_like(store, words or WORDS[3], {}, attributes_of(store) or {})
@@ -448,9 +441,7 @@ def _compare_attributes(
         total.add([Finding(path, (), (), f"the attribute {show(name)} {what}", "attributes")])
 
 
-async def _read_all(
-    path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals
-) -> None:
+async def _read_all(path: str, store: TensorStore, other: TensorStore | None, check: _Check, total: _Totals) -> None:
     """Read an array box by box, and compare it with another."""
     if other is not None and conversion(other.dtype, store.dtype) is None:
         what = f"its values are of type {store.dtype.name}, and cannot be compared with {other.dtype.name}"

@@ -33,17 +33,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.pool import keep, kept, shares_memory
 from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS, PAGE
-from fsstore.task.runner import (
-    Finished,
-    Pace,
-    Partly,
-    Reporter,
-    Task,
-    TaskSlowError,
-    answered,
-    run_tasks,
-    workers_of,
-)
+from fsstore.task.runner import Finished, Pace, Partly, Reporter, Task, TaskSlowError, answered, run_tasks, workers_of
 
 # Checking a box of an array: whether it can be read, and whether it says what another array does.
 #
@@ -96,16 +86,9 @@ async def _is_absent(array: Any, box: Region) -> bool:
     """Whether a box has very many chunks, and none of the keys that they are stored under is there."""
     driver = array._driver
     sides = array.chunk_layout.read_chunk.shape or ()
-    if (
-        math.prod(-(-size // (side or size or 1)) for size, side in zip(box.shape, sides, strict=False))
-        < MANY_CHUNKS
-    ):
+    if math.prod(-(-size // (side or size or 1)) for size, side in zip(box.shape, sides, strict=False)) < MANY_CHUNKS:
         return False
-    if (
-        not isinstance(driver, ChunkedDriver)
-        or driver.domain() != array.domain
-        or driver.array.dtype.numpy_dtype.names
-    ):
+    if not isinstance(driver, ChunkedDriver) or driver.domain() != array.domain or driver.array.dtype.numpy_dtype.names:
         return False
     grid = driver.array.model
     ranges = [
@@ -122,9 +105,7 @@ async def _is_absent(array: Any, box: Region) -> bool:
     return all(answer.state == "missing" for answer in answers)
 
 
-def _judged(
-    order: Order, box: Region, chunks: Regions, both: tuple[Any, Any]
-) -> tuple[int, list[tuple[Any, ...]]]:
+def _judged(order: Order, box: Region, chunks: Regions, both: tuple[Any, Any]) -> tuple[int, list[tuple[Any, ...]]]:
     """Return how many chunks are mere fill, and those that differ."""
     values, wanted = both
     if values is None:
@@ -154,8 +135,7 @@ def _judged(
 def _inside(box: Region, part: Region) -> tuple[slice, ...]:
     """Return a part as an index into the values of the box it lies in."""
     return tuple(
-        slice(low - start, high - start)
-        for low, high, start in zip(part.start, part.stop, box.start, strict=True)
+        slice(low - start, high - start) for low, high, start in zip(part.start, part.stop, box.start, strict=True)
     )
 
 
@@ -175,8 +155,7 @@ def _difference(box: Region, differing: Any, values: Any, wanted: Any) -> str:
     texts = [shown(each[first]) for each in (values, wanted)]
     if texts[0] == texts[1] and not values.dtype.hasobject:
         texts = [
-            f"{text} (0x{each[first].tobytes().hex()})"
-            for text, each in zip(texts, (values, wanted), strict=True)
+            f"{text} (0x{each[first].tobytes().hex()})" for text, each in zip(texts, (values, wanted), strict=True)
         ]
     both = f"{texts[0]}, not {texts[1]}"
     return f"{int(np.count_nonzero(differing))} of {values.size} elements differ, first at {where}: {both}"
@@ -214,18 +193,14 @@ def _is_other(one: Any, other: Any) -> bool:
         return one.keys() != other.keys() or any(_is_other(one[name], other[name]) for name in one)
     if isinstance(one, list) and isinstance(other, list):
         return len(one) != len(other) or any(map(_is_other, one, other))
-    return type(one) is not type(other) or (
-        repr(one) != repr(other) if isinstance(one, float) else one != other
-    )
+    return type(one) is not type(other) or (repr(one) != repr(other) if isinstance(one, float) else one != other)
 
 
 UNKNOWN_JOB = "unknown job"
 """The answer of a worker that has not seen the job yet."""
 
 
-def run_task(
-    name: str, kind: str, payload: Any, limit_s: float, order: Order | bytes | None, begun: Any = None
-) -> Any:
+def run_task(name: str, kind: str, payload: Any, limit_s: float, order: Order | bytes | None, begun: Any = None) -> Any:
     """Do a task of a job and return its answer, or `UNKNOWN_JOB`; `begun` gets what a caller nearby may cancel.
 
     An order that comes from elsewhere is a pickle: one that refuses to be opened here fails the task, and not the
@@ -278,9 +253,7 @@ async def do(order: Order, kind: str, payload: Any, limit_s: float = math.inf) -
                 answers.append(await WORK[kind](order, part))
         except Exception as error:
             if not answers and time.monotonic() - began >= limit_s:
-                raise TaskSlowError(
-                    f"A task took longer than {limit_s:.0f} s, far longer than others"
-                ) from error
+                raise TaskSlowError(f"A task took longer than {limit_s:.0f} s, far longer than others") from error
             if not answers:
                 raise
             stopped = at  # it fails again when it is asked for again, unless that was a moment's trouble
@@ -295,13 +268,7 @@ async def do(order: Order, kind: str, payload: Any, limit_s: float = math.inf) -
 
 def _is_far(target: Any) -> bool:
     """Whether the writes of a job are requests."""
-    opened = (
-        target._open
-        if isinstance(target, KvStore)
-        else target._driver.kvstore
-        if target is not None
-        else None
-    )
+    opened = target._open if isinstance(target, KvStore) else target._driver.kvstore if target is not None else None
     return opened is not None and opened.driver.features.waits
 
 
@@ -313,12 +280,7 @@ def _parts_of(order: Order, kind: str, payload: Any) -> Iterable[tuple[int, Any]
 
 
 async def work_on(
-    order: Order,
-    todo: Pass,
-    executor: Executor | None,
-    reporter: Reporter,
-    finished: Finished,
-    most: int | None = None,
+    order: Order, todo: Pass, executor: Executor | None, reporter: Reporter, finished: Finished, most: int | None = None
 ) -> None:
     """Run a pass of a job on an executor; of tasks in this process, which share its memory, at most `most` at once."""
     begun: set[Future[Any]] = set()
@@ -339,10 +301,7 @@ async def work_on(
         if done.stopped is None:
             pace.took(len(task.numbers), done.seconds)
             return done.answers
-        first, last = (
-            _run(task, task.numbers[0], done.stopped),
-            _run(task, done.stopped, task.numbers[-1] + 1),
-        )
+        first, last = (_run(task, task.numbers[0], done.stopped), _run(task, done.stopped, task.numbers[-1] + 1))
         return Partly(first, done.answers, last)
 
     try:
@@ -456,16 +415,12 @@ async def _copy_keys(order: Order, listed: Sequence[tuple[bytes, int]]) -> tuple
     taking = able(target.driver, TakesValues)
     if taking is not None and taking.takes_from(source.driver):
         pairs = [(source.path + key, target.path + key) for key in keys]
-        answers = await _asked(
-            target.driver, lambda: taking.take_values(source.driver, pairs, unseen=order.unseen)
-        )
+        answers = await _asked(target.driver, lambda: taking.take_values(source.driver, pairs, unseen=order.unseen))
         _check_there(keys, answers, source)
         told = [answer.size for answer in answers if answer.size is not None]
         copied = sum(told) if len(told) == len(keys) else nbytes
         return copied, copied if target.driver.features.waits else 0
-    some = [
-        await _copy_some(keys[at : at + order.together], order) for at in range(0, len(keys), order.together)
-    ]
+    some = [await _copy_some(keys[at : at + order.together], order) for at in range(0, len(keys), order.together)]
     return sum(some), 0
 
 
@@ -476,9 +431,7 @@ async def _copy_chunks(order: Order, box: Region) -> tuple[int, int]:
     taking = able(other.driver, TakesValues)
     if taking is not None and taking.takes_from(own.driver):
         pairs = [(own.path + key, other.path + key) for key in keys]
-        answers = await _asked(
-            other.driver, lambda: taking.take_values(own.driver, pairs, unseen=order.unseen)
-        )
+        answers = await _asked(other.driver, lambda: taking.take_values(own.driver, pairs, unseen=order.unseen))
         there = [answer for answer in answers if answer.state != "missing"]
         return sum(answer.size or 0 for answer in there), len(there)
     for at in range(0, len(keys), order.together):

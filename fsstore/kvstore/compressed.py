@@ -82,9 +82,7 @@ class CompressedDriver(ReadOnly, StandsOver):
         if not sizes:
             return {}
         try:
-            found = await self.base.read_many(
-                [Read(key, 0, size and size + _BLOCK) for key, size in sizes.items()]
-            )
+            found = await self.base.read_many([Read(key, 0, size and size + _BLOCK) for key, size in sizes.items()])
         except OutOfRangeError:  # a base value is shorter than that
             return {}
         heads = {}
@@ -150,12 +148,7 @@ class CompressedDriver(ReadOnly, StandsOver):
 
 
 def _is_head(read: Read) -> bool:
-    return (
-        read.start == 0
-        and read.stop is not None
-        and read.stop <= CACHE_BYTES
-        and read.if_not_equal == UNKNOWN
-    )
+    return read.start == 0 and read.stop is not None and read.stop <= CACHE_BYTES and read.if_not_equal == UNKNOWN
 
 
 def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:

@@ -68,13 +68,9 @@ def disjoint(layers: Sequence[KeyPiece]) -> list[KeyPiece]:
         low, high = layer.keys.inclusive_min, layer.keys.exclusive_max
         left = []
         for piece in pieces:
-            before = (
-                KeyRange(piece.keys.inclusive_min, _earlier(low, piece.keys.exclusive_max)) if low else None
-            )
+            before = KeyRange(piece.keys.inclusive_min, _earlier(low, piece.keys.exclusive_max)) if low else None
             after = KeyRange(max(high, piece.keys.inclusive_min), piece.keys.exclusive_max) if high else None
-            left += [
-                replace(piece, keys=part) for part in (before, after) if part is not None and not part.empty
-            ]
+            left += [replace(piece, keys=part) for part in (before, after) if part is not None and not part.empty]
         pieces = [*left, layer]
     return sorted(pieces, key=lambda piece: piece.keys.inclusive_min)
 
@@ -129,9 +125,7 @@ class KeyStackDriver:
         for at, places in groups.items():
             assert at is not None
             piece = self.pieces[at]
-            asked = [
-                writes[place]._replace(key=piece.below(key_bytes(writes[place].key))) for place in places
-            ]
+            asked = [writes[place]._replace(key=piece.below(key_bytes(writes[place].key))) for place in places]
             for place, stamp in zip(places, await piece.base.write_many(asked), strict=True):
                 stamps[place] = stamp
         return stamps
@@ -157,9 +151,7 @@ class KeyStackDriver:
     def describe_key(self, key: str) -> str:
         """Return how the layer calls the key."""
         at = self._of(key)
-        return (
-            quote(key) if at is None else self.pieces[at].base.describe(self.pieces[at].below(key_bytes(key)))
-        )
+        return quote(key) if at is None else self.pieces[at].base.describe(self.pieces[at].below(key_bytes(key)))
 
     def spec(self) -> Mapping[str, Json]:
         """Return the layers as they are in effect."""

@@ -146,16 +146,12 @@ class PendingChanges:
     def delete(self, keys: KeyRange) -> None:
         """Delete a range; conditions on its keys stay."""
         with self.lock:
-            self.deleted.append(
-                keys
-            )  # first: readers take no lock, and must not see what is stored in between
+            self.deleted.append(keys)  # first: readers take no lock, and must not see what is stored in between
             for key in self.keys_in(keys):
                 self.plain.pop(key, None)
                 old = self.by_key.pop(key, None)
                 if old is not None and (old.if_equal or old.refused):
-                    self.by_key[key] = old._replace(
-                        stored=False, value=None, functions=(), generation=_fresh()
-                    )
+                    self.by_key[key] = old._replace(stored=False, value=None, functions=(), generation=_fresh())
 
     def observe(self, key: str, generation: bytes) -> None:
         """Remember what a read saw; raise when an earlier read saw something else."""
@@ -180,9 +176,7 @@ class PendingChanges:
 
     def writes(self) -> list[Write]:
         """Return the writes of all keys whose new value is known, with their conditions."""
-        plain = map(
-            Write._make, zip(self.plain, self.plain.values(), itertools.repeat(UNKNOWN), strict=False)
-        )
+        plain = map(Write._make, zip(self.plain, self.plain.values(), itertools.repeat(UNKNOWN), strict=False))
         fixed = [(key, change) for key, change in self.by_key.items() if not change.computed]
         return [*plain, *(Write(key, change.value, change.if_equal) for key, change in fixed)]
 
@@ -273,9 +267,7 @@ async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str
         start = stored.get(key)
         if start is None:
             missing = change.value is None
-            start = (
-                ReadResult("missing", b"", NO_VALUE) if missing else ReadResult("value", change.value or b"")
-            )
+            start = ReadResult("missing", b"", NO_VALUE) if missing else ReadResult("value", change.value or b"")
         elif change.if_equal not in (UNKNOWN, start.generation):
             raise _mismatch(driver, key)
         condition = start.generation if change.stored and guarded else change.if_equal
@@ -473,9 +465,7 @@ class Ledger:
                 return
             self.phase = "writing"
         # a store that was only read is left alone: a database that does not exist would be made
-        self._pending_of = {
-            driver: pending for driver, pending in self._pending_of.items() if not pending.empty
-        }
+        self._pending_of = {driver: pending for driver, pending in self._pending_of.items() if not pending.empty}
         if not self._pending_of:
             futures.resolve(self.future, None)
         elif any(driver.features.waits for driver in self._pending_of):

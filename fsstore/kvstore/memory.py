@@ -34,14 +34,7 @@ from fsstore.kvstore.contract.driver import (
     refuse_way,
     take_way,
 )
-from fsstore.kvstore.contract.request import (
-    EntryColumns,
-    KeyRange,
-    key_text,
-    keys_texts,
-    resolve_range,
-    value_sizes,
-)
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_text, keys_texts, resolve_range, value_sizes
 from fsstore.runtime.tuning import GAP_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.registry import encode_path
@@ -118,11 +111,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
         self.atomic = atomic
         self._lent: np.ndarray[Any, Any] | None = None
         self._features = Features(
-            waits=False,
-            create_only=True,
-            conditional_write=True,
-            atomic_transactions=atomic,
-            sorted_scan=True,
+            waits=False, create_only=True, conditional_write=True, atomic_transactions=atomic, sorted_scan=True
         )
 
     def read_now(self, read: Read) -> ReadResult:
@@ -205,11 +194,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
         return bytes(value)
 
     async def write_atomic(
-        self,
-        writes: Sequence[Write],
-        *,
-        unchanged: Mapping[str, bytes],
-        deleted: Sequence[KeyRange],
+        self, writes: Sequence[Write], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
     ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, as one step that no reader sees half done.
 
@@ -237,9 +222,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
 
     def _deletions(self, ranges: Sequence[KeyRange]) -> dict[str, bytes | None]:
         found = self.storage.keys_in
-        return {
-            key_text(key): None for keys in ranges for key in found(keys.inclusive_min, keys.exclusive_max)
-        }
+        return {key_text(key): None for keys in ranges for key in found(keys.inclusive_min, keys.exclusive_max)}
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys that were in the range when the scan began, sorted.
@@ -278,9 +261,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
 
     def __eq__(self, other: object) -> bool:
         """Return whether `other` is a driver of the same storage."""
-        return (
-            isinstance(other, MemoryDriver) and other.storage is self.storage and other.atomic == self.atomic
-        )
+        return isinstance(other, MemoryDriver) and other.storage is self.storage and other.atomic == self.atomic
 
     def __hash__(self) -> int:
         """Return a hash that agrees with equality."""

@@ -243,9 +243,7 @@ class Batch:
             self._submitted = True
             starts, self._starts = self._starts, []
         self._begin_reads()
-        begun = [
-            start() for start in starts
-        ]  # all, before any is made to run: reads of one array are made together
+        begun = [start() for start in starts]  # all, before any is made to run: reads of one array are made together
         for future in begun:
             if isinstance(future, Future):
                 future.force()

@@ -98,11 +98,7 @@ def _root(driver: KvDriver, path: str) -> _Stratum:
     if amazon is not None:
         bucket = f"{amazon['bucket']}/" if amazon["bucket"] else ""
         return _Stratum(("s3", None), bucket + rest[amazon.end() :])
-    return (
-        _Stratum(("file", None), f"/{rest.lstrip('/')}")
-        if scheme == "file"
-        else _Stratum((scheme, None), rest)
-    )
+    return _Stratum(("file", None), f"/{rest.lstrip('/')}") if scheme == "file" else _Stratum((scheme, None), rest)
 
 
 def _by_name(one: str, two: str) -> Relation | None:

@@ -206,9 +206,7 @@ class GridShard:
         orders = tuple(tuple(c["configuration"]["order"]) for c in codecs if c["name"] == "transpose")
         for order in orders:
             if sorted(order) != list(range(len(grid) + 1)):
-                raise StoreError(
-                    f"Invalid index_codecs: {list(order)} is no order of {len(grid) + 1} dimensions"
-                )
+                raise StoreError(f"Invalid index_codecs: {list(order)} is no order of {len(grid) + 1} dimensions")
         endian = next(c["configuration"]["endian"] for c in codecs if c["name"] == "bytes")
         checksums = sum(c["name"] == "crc32c" for c in codecs)
         return cls(grid, orders, endian, checksums, members.get("index_location", "end") == "end")
@@ -229,9 +227,7 @@ class GridShard:
         for _ in range(self.checksums):
             stored, actual = int.from_bytes(data[-4:], "little"), _crc32c(data[:-4])
             if stored != actual:
-                raise DataLossError(
-                    f"Digest mismatch, stored digest is {stored}, but computed digest is {actual}"
-                )
+                raise DataLossError(f"Digest mismatch, stored digest is {stored}, but computed digest is {actual}")
             data = data[:-4]
         shape = (*self.grid, 2)
         shapes = [shape]
@@ -350,9 +346,7 @@ class GridShardDriver(Rewriting):
         return await until_unchanged(partial(self._answers, reads, entries), self.base.describe, reads=True)
 
     async def _answers(self, reads: Sequence[Read], entries: Sequence[int]) -> list[ReadResult]:
-        if len(set(entries)) == self.shard.count and not any(
-            read.start or read.stop is not None for read in reads
-        ):
+        if len(set(entries)) == self.shard.count and not any(read.start or read.stop is not None for read in reads):
             return await self._whole(reads, entries)
         answer, index = await self._index()
         if index is None:
@@ -403,10 +397,7 @@ class GridShardDriver(Rewriting):
             return [answer] * len(reads)
         values = self._split(answer.value)
         absent = ReadResult("missing", b"", answer.generation, answer.time)
-        return [
-            absent._replace(state="value", value=values[entry]) if entry in values else absent
-            for entry in entries
-        ]
+        return [absent._replace(state="value", value=values[entry]) if entry in values else absent for entry in entries]
 
     def _split(self, data: Buffer) -> dict[int, Buffer]:
         try:

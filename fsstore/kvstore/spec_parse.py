@@ -9,14 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from fsstore.context.context import (
-    Context,
-    ContextResource,
-    ContextSpec,
-    context_of,
-    is_default,
-    parse_resource,
-)
+from fsstore.context.context import Context, ContextResource, ContextSpec, context_of, is_default, parse_resource
 from fsstore.errors import JsonError, PermissionDeniedError, StoreError, UrlError
 from fsstore.kvstore.contract.ability import CachesReads, IsMetered, able
 from fsstore.kvstore.contract.driver import KvDriver, KvKind, KvOpening, KvPrefix
@@ -54,9 +47,7 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpecValue:
     found = _from_text(json)
     if found is not None:
         if single_writer:
-            raise StoreError(
-                'single_writer is for live objects: give "single_writer": true in the spec instead'
-            )
+            raise StoreError('single_writer is for live objects: give "single_writer": true in the spec instead')
         return found
     if isinstance(json, Specified):
         return json.standing_spec()
@@ -181,9 +172,7 @@ def _component_spec(kind: KvKind, component: Component, base: KvSpecValue | None
         path, members = kind.from_url(component.scheme, component.rest)
         return KvSpecValue.of(kind, path, members=members, base=base)
     except UrlError as error:
-        raise component.error(
-            f"Invalid kvstore URL component {quote(component.text)}: {error.message}"
-        ) from None
+        raise component.error(f"Invalid kvstore URL component {quote(component.text)}: {error.message}") from None
     except StoreError as error:
         raise error.within(f"Invalid kvstore URL component {quote(component.text)}") from None
 
@@ -218,9 +207,7 @@ def _meant(component: Component) -> str:
     kind = registry.drivers.get(component.scheme)
     if kind is None:
         near = close_names(component.scheme, registry.kvstores.names(), registry.drivers.names())
-    elif (
-        component.position == 0 and component.scheme in kind.schemes
-    ):  # a format, and its place as if it were a store
+    elif component.position == 0 and component.scheme in kind.schemes:  # a format, and its place as if it were a store
         near = [f"{component.rest.lstrip('/')}|{component.scheme}:"]
     else:  # a name in JSON, which may have another in URLs
         near = [scheme for scheme in kind.schemes if scheme != component.scheme]
@@ -261,9 +248,7 @@ def kv_json(json: Mapping[str, Any]) -> KvSpecValue:
     fields = Fields({name: value for name, value in json.items() if name != "driver"})
     path = fields.take("path", string, default="")
     context = fields.take("context", ContextSpec)
-    resources = {
-        name: fields.take(name, partial(parse_resource, name)) for name in kind.resources if name in fields
-    }
+    resources = {name: fields.take(name, partial(parse_resource, name)) for name in kind.resources if name in fields}
     base = fields.require("base", _required_base) if kind.role == "adapter" else None
     members = kind.members(fields)
     fields.finish()
@@ -441,9 +426,7 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
             " the store with a context that shares them (ts.Context().share_secrets()), or leave them out of specs and"
             " let each process find its own"
         )
-    values = {
-        name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)
-    }
+    values = {name: value.value for name, value in spec.resources.items() if isinstance(value, ContextResource)}
     prefix = None if base is None else base.prefix
     opening = KvOpening(spec.members, values, prefix, spec.path, spec.bound_context)
     driver = _metered(await _opened(spec, opening), spec)

@@ -14,14 +14,7 @@ from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, TypeVar
 
-from fsstore.context.context import (
-    Context,
-    ContextResource,
-    ContextSpec,
-    ResourceNames,
-    ResourceRef,
-    bind_resource,
-)
+from fsstore.context.context import Context, ContextResource, ContextSpec, ResourceNames, ResourceRef, bind_resource
 from fsstore.context.resource_kinds import kind_of_member
 from fsstore.errors import StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import ENGINES, KvDriver, KvKind
@@ -164,9 +157,7 @@ class KvSpecValue:
     def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
         """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
         if self.live is not None:
-            raise UnimplementedError(
-                f"{self.live.describe_key(self._path)} has no JSON form: it is a live object"
-            )
+            raise UnimplementedError(f"{self.live.describe_key(self._path)} has no JSON form: it is a live object")
         defaults = self.kind.defaults if include_defaults else {}
         shown = {name: value for name, value in self.members.items() if not is_concealed(value)}
         out: dict[str, Any] = {"driver": self.kind.id, **defaults, **shown}
@@ -189,9 +180,7 @@ class KvSpecValue:
         if self.context is not None:
             context = Context(self.context, context)
         base = None if self.base is None else self.base.bound(context)
-        resources = {
-            name: bind_resource(name, self.resources.get(name), context) for name in self.kind.resources
-        }
+        resources = {name: bind_resource(name, self.resources.get(name), context) for name in self.kind.resources}
         kept = self.bound_context or context
         return self.replace(resources=resources, base=base, context=None, bound_context=kept)
 
@@ -274,12 +263,7 @@ def kv_kind(name: str) -> KvKind | None:
 
 
 def _unpickle(
-    cls: type[KvSpecValue],
-    name: str,
-    path: str,
-    parts: dict[str, Any],
-    live: KvDriver | None = None,
-    home: str = "",
+    cls: type[KvSpecValue], name: str, path: str, parts: dict[str, Any], live: KvDriver | None = None, home: str = ""
 ) -> KvSpecValue:
     kind = kv_kind(name)
     if kind is None:
@@ -332,9 +316,7 @@ def with_storage_options(spec: S, options: Any) -> S:
         return spec.replace(members=kind.with_options(spec.members, given))
     except UnimplementedError:
         named = ", ".join(map(quote, sorted(given)))
-        raise StoreError(
-            f"The store {quote(kind.id)} has no storage options, but received: {named}"
-        ) from None
+        raise StoreError(f"The store {quote(kind.id)} has no storage options, but received: {named}") from None
 
 
 # `engine` too: which library serves the root.

@@ -23,14 +23,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
     now,
 )
-from fsstore.kvstore.contract.request import (
-    EntryColumns,
-    KeyRange,
-    key_bytes,
-    key_text,
-    merged,
-    resolve_range,
-)
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, key_text, merged, resolve_range
 from fsstore.kvstore.ledger import Ledger, Pending, PendingChanges, evaluate
 from fsstore.runtime.future import Future
 from fsstore.values.argument import as_flag
@@ -252,9 +245,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         async for batch in other.scan(keys):
             results = await other.read_many([Read(entry.key) for entry in batch])
             names = [target + key_text(key_bytes(entry.key)[cut:]) for entry in batch]
-            found = [
-                (name, one.value) for name, one in zip(names, results, strict=True) if one.state == "value"
-            ]
+            found = [(name, one.value) for name, one in zip(names, results, strict=True) if one.state == "value"]
             await self.write_many([Write(name, value) for name, value in found])
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:

@@ -119,9 +119,7 @@ def find_end(tail: bytes) -> DirectoryEnd:
     _, disk, start_disk, here, entries, size, offset, _ = fields
     locator = at - _LOCATOR.size
     if locator >= 0 and tail[locator : locator + 4] == b"PK\6\7":
-        return _find_end64(tail, locator, _LOCATOR.unpack_from(tail, locator))._replace(
-            comment=tail[at + _END.size :]
-        )
+        return _find_end64(tail, locator, _LOCATOR.unpack_from(tail, locator))._replace(comment=tail[at + _END.size :])
     if 0xFFFF in (here, entries) or _ONES in (size, offset):
         raise DataLossError("Failed to find ZIP64 EOCD locator")
     if disk or start_disk or here != entries:
@@ -206,10 +204,7 @@ def parse_directory(data: bytes, entries: int, *, shift: int, limit: int, known:
     if (records["signature"] != _SIGNATURE).any():
         raise DataLossError("ZIP central directory record has a wrong signature")
     names = _names(data, starts + _RECORD.itemsize, records["name_length"].astype(np.int64))
-    columns = {
-        name: records[name].astype(np.int64)
-        for name in ("crc", "method", "flags", "packed", "size", "offset")
-    }
+    columns = {name: records[name].astype(np.int64) for name in ("crc", "method", "flags", "packed", "size", "offset")}
     _widen(data, starts, records, columns)
     columns["offset"] += shift
     columns["slack"] = _slack(columns, records, limit)
@@ -251,9 +246,7 @@ def _compare_names(names: list[str], offsets: list[int], known: bytes) -> None:
         if at >= 0 and known.startswith(b"PK\3\4", at) and at + fixed <= len(known):
             start = at + fixed
             if not known.startswith(key_bytes(name), start):
-                raise misnamed(
-                    name, known[start : start + int.from_bytes(known[at + 26 : at + 28], "little")]
-                )
+                raise misnamed(name, known[start : start + int.from_bytes(known[at + 26 : at + 28], "little")])
 
 
 def misnamed(name: str, local: bytes) -> DataLossError:
@@ -308,9 +301,7 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
     room = following - offset - columns["packed"]
     least = 30 + records["name_length"].astype(np.int64)
     slack = np.where(room <= guess + 4096, room, guess)
-    shared = (room < least) | (
-        np.searchsorted(order, offset, side="right") - np.searchsorted(order, offset) > 1
-    )
+    shared = (room < least) | (np.searchsorted(order, offset, side="right") - np.searchsorted(order, offset) > 1)
     bounded: npt.NDArray[np.int64] = np.minimum(slack, limit - offset - columns["packed"])
     return np.where(shared, OVERLAPS, bounded)
 
@@ -388,9 +379,7 @@ class ZipSource:
         try:
             raw = await self._raw(bytes(tail.value), tail.generation, whole=whole)
             directory = await execution.offload(
-                lambda: parse_directory(
-                    raw.data, raw.entries, shift=raw.shift, limit=raw.start, known=raw.known
-                )
+                lambda: parse_directory(raw.data, raw.entries, shift=raw.shift, limit=raw.start, known=raw.known)
             )
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe()}") from error

@@ -291,21 +291,15 @@ class ZipDriver(ZipWriting, StandsOver):
             and job.stop - job.start < job.member.size
             and job.member.name not in archive.starts
         }
-        headers = await self.source.ranges(
-            archive, [(m.offset, m.offset + header_size(m)) for m in unknown.values()]
-        )
+        headers = await self.source.ranges(archive, [(m.offset, m.offset + header_size(m)) for m in unknown.values()])
         for member, header in zip(unknown.values(), headers, strict=True):
             archive.starts[member.name] = member.offset + self._header_length(member, header)
         for job in jobs:
             self._aim(archive, job)
-        for job, data in zip(
-            jobs, await self.source.ranges(archive, [(j.low, j.high) for j in jobs]), strict=True
-        ):
+        for job, data in zip(jobs, await self.source.ranges(archive, [(j.low, j.high) for j in jobs]), strict=True):
             job.data = data
         late = [job for job in jobs if job.headed and not self._behead(archive, job)]
-        for job, data in zip(
-            late, await self.source.ranges(archive, [(j.low, j.high) for j in late]), strict=True
-        ):
+        for job, data in zip(late, await self.source.ranges(archive, [(j.low, j.high) for j in late]), strict=True):
             job.data = data
 
     def _header_length(self, member: ArchiveMember, header: Buffer) -> int:

@@ -23,17 +23,7 @@ from typing import Any, NamedTuple
 
 from fsstore.errors import AbortedError, DataLossError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import WritesAtOnce, WritesLate, able
-from fsstore.kvstore.contract.driver import (
-    NO_VALUE,
-    UNKNOWN,
-    Buffer,
-    Features,
-    KvPrefix,
-    LateWrite,
-    Stamp,
-    Write,
-    now,
-)
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Features, KvPrefix, LateWrite, Stamp, Write, now
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text
 from fsstore.kvstore.zip_directory import Archive, RawDirectory, ZipSource, is_hidden
 from fsstore.runtime import execution
@@ -149,9 +139,7 @@ class ArchivePlan:
         extra = struct.pack("<2H2Q", 1, 16, size, length) if wide else b""
         needs = 45 if wide else {0: 20, 8: 20}.get(method, 63)
         sizes = (_ONES, _ONES) if wide else (length, size)
-        head = _LOCAL.pack(
-            b"PK\3\4", needs, _flags(name), method, 0, _DAY, crc, *sizes, len(name), len(extra)
-        )
+        head = _LOCAL.pack(b"PK\3\4", needs, _flags(name), method, 0, _DAY, crc, *sizes, len(name), len(extra))
         fields = (_UNIX | needs, needs, _flags(name), method, 0, _DAY, crc, 0, _FILE)
         self._records.append(_Record(fields, name, b"", b"", length, size, 0).moved(self._at))
         self._at += len(head) + len(name) + len(extra) + length
@@ -201,8 +189,7 @@ def _kept(old: RawDirectory, changed: Collection[str]) -> tuple[list[_Record], l
     records = list(_records(old))
     last = {record.name: place for place, record in enumerate(records)}
     stays = [
-        last[record.name] == place and key_text(record.name) not in changed
-        for place, record in enumerate(records)
+        last[record.name] == place and key_text(record.name) not in changed for place, record in enumerate(records)
     ]
     spans: list[tuple[int, int]] = []
     ordered = sorted(range(len(records)), key=lambda place: records[place].offset)

@@ -38,13 +38,7 @@ from fsstore.ocdbt import tool
 from fsstore.ocdbt.driver import OcdbtDriver, open_database, take_members
 from fsstore.ocdbt.manifest import Version
 from fsstore.ocdbt.source import choice_of, find_version
-from fsstore.ocdbt.tool import (
-    VerifyReport,
-    VersionInfo,
-    describe_version,
-    undump_manifest,
-    undump_version_tree_node,
-)
+from fsstore.ocdbt.tool import VerifyReport, VersionInfo, describe_version, undump_manifest, undump_version_tree_node
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
@@ -81,9 +75,7 @@ def versions(store: Any, *, context: Context | None = None) -> Future[list[Versi
     return _with_store(store, context, lambda opened: tool.versions(_database(opened).source))
 
 
-def verify(
-    store: Any, *, version: int | str | None = None, context: Context | None = None
-) -> Future[VerifyReport]:
+def verify(store: Any, *, version: int | str | None = None, context: Context | None = None) -> Future[VerifyReport]:
     """Check every node of a version and that its values are there; the newest, or the one that `version` says."""
 
     async def work(opened: KvStore) -> VerifyReport:
@@ -123,10 +115,7 @@ def _opened(store: Any, context: Context | None) -> Future[KvStore]:
 
 
 def _with_store(
-    store: Any,
-    context: Context | None,
-    work: Callable[[KvStore], Coroutine[Any, Any, T]],
-    *others: Future[KvStore],
+    store: Any, context: Context | None, work: Callable[[KvStore], Coroutine[Any, Any, T]], *others: Future[KvStore]
 ) -> Future[T]:
     """Return the future of `work` on an opened store; `others` are stores that it will wait for."""
     try:
@@ -163,11 +152,7 @@ async def _version(database: OcdbtDriver, version: int | str | None) -> Version:
         found, _ = await database.version()
     else:
         choice = choice_of(_member(version))
-        found = (
-            None
-            if manifest is None or choice is None
-            else await find_version(database.source, manifest, choice)
-        )
+        found = None if manifest is None or choice is None else await find_version(database.source, manifest, choice)
     if found is None:
         raise NotFoundError(f"{database.source.base.describe()} holds no such version of an OCDBT database")
     return found

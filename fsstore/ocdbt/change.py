@@ -104,9 +104,7 @@ class NetChanges:
             request.generations = self._apply_each(request, limit, place)
             return
         stored = [
-            value
-            if isinstance(value, bytes) and len(value) <= limit
-            else request.stored(number, limit, place)
+            value if isinstance(value, bytes) and len(value) <= limit else request.stored(number, limit, place)
             for number, value in enumerate(request.values)
         ]
         self.points.update(zip(request.keys, stored, strict=True))
@@ -128,9 +126,7 @@ class NetChanges:
         """Return whether an atomic request may be applied; say what is against it if not."""
         guarded = request.unchanged.items()
         request.stale = next((key for key, wanted in guarded if self.generation(key) != wanted), None)
-        wanted = zip(
-            compress(request.keys, request.conditions), filter(None, request.conditions), strict=True
-        )
+        wanted = zip(compress(request.keys, request.conditions), filter(None, request.conditions), strict=True)
         request.failed = [key for key, if_equal in wanted if if_equal != self.generation(key)]
         return request.stale is None and not request.failed
 
@@ -178,9 +174,7 @@ def leaf_of(keys: Sequence[bytes], values: Sequence[Stored]) -> Leaf:
     places = [value for value in values if not isinstance(value, bytes)]
     if places:
         ids[~inline] = [files.setdefault(place.file, len(files)) for place in places]
-        offsets[~inline], lengths[~inline] = zip(
-            *((place.offset, place.length) for place in places), strict=True
-        )
+        offsets[~inline], lengths[~inline] = zip(*((place.offset, place.length) for place in places), strict=True)
     return Leaf(list(keys), lengths, ids, offsets, list(files), b"".join(held))
 
 
@@ -251,9 +245,7 @@ class _Touched:
     dropped: set[int] = field(default_factory=set)
 
 
-async def rebuild(
-    source: DatabaseSource, version: Version, changes: NetChanges, builder: Builder
-) -> Root | None:
+async def rebuild(source: DatabaseSource, version: Version, changes: NetChanges, builder: Builder) -> Root | None:
     """Return the root after `changes`, or None if they change nothing."""
     points, ranges = changes.sorted_points(), changes.merged_ranges()
     if version.root is None:
@@ -301,9 +293,7 @@ def _divide(touched: _Touched, node: Interior) -> None:
     for row in sorted({*points, *ranges} - touched.dropped):
         size = len(prefix) + int(node.omitted[row])
         step = Step(node.location(row), node.height - 1, full[row][:size], full[row])
-        touched.children[row] = _Touched(
-            step, lows[row], highs[row], points.get(row, ()), ranges.get(row, ())
-        )
+        touched.children[row] = _Touched(step, lows[row], highs[row], points.get(row, ()), ranges.get(row, ()))
 
 
 def _covers(keys: KeyRange, low: bytes, high: bytes) -> bool:

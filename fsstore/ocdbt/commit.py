@@ -15,12 +15,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, NamedTuple, TypeAlias
 
-from fsstore.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import SweepsUnfinished, able
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, KvPrefix, Stamp, Write
 from fsstore.kvstore.contract.request import key_text
@@ -159,9 +154,7 @@ class Committer:
         if config.manifest_kind == "numbered":
             stamp = await self._put(MANIFEST_KEY, Manifest(config), NO_VALUE)
             if stamp.generation == UNKNOWN:
-                raise AlreadyExistsError(
-                    f"{self.source.manifests.describe()} holds an OCDBT database already"
-                )
+                raise AlreadyExistsError(f"{self.source.manifests.describe()} holds an OCDBT database already")
         if not await self._publish(absent, Manifest(config, (version,))):
             raise AlreadyExistsError(f"{self.source.manifests.describe()} holds an OCDBT database already")
         return version
@@ -324,9 +317,7 @@ class Committer:
         return found == new
 
 
-async def current_generations(
-    source: DatabaseSource, version: Version, keys: Sequence[bytes]
-) -> dict[bytes, bytes]:
+async def current_generations(source: DatabaseSource, version: Version, keys: Sequence[bytes]) -> dict[bytes, bytes]:
     """Return the generations of those of `keys` that exist."""
     if not keys:
         return {}

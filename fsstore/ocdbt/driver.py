@@ -17,12 +17,7 @@ from typing import Any, ClassVar
 from fsstore.context.context import Context
 from fsstore.context.resource_kinds import duration_text
 from fsstore.errors import AbortedError, JsonError, NotFoundError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import (
-    CopiesRanges,
-    MayBeMissing,
-    TakesAllAtOnce,
-    WritesAtOnce,
-)
+from fsstore.kvstore.contract.ability import CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
     AdapterKind,
@@ -38,14 +33,7 @@ from fsstore.kvstore.contract.driver import (
     Write,
     begin_creating,
 )
-from fsstore.kvstore.contract.request import (
-    EntryColumns,
-    KeyRange,
-    key_bytes,
-    key_text,
-    keys_bytes,
-    resolve_range,
-)
+from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, key_text, keys_bytes, resolve_range
 from fsstore.kvstore.spec_parse import as_directory
 from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.commit import Committer, NodeLayout, Options
@@ -202,11 +190,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
             found = await find_version(self.source, manifest, self.choice)
         if found is None:
             raise NotFoundError(f"Version where {_wanted(self.choice)} not present")
-        if (
-            self.choice.by == "generation"
-            or manifest is None
-            or self.choice.value < manifest.newest.commit_time
-        ):
+        if self.choice.by == "generation" or manifest is None or self.choice.value < manifest.newest.commit_time:
             self._fixed = found
             return found, float("inf")
         return found, snapshot.time
@@ -238,11 +222,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
         return list(map(Stamp, request.generations, repeat(request.time)))
 
     async def write_atomic(
-        self,
-        writes: Sequence[Write],
-        *,
-        unchanged: Mapping[str, bytes],
-        deleted: Sequence[KeyRange],
+        self, writes: Sequence[Write], *, unchanged: Mapping[str, bytes], deleted: Sequence[KeyRange]
     ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, in one commit; return the keys whose condition does not hold.
 
@@ -346,9 +326,7 @@ def _features_of(source: DatabaseSource, options: Options, choice: Choice | None
     )
 
 
-async def _located(
-    into: OcdbtDriver, other: KvDriver, keys: KeyRange
-) -> list[tuple[bytes, bytes | Location]]:
+async def _located(into: OcdbtDriver, other: KvDriver, keys: KeyRange) -> list[tuple[bytes, bytes | Location]]:
     """Return keys of another database with small values, or the places of large ones as this one sees them."""
     if not (isinstance(other, OcdbtDriver) and into.copies_from(other)):
         raise UnimplementedError("CopyRange not supported")
@@ -359,9 +337,7 @@ async def _located(
         async for slices in walk(other.source, version, keys):
             for part in slices:
                 rows = range(part.start, part.stop)
-                found += zip(
-                    entries_of(part).keys, [_below(below, part.leaf.value(row)) for row in rows], strict=True
-                )
+                found += zip(entries_of(part).keys, [_below(below, part.leaf.value(row)) for row in rows], strict=True)
     return found
 
 
@@ -394,9 +370,7 @@ def _flat(value: memoryview) -> Buffer:
 def _check_lengths(keys: Sequence[bytes]) -> None:
     longest = max(keys, key=len, default=b"")
     if len(longest) > KEY_LIMIT:
-        raise StoreError(
-            f"Key {quote(longest[:64])}... of {len(longest)} bytes exceeds the limit of {KEY_LIMIT}"
-        )
+        raise StoreError(f"Key {quote(longest[:64])}... of {len(longest)} bytes exceeds the limit of {KEY_LIMIT}")
 
 
 def _refuse_fixed(driver: OcdbtDriver) -> None:

@@ -104,9 +104,7 @@ class Cursor:
         """Return the next `count` bytes."""
         stop = self.position + count
         if stop > len(self.data):
-            raise self.corrupt(
-                f"expected {count} more bytes but only {len(self.data) - self.position} are left"
-            )
+            raise self.corrupt(f"expected {count} more bytes but only {len(self.data) - self.position} are left")
         out = self.data[self.position : stop]
         self.position = stop
         return out
@@ -269,9 +267,7 @@ def decode_files(cursor: Cursor, context: bytes) -> list[DataFile]:
         path = path[:prefix] + cursor.take_bytes(size)
         room -= len(path)
         if base > len(path) or len(context) + len(path) > U16 or room < 0:
-            raise cursor.corrupt(
-                f"data file path of {len(path)} bytes with a base path of {base} bytes is invalid"
-            )
+            raise cursor.corrupt(f"data file path of {len(path)} bytes with a base path of {base} bytes is invalid")
         if b".." in path and b".." in (context + path).split(b"/"):
             raise cursor.corrupt("a data file path leads out of the database directory")
         files.append(DataFile(context + path[:base], path[base:]))
@@ -332,9 +328,7 @@ def unseal(magic: bytes, data: bytes, what: str) -> bytes:
         raise cursor.corrupt("too short for a header and a checksum")
     stored, actual = struct.unpack("<I", data[-4:])[0], google_crc32c.value(data[:-4])
     if stored != actual:
-        raise cursor.corrupt(
-            f"CRC-32C checksum verification failed: stored {stored:08x}, computed {actual:08x}"
-        )
+        raise cursor.corrupt(f"CRC-32C checksum verification failed: stored {stored:08x}, computed {actual:08x}")
     version = cursor.take(U32)
     if version != 0:
         raise cursor.corrupt(f"Maximum supported version is 0 but received: {version}")
@@ -351,9 +345,7 @@ def _unfold(body: bytes, what: str) -> bytes:
     try:
         size = zstandard.frame_content_size(body)
         if size > BODY_LIMIT:
-            raise ResourceExhaustedError(
-                f"Error decoding {what}: {size} bytes exceed the limit of {BODY_LIMIT}"
-            )
+            raise ResourceExhaustedError(f"Error decoding {what}: {size} bytes exceed the limit of {BODY_LIMIT}")
         if size >= 0:
             return _decompressor.now.decompress(body, allow_extra_data=False)
         return _unfold_stream(body, what)
@@ -433,9 +425,7 @@ def take_keys(cursor: Cursor, count: int, *, subtrees: bool) -> tuple[list[bytes
     if subtrees and (omitted > lengths).any():
         raise cursor.corrupt("a subtree common prefix is longer than its key")
     if int(lengths.sum()) > BODY_LIMIT:
-        raise ResourceExhaustedError(
-            f"Error decoding {cursor.what}: its keys take more than {BODY_LIMIT} bytes"
-        )
+        raise ResourceExhaustedError(f"Error decoding {cursor.what}: its keys take more than {BODY_LIMIT} bytes")
     data = cursor.take_bytes(int(sizes.sum()))
     keys, rising = _expand(data, sizes, lengths)
     if not rising:
@@ -457,9 +447,7 @@ def _expand(data: bytes, sizes: Ints, lengths: Ints) -> tuple[list[bytes], bool]
     return keys, all(map(lt, keys, islice(keys, 1, None)))
 
 
-def _table(
-    letters: npt.NDArray[np.uint8], origins: Ints, shared: Ints, lengths: Ints
-) -> npt.NDArray[np.bytes_]:
+def _table(letters: npt.NDArray[np.uint8], origins: Ints, shared: Ints, lengths: Ints) -> npt.NDArray[np.bytes_]:
     """Return the keys whose letter n is `letters[origin + n]`, or that of the key before where it is shared.
 
     The letters at one place of all keys are runs, of which each begins with a key that does not share it.  So 100,000

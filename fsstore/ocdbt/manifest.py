@@ -53,13 +53,7 @@ MAX_INLINE = 1024 * 1024
 """The longest value a leaf may hold, whatever the configuration."""
 
 _LEVELS = (-131072, 22)
-_NAMES = (
-    "uuid",
-    "manifest_kind",
-    "max_inline_value_bytes",
-    "max_decoded_node_bytes",
-    "version_tree_arity_log2",
-)
+_NAMES = ("uuid", "manifest_kind", "max_inline_value_bytes", "max_decoded_node_bytes", "version_tree_arity_log2")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +101,7 @@ class Config:
 
     def to_json(self, *, kind: bool = False) -> dict[str, Json]:
         """Return the JSON form, as TensorStore prints it: without `manifest_kind` unless asked."""
-        compression = (
-            None if self.level is None else {"id": "zstd", **({"level": self.level} if self.level else {})}
-        )
+        compression = None if self.level is None else {"id": "zstd", **({"level": self.level} if self.level else {})}
         out: dict[str, Json] = {
             "uuid": self.uuid.hex(),
             "max_inline_value_bytes": self.max_inline_value_bytes,
@@ -146,9 +138,7 @@ class Constraints:
         out: dict[str, Json] = {}
         for name, value in self.given.items():
             if name == "level":
-                out["compression"] = (
-                    None if value is None else {"id": "zstd", **({"level": value} if value else {})}
-                )
+                out["compression"] = None if value is None else {"id": "zstd", **({"level": value} if value else {})}
             else:
                 out[name] = value.hex() if name == "uuid" else value
         return out
@@ -196,9 +186,7 @@ def _compression(value: Any) -> int | None:
     try:
         return optional(_zstd)(value)
     except JsonError as error:
-        raise JsonError(
-            f"No matching value binder: {expected('null', value).message}; {error.message}"
-        ) from None
+        raise JsonError(f"No matching value binder: {expected('null', value).message}; {error.message}") from None
 
 
 def _zstd(value: Any) -> int:
@@ -304,9 +292,7 @@ def take_versions(cursor: Cursor, files: Sequence[DataFile], arity_log2: int) ->
     return [Version(*row) for row in rows]
 
 
-def take_refs(
-    cursor: Cursor, files: Sequence[DataFile], limit: int, height: int | None
-) -> list[VersionNodeRef]:
+def take_refs(cursor: Cursor, files: Sequence[DataFile], limit: int, height: int | None) -> list[VersionNodeRef]:
     """Return at most `limit` records at the cursor; all have `height` unless a column gives it."""
     count = cursor.take()
     if count > limit:
@@ -319,9 +305,7 @@ def take_refs(
     _check_rising(cursor, generations, "Generation numbers")
     _check_rising(cursor, times, "Commit times")
     refs: list[VersionNodeRef] = []
-    for generation, place, number, time, level in zip(
-        generations, places, counts, times, heights, strict=True
-    ):
+    for generation, place, number, time, level in zip(generations, places, counts, times, heights, strict=True):
         if place is None:
             raise cursor.corrupt("A version tree node reference must not be missing")
         if generation == 0 or number == 0:
@@ -459,9 +443,7 @@ def advance(
     return (new,), tuple(reversed(kept))
 
 
-def needed(
-    newest: int, refs: tuple[VersionNodeRef, ...], generation: int, arity_log2: int
-) -> list[VersionNodeRef]:
+def needed(newest: int, refs: tuple[VersionNodeRef, ...], generation: int, arity_log2: int) -> list[VersionNodeRef]:
     """Return the references whose children `advance` will ask for when `generation` follows `newest`."""
     if (generation - 1) >> arity_log2 == (newest - 1) >> arity_log2:
         return []
@@ -551,9 +533,7 @@ def decode_manifest(data: bytes, *, number: int = 0) -> Manifest:
 
 def _check(cursor: Cursor, versions: list[Version], refs: list[VersionNodeRef], arity_log2: int) -> None:
     """Raise unless the references stand where the newest generation wants them."""
-    ranges = {
-        height: (first, last) for height, first, last in ranges_below(versions[-1].generation, arity_log2)
-    }
+    ranges = {height: (first, last) for height, first, last in ranges_below(versions[-1].generation, arity_log2)}
     previous = 65
     for ref in refs:
         first, last = ranges.get(ref.height, (1, 0))

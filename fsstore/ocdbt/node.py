@@ -81,9 +81,7 @@ class Interior:
         return Child(prefix + self.keys[row], size, self.location(row), sums)
 
 
-def encode_interior(
-    children: Sequence[Child], height: int, *, omit: int, shared: Ints, lengths: Ints
-) -> bytes:
+def encode_interior(children: Sequence[Child], height: int, *, omit: int, shared: Ints, lengths: Ints) -> bytes:
     """Return the body of a node; the arguments are those of `encode_leaf`."""
     table, index = sorted_files(child.location.file for child in children)
     keys = [child.key[omit:] for child in children]
@@ -104,9 +102,7 @@ def encode_interior(
     return b"".join(parts)
 
 
-def take_interior(
-    cursor: Cursor, height: int, keys: list[bytes], omitted: Ints, files: Sequence[DataFile]
-) -> Interior:
+def take_interior(cursor: Cursor, height: int, keys: list[bytes], omitted: Ints, files: Sequence[DataFile]) -> Interior:
     """Return the node whose child columns are at the cursor."""
     count = len(keys)
     ids, offsets, lengths = (cursor.take_column(count) for _ in range(3))
@@ -303,9 +299,7 @@ class Builder:
     `keep` is told of every leaf made, as decoding it would give it.
     """
 
-    def __init__(
-        self, config: Config, place: Place, keep: Callable[[Location, Leaf], None] | None = None
-    ) -> None:
+    def __init__(self, config: Config, place: Place, keep: Callable[[Location, Leaf], None] | None = None) -> None:
         self._config = config
         self._place = place
         self._keep = keep
@@ -316,9 +310,7 @@ class Builder:
         shared = shared_prefixes(leaf.keys, lengths)
         inline = leaf.file_ids == INLINE
         paths = np.array([len(file.name) for file in leaf.files] or [0], np.int64)
-        estimates = (
-            16 + lengths + np.where(inline, leaf.lengths, 16 + paths[np.where(inline, 0, leaf.file_ids)])
-        )
+        estimates = 16 + lengths + np.where(inline, leaf.lengths, 16 + paths[np.where(inline, 0, leaf.file_ids)])
         out: list[Child] = []
         for start, stop in self._divide(estimates, shared, lengths, least=1):
             inner = shared[start : stop - 1]
@@ -360,9 +352,7 @@ class Builder:
             children = self.interiors(children, height, may_be_root=True)
         return Root(height, children[0].location, children[0].statistics)
 
-    def _divide(
-        self, estimates: Ints, shared: Ints, lengths: Ints, *, least: int
-    ) -> Iterator[tuple[int, int]]:
+    def _divide(self, estimates: Ints, shared: Ints, lengths: Ints, *, least: int) -> Iterator[tuple[int, int]]:
         common = int(shared.min()) if len(shared) else int(lengths[0])
         return pieces(estimates, common, self._config.max_decoded_node_bytes, least)
 
@@ -372,6 +362,4 @@ class Builder:
 
 def _total(children: Sequence[Child], node_bytes: int) -> TreeStatistics:
     columns = list(zip(*(child.statistics for child in children), strict=True))
-    return TreeStatistics(
-        min(sum(columns[0]), U64), min(sum(columns[1]) + node_bytes, U64), min(sum(columns[2]), U64)
-    )
+    return TreeStatistics(min(sum(columns[0]), U64), min(sum(columns[1]) + node_bytes, U64), min(sum(columns[2]), U64))

@@ -100,9 +100,7 @@ ABSENT = Snapshot(None, NO_VALUE, float("-inf"))
 class DatabaseSource:
     """A database in the directory `base`, its manifests in `manifests`."""
 
-    def __init__(
-        self, base: KvPrefix, manifests: KvPrefix | None = None, cache: NodeCache | None = None
-    ) -> None:
+    def __init__(self, base: KvPrefix, manifests: KvPrefix | None = None, cache: NodeCache | None = None) -> None:
         self.base = base
         self.manifests = base if manifests is None else manifests
         self.last = ABSENT
@@ -188,11 +186,7 @@ class DatabaseSource:
         return nodes
 
     async def _load(
-        self,
-        sort: str,
-        places: Sequence[Location],
-        decode: Callable[[bytes, bytes], T],
-        size: Callable[[T], int],
+        self, sort: str, places: Sequence[Location], decode: Callable[[bytes, bytes], T], size: Callable[[T], int]
     ) -> list[T]:
         nodes = {place: self._cache.get((sort, *place)) for place in places}
         wanted = [place for place, node in nodes.items() if node is None]
@@ -202,12 +196,7 @@ class DatabaseSource:
         return [nodes[place] for place in places]
 
     def _decoded(
-        self,
-        sort: str,
-        place: Location,
-        value: Buffer,
-        decode: Callable[[bytes, bytes], T],
-        size: Callable[[T], int],
+        self, sort: str, place: Location, value: Buffer, decode: Callable[[bytes, bytes], T], size: Callable[[T], int]
     ) -> T:
         try:
             node = decode(bytes(value), place.file.base_path)
@@ -241,9 +230,7 @@ async def read_spans(base: KvPrefix, places: Sequence[Location]) -> list[Buffer]
     values = [result.value for result in results]
     for place, result in zip(places, results, strict=True):
         if result.state != "value":
-            raise DataLossError(
-                f"{base.describe(names[place.file])} is missing: data file of an OCDBT database"
-            )
+            raise DataLossError(f"{base.describe(names[place.file])} is missing: data file of an OCDBT database")
         if len(result.value) != place.length:
             raise DataLossError(
                 f"{base.describe(names[place.file])} gave {len(result.value)} of the {place.length} bytes"
@@ -322,9 +309,7 @@ async def find(source: DatabaseSource, version: Version, keys: Sequence[bytes]) 
     return [_match(leaf, indexes, rest) for leaf, (_, indexes) in pairs if isinstance(leaf, Leaf)]
 
 
-def _descend(
-    node: Interior, step: Step, indexes: list[int], rest: list[bytes]
-) -> Iterator[tuple[Step, list[int]]]:
+def _descend(node: Interior, step: Step, indexes: list[int], rest: list[bytes]) -> Iterator[tuple[Step, list[int]]]:
     """Divide requests over the children; `rest` loses what the children leave out."""
     groups: dict[int, list[int]] = {}
     keys = node.keys
@@ -547,8 +532,4 @@ def choice_of(version: Json) -> Choice | None:
     """Return what a canonical `version` member chooses; None is the newest."""
     if version is None:
         return None
-    return (
-        Choice("time", parse_time(version))
-        if isinstance(version, str)
-        else Choice("generation", int(str(version)))
-    )
+    return Choice("time", parse_time(version)) if isinstance(version, str) else Choice("generation", int(str(version)))

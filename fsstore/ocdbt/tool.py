@@ -35,16 +35,7 @@ from fsstore.ocdbt.manifest import (
     encode_version_node,
 )
 from fsstore.ocdbt.node import INLINE, Builder, Interior, Leaf, Node
-from fsstore.ocdbt.source import (
-    DatabaseSource,
-    Slice,
-    Step,
-    all_versions,
-    check_child,
-    format_time,
-    read_spans,
-    walk,
-)
+from fsstore.ocdbt.source import DatabaseSource, Slice, Step, all_versions, check_child, format_time, read_spans, walk
 from fsstore.runtime.together import outcomes
 from fsstore.runtime.tuning import AT_ONCE, FLIGHT_BYTES
 from fsstore.values.json_value import Fields, array_of, integer, quote, string
@@ -82,9 +73,7 @@ async def compact(source: DatabaseSource, version: Version, target: Committer, c
     return await target.create(config, root)
 
 
-async def _entries(
-    source: DatabaseSource, version: Version
-) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
+async def _entries(source: DatabaseSource, version: Version) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
     """Yield all keys and their values, a window of bytes at a time."""
     async for slices in walk(source, version, KeyRange()):
         for part in slices:
@@ -198,9 +187,7 @@ def manifest_json(manifest: Manifest) -> Dump:
 
 def version_node_json(node: VersionNode) -> Dump:
     """Return a version tree node as JSON."""
-    entries = [_ref_json(ref) for ref in node.children] or [
-        _version_json(version) for version in node.versions
-    ]
+    entries = [_ref_json(ref) for ref in node.children] or [_version_json(version) for version in node.versions]
     return {"height": node.height, "version_tree_arity_log2": node.arity_log2, "entries": entries}
 
 
@@ -271,13 +258,9 @@ def undump_version_tree_node(dumped_config: Any, dumped_node: Any) -> bytes:
     height = fields.require("height", integer(0, 62))
     node = VersionNode(arity_log2, height)
     if height == 0:
-        node = VersionNode(
-            arity_log2, 0, versions=tuple(fields.require("entries", array_of(_parse_version)) or ())
-        )
+        node = VersionNode(arity_log2, 0, versions=tuple(fields.require("entries", array_of(_parse_version)) or ()))
     elif height is not None:
-        node = VersionNode(
-            arity_log2, height, children=tuple(fields.require("entries", array_of(_parse_ref)) or ())
-        )
+        node = VersionNode(arity_log2, height, children=tuple(fields.require("entries", array_of(_parse_ref)) or ()))
     fields.finish()
     if not (node.versions or node.children):
         raise StoreError("A version tree node must have entries")
@@ -406,9 +389,7 @@ async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
     return report
 
 
-async def _fetch(
-    source: DatabaseSource, window: Sequence[_Expected], report: VerifyReport
-) -> list[Node | None]:
+async def _fetch(source: DatabaseSource, window: Sequence[_Expected], report: VerifyReport) -> list[Node | None]:
     """Return the nodes; those that cannot be read are reported."""
     places = [expected.step.location for expected in window]
     found = await outcomes(source.nodes, places, StoreError)

@@ -22,10 +22,7 @@ from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, St
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Fields, Json, integer, one_of, show
 
-_SIGNATURES = {
-    "png": (b"\x89PNG\r\n\x1a\n", "missing PNG signature"),
-    "jpeg": (b"\xff\xd8", "Not a JPEG file"),
-}
+_SIGNATURES = {"png": (b"\x89PNG\r\n\x1a\n", "missing PNG signature"), "jpeg": (b"\xff\xd8", "Not a JPEG file")}
 _COLOURS = frozenset((0, 2, 4, 6))  # types of PNG without a palette
 
 
@@ -35,11 +32,7 @@ class BoundImage:
     __slots__ = ("dtype", "encoded", "format", "level", "shape")
 
     def __init__(
-        self,
-        image_format: Literal["png", "jpeg"],
-        dtype: np.dtype[Any],
-        shape: tuple[int, ...],
-        level: int | None,
+        self, image_format: Literal["png", "jpeg"], dtype: np.dtype[Any], shape: tuple[int, ...], level: int | None
     ) -> None:
         self.format, self.dtype, self.shape, self.level = image_format, dtype, shape, level
         self.encoded = ByteSpec(itemsize=0)
@@ -77,9 +70,7 @@ class BoundImage:
         except (RuntimeError, ValueError, MemoryError) as error:
             raise DataLossError(f"Failed to decode {self.format.upper()}: {error}") from error
         if pixels.dtype != self.dtype or pixels.size != width * height * samples:
-            raise FailedPreconditionError(
-                f"The {self.format} image decodes to {pixels.shape} of {pixels.dtype}"
-            )
+            raise FailedPreconditionError(f"The {self.format} image decodes to {pixels.shape} of {pixels.dtype}")
         return pixels.reshape(depth, rows, columns, channels).transpose(3, 0, 1, 2)
 
 
@@ -87,9 +78,7 @@ def _library(image_format: str) -> Any:
     try:
         import imagecodecs
     except ImportError:
-        raise UnimplementedError(
-            f"{image_format} chunks need imagecodecs: pip install 'fsstore[images]'"
-        ) from None
+        raise UnimplementedError(f"{image_format} chunks need imagecodecs: pip install 'fsstore[images]'") from None
     return imagecodecs
 
 
@@ -101,9 +90,7 @@ def _size(kind: Literal["png", "jpeg"], data: bytes) -> ImageSize:
     if not size.width or (kind == "png" and data[12:16] != b"IHDR"):
         raise FailedPreconditionError(f"Failed to decode {kind.upper()}: the header is missing")
     if kind == "png" and data[25] not in _COLOURS:
-        raise FailedPreconditionError(
-            f"Failed to decode PNG: colour type {data[25]} is not grey or true colour"
-        )
+        raise FailedPreconditionError(f"Failed to decode PNG: colour type {data[25]} is not grey or true colour")
     return size
 
 
@@ -200,9 +187,7 @@ class BoundSegmentation:
         lengths = (len(words) - tables) // self.width
         if (indices.max(axis=(1, 2, 3)) >= lengths).any():
             raise _corrupted("an index reaches behind its table")
-        at = tables.astype(np.intp)[:, None, None, None] + (
-            indices if self.width == 1 else indices.astype(np.intp) * 2
-        )
+        at = tables.astype(np.intp)[:, None, None, None] + (indices if self.width == 1 else indices.astype(np.intp) * 2)
         values: Array = words.take(at)
         if self.width == 1:
             return values
@@ -266,9 +251,7 @@ class BoundSegmentation:
         counts = [size // side for size, side in zip(labels.shape, self.block, strict=True)]
         whole = labels[tuple(slice(count * side) for count, side in zip(counts, self.block, strict=True))]
         sides = [size for pair in zip(counts, self.block, strict=True) for size in pair]
-        rows = (
-            whole.reshape(sides).transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(counts), math.prod(self.block))
-        )
+        rows = whole.reshape(sides).transpose(0, 2, 4, 1, 3, 5).reshape(math.prod(counts), math.prod(self.block))
         step = 256  # blocks: their usual size makes a megabyte
         encoded = itertools.chain.from_iterable(
             self._rows(rows[begin : begin + step]) for begin in range(0, len(rows), step)
@@ -290,9 +273,7 @@ class BoundSegmentation:
         sizes = np.count_nonzero(begins, axis=1)
         values = ordered[begins]
         starts = np.cumsum(sizes) - sizes
-        tables = [
-            part.tobytes() for part in np.split(values.astype(self.dtype.newbyteorder("<")), starts[1:])
-        ]
+        tables = [part.tobytes() for part in np.split(values.astype(self.dtype.newbyteorder("<")), starts[1:])]
         widths = np.array(_WIDTHS)[np.searchsorted(_MOST_VALUES, sizes)]
         words: list[Array | None] = [None] * len(rows)
         for width in np.unique(widths[widths > 0]).tolist():
@@ -326,9 +307,7 @@ def _places(rows: Array, values: Array, starts: Array, sizes: Array) -> Array:
 
 def _split(body: Array, shape: list[int]) -> Array:
     """Return a view of a strided array with each dimension split in two."""
-    strides = [
-        stride for axis, outer in enumerate(body.strides) for stride in (outer * shape[2 * axis + 1], outer)
-    ]
+    strides = [stride for axis, outer in enumerate(body.strides) for stride in (outer * shape[2 * axis + 1], outer)]
     return np.lib.stride_tricks.as_strided(body, shape, strides)
 
 
@@ -376,14 +355,10 @@ class _BoundRaw(BoundBytes):
 
     def _wrong_size(self, data: Any) -> FailedPreconditionError:
         length = memoryview(data).nbytes
-        return FailedPreconditionError(
-            f"Expected chunk length to be {self.size}, but received {length} bytes"
-        )
+        return FailedPreconditionError(f"Expected chunk length to be {self.size}, but received {length} bytes")
 
 
-def bind_chunk(
-    scale: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], *, gzip: bool
-) -> BoundChain:
+def bind_chunk(scale: Mapping[str, Any], dtype: np.dtype[Any], shape: tuple[int, ...], *, gzip: bool) -> BoundChain:
     """Return the chain of chunks of a scale that have a shape (x, y, z, channel)."""
     spec = ChunkSpec(dtype, shape, dtype.type(0))
     reverse = TransposeCodec([3, 2, 1, 0]).bind(spec)  # type: ignore[arg-type]  # any sequence will do

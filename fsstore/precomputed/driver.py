@@ -16,13 +16,7 @@ from fsstore.chunk.write.request import finish
 from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions, StoredKind
 from fsstore.driver.contract import OpenArray, Opening, Role
 from fsstore.driver.metadata_entry import MetadataEntry
-from fsstore.errors import (
-    AlreadyExistsError,
-    FailedPreconditionError,
-    NotFoundError,
-    StoreError,
-    UrlError,
-)
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError, UrlError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
@@ -71,9 +65,7 @@ class PrecomputedKind(StoredKind):
         multiscale = fields.take("multiscale_metadata", parse_multiscale) or {}
         scale = fields.take(
             "scale_metadata",
-            lambda value: parse_scale(
-                value, multiscale.get("data_type"), multiscale.get("num_channels"), stored=False
-            ),
+            lambda value: parse_scale(value, multiscale.get("data_type"), multiscale.get("num_channels"), stored=False),
         )
         number = fields.take("scale_index", integer(0, 2**63 - 1))
         if number is not None:
@@ -105,9 +97,7 @@ class PrecomputedKind(StoredKind):
             raise UrlError("neuroglancer-precomputed URL syntax not supported with non-zero scale_index")
         return "neuroglancer-precomputed:"
 
-    async def open_in(
-        self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions
-    ) -> OpenArray:
+    async def open_in(self, kvstore: OpenKv, opening: Opening, mode: OpenMode, options: ChunkedOptions) -> OpenArray:
         """Open a scale, or add it."""
         array, answer = await _Finder(opening, kvstore, mode).run()
         entry = MetadataEntry.shared(_FORMAT, kvstore, array.extra, options.metadata_pool)

@@ -104,14 +104,10 @@ def _write_chunk(scale: Mapping[str, Any], chunk: Sequence[int]) -> list[int]:
     whole = [-(-size // step) * step for size, step in zip(scale["size"], chunk, strict=True)]
     if cells is None:
         return [max(step, extent) for step, extent in zip(chunk, whole, strict=True)]
-    return [
-        max(step, min(count * step, extent)) for step, count, extent in zip(chunk, cells, whole, strict=True)
-    ]
+    return [max(step, min(count * step, extent)) for step, count, extent in zip(chunk, cells, whole, strict=True)]
 
 
-def _model(
-    scale: Mapping[str, Any], dtype: Any, shape: tuple[int, ...], chunk: tuple[int, ...]
-) -> ChunkModel:
+def _model(scale: Mapping[str, Any], dtype: Any, shape: tuple[int, ...], chunk: tuple[int, ...]) -> ChunkModel:
     gzip = scale.get("sharding") is not None and scale["sharding"]["data_encoding"] == "gzip"
     usual = tuple(min(step, max(1, extent)) for step, extent in zip(chunk, shape, strict=True))
     is_even = all(extent % step == 0 for step, extent in zip(usual, shape, strict=True))
@@ -153,9 +149,7 @@ class Precomputed:
         if number >= len(info["scales"]):
             raise FailedPreconditionError(f"Updated metadata is missing scale {number}")
         if chunk not in info["scales"][number]["chunk_sizes"]:
-            raise FailedPreconditionError(
-                f"Updated metadata is missing chunk size {show(chunk)} for scale {number}"
-            )
+            raise FailedPreconditionError(f"Updated metadata is missing chunk size {show(chunk)} for scale {number}")
         return build(info, number, chunk)
 
     def named(self, array: ChunkedArray, attributes: bytes | None) -> ChunkedArray:
@@ -332,18 +326,14 @@ def check_scale(array: ChunkedArray, schema: Schema) -> None:
             f"data_type from metadata ({array.dtype.name}) does not match dtype in schema ({schema.dtype.name})"
         )
     if schema.rank is not None and schema.rank != 4:
-        raise FailedPreconditionError(
-            f"Rank of schema ({schema.rank}) does not match the rank of the volume (4)"
-        )
+        raise FailedPreconditionError(f"Rank of schema ({schema.rank}) does not match the rank of the volume (4)")
     if schema.domain is not None:
         ends = [low + size for low, size in zip(array.origin, array.shape, strict=True)]
         stored = IndexDomain(inclusive_min=array.origin, exclusive_max=ends, labels=LABELS)
         try:
             merge_domains(stored, schema.domain)
         except StoreError as error:
-            raise StoreError(
-                f"domain from metadata does not match domain in schema: {error.message}"
-            ) from None
+            raise StoreError(f"domain from metadata does not match domain in schema: {error.message}") from None
     if schema.codec is not None:
         try:
             merge_specs(dict(array.codec), schema.codec.to_json())
@@ -369,9 +359,7 @@ def _check_layout(array: ChunkedArray, schema: Schema) -> None:
     try:
         merged_layout(array.layout._value, required)
     except StoreError as error:
-        raise StoreError(
-            f"chunk layout from metadata does not match chunk layout in schema: {error.message}"
-        ) from None
+        raise StoreError(f"chunk layout from metadata does not match chunk layout in schema: {error.message}") from None
 
 
 def merged_layout(fixed: LayoutValue, wanted: LayoutValue) -> LayoutValue:
@@ -411,9 +399,7 @@ def create_scale(
         raise StoreError("dtype must be specified")
     data_type = str(stored if merged.dtype is None else merged.dtype.name)
     if stored is not None and stored != data_type:
-        raise FailedPreconditionError(
-            f"Specified dtype ({data_type}) does not match existing value ({stored})"
-        )
+        raise FailedPreconditionError(f"Specified dtype ({data_type}) does not match existing value ({stored})")
     domain = merged.domain
     if domain is None or any(not dim.finite for dim in domain):
         raise StoreError("domain must be specified")
@@ -421,16 +407,12 @@ def create_scale(
         raise StoreError("The channel dimension must begin at 0")
     size, channels = list(domain.shape[:3]), domain.shape[3]
     if channels < 1:
-        raise StoreError(
-            "The channel dimension must not be empty: a volume without channels cannot be opened"
-        )
+        raise StoreError("The channel dimension must not be empty: a volume without channels cannot be opened")
     kind = multiscale.get("type", "segmentation" if data_type in ("uint32", "uint64") else "image")
     head = {"type": kind, "data_type": data_type, "num_channels": channels}
     for name, value in head.items():
         if info is not None and info[name] != value:
-            raise FailedPreconditionError(
-                f"Expected {quote(name)} of {show(value)} but received: {show(info[name])}"
-            )
+            raise FailedPreconditionError(f"Expected {quote(name)} of {show(value)} but received: {show(info[name])}")
     scale = _scale(members, schema, (size, list(domain.inclusive_min[:3]), channels), data_type)
     number = _number(info, members, scale)
     before = info or {"@type": "neuroglancer_multiscale_volume", **head, "scales": []}
@@ -476,9 +458,7 @@ def _layout(members: Mapping[str, Any], schema: Schema) -> LayoutValue:
         shape = wanted.required().grid(name).shape
         bound = shape[3] if shape else None
         if bound is not None and bound[0] != channels:
-            raise StoreError(
-                f"Chunking of channel dimension is not supported: {bound[0]} of {channels} channels"
-            )
+            raise StoreError(f"Chunking of channel dimension is not supported: {bound[0]} of {channels} channels")
     without_write = replace(fixed, write_chunk=GridValue(4))
     return merged_layout(without_write, wanted)
 

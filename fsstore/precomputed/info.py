@@ -103,11 +103,7 @@ def parse_multiscale(value: Any) -> dict[str, Json]:
     """Return the member `multiscale_metadata` of a spec."""
     fields = Fields(value)
     out: dict[str, Json] = {}
-    parsers: Mapping[str, Parser[Any]] = {
-        "type": string,
-        "data_type": _data_type,
-        "num_channels": integer(1, _INT32),
-    }
+    parsers: Mapping[str, Parser[Any]] = {"type": string, "data_type": _data_type, "num_channels": integer(1, _INT32)}
     for name, parser in parsers.items():
         if name in fields:
             out[name] = fields.take(name, parser)
@@ -192,9 +188,7 @@ def check_encoding(encoding: str | None, data_type: str | None, channels: int | 
         if channels not in (None, 1, 3):
             raise JsonError(f'"jpeg" encoding only supports 1 or 3 channels, not {channels}')
     elif encoding == "compressed_segmentation" and data_type not in (None, "uint32", "uint64"):
-        raise JsonError(
-            f"compressed_segmentation encoding only supported for uint32 and uint64, not for {data_type}"
-        )
+        raise JsonError(f"compressed_segmentation encoding only supported for uint32 and uint64, not for {data_type}")
 
 
 def parse_info(data: bytes) -> dict[str, Any]:
@@ -232,9 +226,7 @@ def dump_info(info: Mapping[str, Any]) -> bytes:
 
 def _plain(scale: Mapping[str, Any]) -> dict[str, Any]:
     if not all(map(math.isfinite, scale["resolution"])):
-        raise StoreError(
-            f"The resolution {scale['resolution']} cannot be stored as JSON: give finite numbers"
-        )
+        raise StoreError(f"The resolution {scale['resolution']} cannot be stored as JSON: give finite numbers")
     return dict(scale)
 
 
@@ -286,8 +278,7 @@ class VoxelKeys:
             return None
         begins = map(int, found.groups()[::2])
         numbers = [
-            (begin - offset) // step
-            for begin, offset, step in zip(begins, self.offset, self.chunk, strict=True)
+            (begin - offset) // step for begin, offset, step in zip(begins, self.offset, self.chunk, strict=True)
         ]
         return (*numbers, 0) if min(numbers) >= 0 and self.key(numbers) == key else None
 
@@ -387,8 +378,7 @@ def values_in(scale: Mapping[str, Any], chunk: Sequence[int], shard: int) -> int
         corner[axis] |= (shard >> place & 1) << bit
     grid = [-(-size // step) for size, step in zip(scale["size"], chunk, strict=True)]
     sides = [
-        max(0, min(first + length, cells) - first)
-        for first, length, cells in zip(corner, shape, grid, strict=True)
+        max(0, min(first + length, cells) - first) for first, length, cells in zip(corner, shape, grid, strict=True)
     ]
     return int(math.prod(sides))
 

@@ -164,9 +164,7 @@ def entries_of(sharding: Sharding, data: Buffer) -> Iterator[tuple[int, Minishar
     """Yield the minishards of a whole file that have values, with their numbers; everything is checked."""
     size = len(data)
     if size < sharding.index_size:
-        raise FailedPreconditionError(
-            f"Existing shard has size {size}, but expected at least: {sharding.index_size}"
-        )
+        raise FailedPreconditionError(f"Existing shard has size {size}, but expected at least: {sharding.index_size}")
     entries = np.frombuffer(data, "<u8", 2 << sharding.minishard_bits).reshape(-1, 2)
     view = memoryview(data)
     for number in np.flatnonzero(entries[:, 0] != entries[:, 1]).tolist():

@@ -89,9 +89,7 @@ class Indexes:
 
     async def _read(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index]:
         file = self.sharding.file_name(wanted[0][0][0])
-        return await until_unchanged(
-            partial(self._attempt, wanted), partial(self.base.describe, file), reads=True
-        )
+        return await until_unchanged(partial(self._attempt, wanted), partial(self.base.describe, file), reads=True)
 
     async def _attempt(self, wanted: Sequence[tuple[Place, Index | None]]) -> dict[Place, Index]:
         """Return the indexes; raise `ChangedError` if a file changed between the steps."""
@@ -141,9 +139,7 @@ class Indexes:
                 kept.add(block)
             elif known is None:
                 low = 16 * ROWS_AT_ONCE * block[1]
-                left[place] = Read(
-                    self._file(place), low, min(low + 16 * ROWS_AT_ONCE, self.sharding.index_size)
-                )
+                left[place] = Read(self._file(place), low, min(low + 16 * ROWS_AT_ONCE, self.sharding.index_size))
             else:
                 left[place] = self._entry(place, known.generation)
         reads = dict.fromkeys(left.values())
@@ -245,9 +241,7 @@ class Uint64ShardedDriver(Rewriting):
 
     id: ClassVar[str] = "neuroglancer_uint64_sharded"
 
-    def __init__(
-        self, base: KvPrefix, sharding: Sharding, filling: Callable[[int], int | None] | None = None
-    ) -> None:
+    def __init__(self, base: KvPrefix, sharding: Sharding, filling: Callable[[int], int | None] | None = None) -> None:
         self.base, self.sharding, self._filling = base, sharding, filling
         self.features = shard_features(base.driver.features)
         self._indexes = Indexes(base, sharding)
@@ -288,14 +282,10 @@ class Uint64ShardedDriver(Rewriting):
 
         fresh = chain((False,), repeat(True))
         everything = list(range(len(reads)))
-        await until_settled(
-            attempt, everything, lambda left: self.describe_key(reads[left[0]].key), reads=True
-        )
+        await until_settled(attempt, everything, lambda left: self.describe_key(reads[left[0]].key), reads=True)
         return self._decoded(reads, results)
 
-    def _answer(
-        self, read: Read, before: int | None, shard: int, found: tuple[Index, int]
-    ) -> Read | ReadResult:
+    def _answer(self, read: Read, before: int | None, shard: int, found: tuple[Index, int]) -> Read | ReadResult:
         index, row = found
         if row < 0:
             return missing(index)
@@ -323,9 +313,7 @@ class Uint64ShardedDriver(Rewriting):
     def _shard(self, number: int) -> int:
         return int(self.sharding.locate(np.array([number], np.uint64))[0][0])
 
-    async def _values(
-        self, wanted: _Spots, keys: Sequence[Any], results: list[ReadResult | None]
-    ) -> list[int]:
+    async def _values(self, wanted: _Spots, keys: Sequence[Any], results: list[ReadResult | None]) -> list[int]:
         """Read values; return which must be looked up again because their file is another by now."""
         if not wanted:
             return []

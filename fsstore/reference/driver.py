@@ -16,13 +16,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from fsstore.errors import AbortedError, StoreError, UnimplementedError
-from fsstore.kvstore.contract.ability import (
-    KnowsSizes,
-    ListsDocuments,
-    MayBeMissing,
-    ReadsWhole,
-    TakesAllAtOnce,
-)
+from fsstore.kvstore.contract.ability import KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, TakesAllAtOnce
 from fsstore.kvstore.contract.batch import AnswerColumns, Ints, Limits
 from fsstore.kvstore.contract.driver import (
     NO_VALUE,
@@ -140,9 +134,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
 
     id: ClassVar[str] = "reference"
 
-    def __init__(
-        self, overlay: Overlay, fetcher: Fetcher, *, waits: bool, members: Mapping[str, Json]
-    ) -> None:
+    def __init__(self, overlay: Overlay, fetcher: Fetcher, *, waits: bool, members: Mapping[str, Json]) -> None:
         self.overlay, self.fetcher = overlay, fetcher
         self._members = dict(members)
         self._features = Features(
@@ -192,11 +184,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
             return [answer if reads is None else _unless_known(reads[0], answer)]
         wanted, inline = np.flatnonzero(rows.url >= 0), np.flatnonzero(rows.url == INLINE)
         found = await self._read_targets(keys, reads, resolved, wanted) if len(wanted) else []
-        if (
-            isinstance(found, AnswerColumns)
-            and not len(inline)
-            and not (reads and any(map(_if_not_equal, reads)))
-        ):
+        if isinstance(found, AnswerColumns) and not len(inline) and not (reads and any(map(_if_not_equal, reads))):
             return found.among(wanted, len(keys))
         results = [ReadResult("missing", b"", NO_VALUE, time)] * len(keys)
         asked = reads or list(map(Read, keys))
@@ -273,9 +261,7 @@ class ReferenceDriver(KnowsSizes, ListsDocuments, MayBeMissing, ReadsWhole, Take
         return self._members
 
 
-async def _bound(
-    driver: ReferenceDriver, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]
-) -> int | None:
+async def _bound(driver: ReferenceDriver, asks: Asks, resolved: Resolved, wanted: Ints, large: list[int]) -> int | None:
     """Refuse values that are larger than the chunks of their arrays can need, before they are fetched.
 
     Returns how many bytes whole targets may have, for stores that learn their size on the way.

@@ -59,17 +59,7 @@ from fsstore.reference.table.refset import (
     saved_origins,
 )
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking, with_references
-from fsstore.reference.table.table import (
-    ABSENT,
-    WHOLE,
-    Row,
-    Rows,
-    Table,
-    decode_value,
-    encode_text,
-    is_url,
-    plain_text,
-)
+from fsstore.reference.table.table import ABSENT, WHOLE, Row, Rows, Table, decode_value, encode_text, is_url, plain_text
 from fsstore.reference.table.template import TemplateError, Templates, render
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import ROWS_AT_ONCE
@@ -250,13 +240,9 @@ def _scanned(pieces: Pieces, document: _TopLevel) -> _TopLevel:
 def _is_version_1(document: _TopLevel) -> bool:
     version = document.value_of("version")
     if version is None:
-        return (
-            "version" not in document.special and document.refs is not None and document.names <= _BESIDE_REFS
-        )
+        return "version" not in document.special and document.refs is not None and document.names <= _BESIDE_REFS
     if version != 1:
-        raise JsonError(
-            f"Unsupported version of a reference set: {show(version)}; 0 (no version) and 1 are known"
-        )
+        raise JsonError(f"Unsupported version of a reference set: {show(version)}; 0 (no version) and 1 are known")
     return True
 
 
@@ -267,9 +253,7 @@ def from_mapping(
     version = mapping.get("version")
     one = version == 1 and not isinstance(version, list | tuple)
     if version is not None and not one:
-        raise JsonError(
-            f"Unsupported version of a reference set: {show(version)}; 0 (no version) and 1 are known"
-        )
+        raise JsonError(f"Unsupported version of a reference set: {show(version)}; 0 (no version) and 1 are known")
     plain = isinstance(mapping.get("refs"), Mapping) and set(mapping) <= _BESIDE_REFS
     refs = _Refs(target)
     found = mapping.get("refs", {}) if one or plain else mapping
@@ -291,18 +275,14 @@ def _version_1(refs: _Refs, templates: Any, gen: Any, overrides: Mapping[str, st
     named = _templates(refs, templates, overrides)
     gens: list[Gen] = []
     if gen is not None and not isinstance(gen, list | tuple):
-        refs.problems.append(
-            f'Error parsing object member "gen": Expected array, but received: {show(gen)[:80]}'
-        )
+        refs.problems.append(f'Error parsing object member "gen": Expected array, but received: {show(gen)[:80]}')
     room = MAX_TABULATED
     for position, entry in enumerate(gen if isinstance(gen, list | tuple) else ()):
         try:
             gens.append(parse_gen(entry, named, room=room))
             room -= gens[-1].tabulated
         except (JsonError, TemplateError) as error:
-            refs.problems.append(
-                f'Error parsing object member "gen": at position {position}: {error.message}'
-            )
+            refs.problems.append(f'Error parsing object member "gen": at position {position}: {error.message}')
     urls = refs.builder.urls
     if len(named):
         _render(refs, named, urls)
@@ -418,9 +398,7 @@ async def encode(
         yield machine.flush()
 
 
-async def _pieces(
-    state: State, version: int, scanned: ScanRecord | None, origins: Origins
-) -> AsyncIterator[str]:
+async def _pieces(state: State, version: int, scanned: ScanRecord | None, origins: Origins) -> AsyncIterator[str]:
     symbolic = _symbolic(state) if version == 1 else {}
     if version == 1:
         record = {} if scanned is None else {MEMBER: scanned.json()}
@@ -449,9 +427,7 @@ def _symbolic(state: State) -> Mapping[str, Any]:
         return base.described
     count = sum(gen.count for gen in base.gens)
     if count > MAX_EXPANDED:
-        raise ResourceExhaustedError(
-            f"A change touches a generated key, and the {count} generated keys are too many"
-        )
+        raise ResourceExhaustedError(f"A change touches a generated key, and the {count} generated keys are too many")
     return {}
 
 

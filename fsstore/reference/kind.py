@@ -200,9 +200,7 @@ async def _parquet_place(references: Any) -> KvPrefix:
 def live_targets(source: Any) -> dict[str, Any]:
     """Return the filesystems of a `ReferenceFileSystem` by prefix, where their paths are bucket and key."""
     fetching = getattr(source, "fss", {}).items()
-    return {
-        f"{protocol}://": filesystem for protocol, filesystem in fetching if protocol and protocol not in _OWN
-    }
+    return {f"{protocol}://": filesystem for protocol, filesystem in fetching if protocol and protocol not in _OWN}
 
 
 def live_driver(source: Any) -> KvDriver | None:
@@ -313,17 +311,13 @@ KIND = ReferenceKind()
 
 
 async def open_reference(
-    base: KvPrefix,
-    members: Mapping[str, Any],
-    means: tuple[Limits, OpenTarget] | None = None,
+    base: KvPrefix, members: Mapping[str, Any], means: tuple[Limits, OpenTarget] | None = None
 ) -> KvDriver:
     """Return the key-value store of the set at `base`."""
     features = base.driver.features
     writable = features.writable and features.conditional_write
     how = "writing to it, or opening an array in it with `create=True`, makes it" if writable else ""
-    reading = Reading(
-        reveal(members.get("target")), reveal(members.get("templates")), create=writable, creates=how
-    )
+    reading = Reading(reveal(members.get("target")), reveal(members.get("templates")), create=writable, creates=how)
 
     async def stored() -> State:
         return await load(base, reading)
@@ -332,10 +326,4 @@ async def open_reference(
     document = ParquetDocument(stored) if isinstance(state.base, ParquetSet) else JsonDocument(base, stored)
     overlay = Overlay(state, document if writable else None, writable=writable)
     parent = await beside(base)
-    return reference_driver(
-        overlay,
-        members,
-        base=parent,
-        described=f"reference set {base.describe()}",
-        means=means,
-    )
+    return reference_driver(overlay, members, base=parent, described=f"reference set {base.describe()}", means=means)

@@ -43,9 +43,7 @@ class References(Mapping[str, bytes | Located]):
     then array by array.  `place` is the directory that relative URLs start from, None for a set made in memory.
     """
 
-    def __init__(
-        self, state: State, described: str = "reference set", *, place: KvPrefix | None = None
-    ) -> None:
+    def __init__(self, state: State, described: str = "reference set", *, place: KvPrefix | None = None) -> None:
         self.state = state
         self._described = described
         self.place = place
@@ -272,9 +270,7 @@ class References(Mapping[str, bytes | Located]):
                 raise already_there(base)
             await save_parquet(self.state, base, record_size=record_size, scanned=scanned, origins=origins)
             return
-        pieces = encode(
-            self.state, version=version, compression=method_named(how), scanned=scanned, origins=origins
-        )
+        pieces = encode(self.state, version=version, compression=method_named(how), scanned=scanned, origins=origins)
         if_equal = UNKNOWN
         if not overwrite and base.driver.features.create_only:
             if_equal = NO_VALUE
@@ -324,8 +320,6 @@ def _format_of(path: str) -> Saving:
     if path.endswith(PARQUET_NAMES):
         return "parquet"
     if path.endswith(_UNWRITTEN):
-        raise StoreError(
-            f"{quote(path)} names a compression that sets are not saved in; say `format` to save it so"
-        )
+        raise StoreError(f"{quote(path)} names a compression that sets are not saved in; say `format` to save it so")
     method = method_named(path)
     return "json" if method is None else _NAMES[method]

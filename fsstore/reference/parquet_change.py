@@ -67,13 +67,9 @@ def check_taking(held: ParquetSet, taking: Taking) -> ParquetSet:
     """Return the set as it will be, without references; raise if that is more than one step."""
     for key, value in taking.writes.items():
         if not is_object(value):
-            raise StoreError(
-                f"{quote(key)} is no JSON object, so the metadata of a parquet set cannot hold it"
-            )
+            raise StoreError(f"{quote(key)} is no JSON object, so the metadata of a parquet set cannot hold it")
     kept = {key: value for key, value in held.metadata.items() if not taking.deletes(key)}
-    metadata = kept | {
-        key: _unless_equal(held.metadata.get(key), value) for key, value in taking.writes.items()
-    }
+    metadata = kept | {key: _unless_equal(held.metadata.get(key), value) for key, value in taking.writes.items()}
     after = ParquetSet(held.files, format_metadata(metadata, held.record_size, origins=held.origins))
     there = [path for path in held.grids if _is_deleted(path, taking)]
     if not there:
@@ -97,9 +93,7 @@ async def take(before: State, held: ParquetSet, taking: Taking) -> State | None:
     files = _Files.of(after, taking)
     if any(path in held.grids for path in files.paths):
         return before if await files.put(before.generation) else None
-    claim = format_metadata(
-        held.metadata, held.record_size, held.scanned, origins=held.origins, claim=uuid4().hex
-    )
+    claim = format_metadata(held.metadata, held.record_size, held.scanned, origins=held.origins, claim=uuid4().hex)
     stamp = await held.base.write(".zmetadata", claim, before.generation)
     if stamp.generation == UNKNOWN or not await files.put(stamp.generation):
         return None
@@ -233,9 +227,7 @@ class ParquetDocument:
         held = _set_of(state)
         for key, value in documents.items():
             if value is not None and not is_object(value):
-                raise StoreError(
-                    f"{quote(key)} is no JSON object, so the metadata of a parquet set cannot hold it"
-                )
+                raise StoreError(f"{quote(key)} is no JSON object, so the metadata of a parquet set cannot hold it")
         kept = {key: None if value is None else value.strip() for key, value in documents.items()}
         merged = {**held.metadata, **kept}
         metadata = {key: value for key, value in merged.items() if value is not None}
@@ -283,9 +275,7 @@ def _check_places(held: ParquetSet, changes: Changes) -> None:
             f"{', '.join(doubtful[:20])} is a chunk of an array and of another within it, which a parquet set can hold "
             "but not change: save it as JSON, change it there, and save that as parquet"
         )
-    homeless = [
-        quote(key) for position, key in enumerate(keys) if changes[key] is not None and not placed[position]
-    ]
+    homeless = [quote(key) for position, key in enumerate(keys) if changes[key] is not None and not placed[position]]
     if homeless:
         raise StoreError(
             f"{', '.join(homeless[:20])} is no chunk of an array of the set, so a parquet set cannot hold it"
@@ -308,15 +298,11 @@ async def _save_chunks(held: ParquetSet, changes: Changes, basis: Basis) -> Chan
     replaced = await _replace(held.files, basis, edits)
     for where in basis:
         if where not in edits or where in replaced:
-            kept.update(
-                (keys[position], changes[keys[position]]) for position in places.get(where, ([], []))[0]
-            )
+            kept.update((keys[position], changes[keys[position]]) for position in places.get(where, ([], []))[0])
     return kept
 
 
-def _edited(
-    old: Partition | None, size: int, rows: Sequence[int], values: Sequence[bytes | None]
-) -> Partition | None:
+def _edited(old: Partition | None, size: int, rows: Sequence[int], values: Sequence[bytes | None]) -> Partition | None:
     """Return a file of at least `size` rows, values (None: no reference) in some; None if that changes nothing."""
     count = max(size, 0 if old is None else len(old.rows.url))
     columns = Rows.absent(count)
@@ -325,11 +311,7 @@ def _edited(
         columns.put(slice(0, len(old.rows.url)), old.rows)
         raw[: len(old.raw)] = old.raw
     gone = [row for row, value in zip(rows, values, strict=True) if value is None]
-    if (
-        len(gone) == len(rows)
-        and (columns.url[gone] == ABSENT).all()
-        and count == len(old.rows.url if old else ())
-    ):
+    if len(gone) == len(rows) and (columns.url[gone] == ABSENT).all() and count == len(old.rows.url if old else ()):
         return None
     for row, value in zip(rows, values, strict=True):
         raw[row] = value
@@ -357,9 +339,7 @@ async def _replace(files: PartitionFiles, basis: Basis, edits: Mapping[Where, Pa
         if stamp.generation == UNKNOWN:
             files.replace(where, basis[where], None)
             continue
-        files.replace(
-            where, basis[where], Loaded(None if write.value is None else partition, stamp.generation)
-        )
+        files.replace(where, basis[where], Loaded(None if write.value is None else partition, stamp.generation))
         replaced.add(where)
     return replaced
 

@@ -30,15 +30,7 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.json_scan import Buffer, JsonMember, MemberSink, Scanner
 from fsstore.reference.table.keys import Grid, check_key, grid_of
-from fsstore.reference.table.refset import (
-    MEMBER,
-    ORIGINS,
-    Origins,
-    Run,
-    ScanRecord,
-    parse_origins,
-    saved_origins,
-)
+from fsstore.reference.table.refset import MEMBER, ORIGINS, Origins, Run, ScanRecord, parse_origins, saved_origins
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Rows, decode_text, encode_text
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import KEPT_BYTES
@@ -89,14 +81,10 @@ def read_partition(data: Any, url_ids: UrlIds, where: str) -> Partition:
     url = ids[columns.codes].astype(np.int32)
     offset, length = columns.offset.astype(np.int64), columns.size.astype(np.int64)
     length[(offset == 0) & (length == 0)] = WHOLE
-    bad = (url >= 0) & (
-        (offset < 0) | (length < WHOLE) | (columns.size < 0) | (offset >= 2**62) | (length >= 2**62)
-    )
+    bad = (url >= 0) & ((offset < 0) | (length < WHOLE) | (columns.size < 0) | (offset >= 2**62) | (length >= 2**62))
     if bad.any() or "" in columns.urls:
         row = int(np.flatnonzero(bad)[0]) if bad.any() else 0
-        raise DataLossError(
-            f"{where} has a malformed reference in row {row}: offset {offset[row]}, size {length[row]}"
-        )
+        raise DataLossError(f"{where} has a malformed reference in row {row}: offset {offset[row]}, size {length[row]}")
     raw = columns.raw or []
     if columns.raw is not None:
         filled = [row for row, value in enumerate(raw) if value is not None]
@@ -370,9 +358,7 @@ class _Metadata:
             if is_object(value):
                 self.parsed[key] = json.loads(value)
         else:
-            self.problems.append(
-                f"Error in metadata {show(key)}: Expected object, but received: {show(found)[:80]}"
-            )
+            self.problems.append(f"Error in metadata {show(key)}: Expected object, but received: {show(found)[:80]}")
 
 
 class _MetadataMembers:

@@ -80,17 +80,11 @@ class ParquetSet:
         for position, key in enumerate(keys):
             if key in self.metadata:
                 value = self.metadata[key]
-                rows.url[position], rows.offset[position], rows.length[position] = (
-                    INLINE,
-                    len(inline),
-                    len(value),
-                )
+                rows.url[position], rows.offset[position], rows.length[position] = (INLINE, len(inline), len(value))
                 inline.append(value)
         wanted = self.places(keys)
         files = await self.files.load(list(wanted))
-        for where in sorted(
-            wanted, key=lambda where: len(where[0])
-        ):  # of two arrays the inner one is put last
+        for where in sorted(wanted, key=lambda where: len(where[0])):  # of two arrays the inner one is put last
             file = files[where].partition
             if file is not None:
                 _place(rows, inline, file, *map(np.array, wanted[where]))
@@ -261,9 +255,7 @@ class _Plan:
             if grid is not None:
                 self.arrays[path] = _Array(grid)
         around = around_others(self.arrays)
-        self._families = {
-            array.grid.family: array for path, array in self.arrays.items() if path not in around
-        }
+        self._families = {array.grid.family: array for path, array in self.arrays.items() if path not in around}
 
     def take(self, names: list[str], found: Resolved) -> None:
         """Sort references to their arrays."""
@@ -305,9 +297,7 @@ class _Plan:
         rows = found.rows
         url, offset, length = rows.url.copy(), rows.offset.copy(), rows.length.copy()
         used = np.unique(url[url >= 0])
-        ids = np.array(
-            [self._ids.setdefault(found.urls[number], len(self._ids)) for number in used.tolist()], np.int32
-        )
+        ids = np.array([self._ids.setdefault(found.urls[number], len(self._ids)) for number in used.tolist()], np.int32)
         self.urls = list(self._ids)
         url[url >= 0] = ids[np.searchsorted(used, url[url >= 0])]
         empty = (url >= 0) & (length == 0)
@@ -328,9 +318,7 @@ async def save_parquet(
 ) -> None:
     """Write a set below `base`, a directory; the set that is there is replaced, and what else is there stays."""
     if not 1 <= record_size <= MAX_RECORD_SIZE:
-        raise StoreError(
-            f"A file of a parquet set holds 1 to {MAX_RECORD_SIZE} references, not {record_size!r}"
-        )
+        raise StoreError(f"A file of a parquet set holds 1 to {MAX_RECORD_SIZE} references, not {record_size!r}")
     plan = _Plan(await _metadata(state))
     async for names, found in state.scan(KeyRange()):
         plan.take(names, found)
@@ -417,7 +405,5 @@ def encode_partition(rows: Rows, urls: Sequence[str], inline: Sequence[bytes | N
     columns = [path if many else path.cast(pa.string()), *map(pa.array, numbers), pa.array(raw, pa.binary())]
     out = io.BytesIO()
     table = pa.table(columns, schema=pa.schema(fields))
-    parquet.write_table(
-        table, out, compression="zstd", write_statistics=["offset", "size"], row_group_size=len(raw)
-    )
+    parquet.write_table(table, out, compression="zstd", write_statistics=["offset", "size"], row_group_size=len(raw))
     return out.getvalue()

@@ -44,8 +44,7 @@ from fsstore.values.json_value import quote
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)://(.*)|(file|local):(/.*)", re.DOTALL | re.IGNORECASE)
 _FOREIGN = re.compile(r"[A-Za-z]:(?:\\|/(?!/))|\\\\")
 _LINK = re.compile(
-    r"(zip|tar|libarchive|dir|reference|simplecache|filecache|blockcache|cached)(?:://(.*?))?::(.+)",
-    re.DOTALL,
+    r"(zip|tar|libarchive|dir|reference|simplecache|filecache|blockcache|cached)(?:://(.*?))?::(.+)", re.DOTALL
 )
 
 
@@ -88,9 +87,7 @@ def is_foreign(url: str) -> bool:
 
 def is_relative(url: str) -> bool:
     """Return whether a URL names a place relative to its document."""
-    return not (
-        url.startswith("/") or is_foreign(url) or split_scheme(url) is not None or first_link(url) is not None
-    )
+    return not (url.startswith("/") or is_foreign(url) or split_scheme(url) is not None or first_link(url) is not None)
 
 
 def replaced(url: str, changes: Mapping[str, str]) -> str:
@@ -110,11 +107,7 @@ _SLASHES = re.compile("//+")
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "local": "file", "abfss": "abfs", "wasbs": "wasb"}
 _PORTS = {"http": ":80", "https": ":443"}
 _LOCAL = frozenset({"file", "memory"})
-HELD = frozenset(
-    {
-        *("s3", "gs", "http", "https", "abfs", "az", "adl", "wasb", "hf", "github", "dropbox", "gdrive"),
-    }
-)
+HELD = frozenset({*("s3", "gs", "http", "https", "abfs", "az", "adl", "wasb", "hf", "github", "dropbox", "gdrive")})
 """Schemes whose clients connect where the policy says, or to servers that no URL names."""
 NAMED = frozenset({"hdfs", "webhdfs", "ftp", "sftp", "webdav", "webdavs", "oci", "oss"})
 """Schemes of other places that are not this machine, whose clients connect wherever a name or a server leads them."""
@@ -135,8 +128,7 @@ def normalize(url: str) -> str:
         return "file://" + _without_dots(_SLASHES.sub("/", url))
     if is_foreign(url):
         raise UrlError(
-            f"{quote(url)} is a path of Windows; say with `rewrite` where what begins so is on this machine",
-            url,
+            f"{quote(url)} is a path of Windows; say with `rewrite` where what begins so is on this machine", url
         )
     parts = split_scheme(url)
     if parts is None or any(ord(char) < 32 for char in url):
@@ -285,10 +277,7 @@ class Policy:
         host = place.partition("://")[2].rstrip("/")
         if self._is_home(place) and is_internal(host):
             return
-        if any(
-            has_prefix(each, place) or has_prefix(place, each)
-            for each in (*self.granted, *(self.allow or ()))
-        ):
+        if any(has_prefix(each, place) or has_prefix(place, each) for each in (*self.granted, *(self.allow or ()))):
             return
         raise self._refusal(place, "its name leads to a loopback or link-local address")
 
@@ -309,9 +298,7 @@ def join_relative(directory: str, relative: str) -> str:
     for part in (directory + "/" + relative).split("/"):
         depth += {"..": -1, ".": 0, "": 0}.get(part, 1)
         if depth < 0:
-            raise PermissionDeniedError(
-                f"The reference target {quote(relative)} climbs out of the store of its set"
-            )
+            raise PermissionDeniedError(f"The reference target {quote(relative)} climbs out of the store of its set")
     return path[1:] if not directory.startswith("/") else "/" + path.lstrip("/")
 
 

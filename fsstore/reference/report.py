@@ -113,9 +113,7 @@ async def inspect_state(state: State) -> Report:
     grids, urls = Grids(), set[str]()
     places: dict[str, Touched] = {}
     keys = inline = 0
-    most = _MOST + (
-        len(state.base.table) if isinstance(state.base, TableSet) and state.base.gens else sys.maxsize
-    )
+    most = _MOST + (len(state.base.table) if isinstance(state.base, TableSet) and state.base.gens else sys.maxsize)
     async for names, found in state.scan(KeyRange()):
         rows = found.rows
         keys += len(names)
@@ -257,9 +255,7 @@ async def _check(url: str, claim: _Claim, targets: Targets) -> Problem | None:
         return Problem(url, str(error), references=claim.count)
     if size is None:
         return None
-    return Problem(
-        url, f"the target ends before byte {claim.end}; it holds {size} bytes of it", references=claim.count
-    )
+    return Problem(url, f"the target ends before byte {claim.end}; it holds {size} bytes of it", references=claim.count)
 
 
 async def _holds(store: KvPrefix, key: str, claim: _Claim) -> int | None:

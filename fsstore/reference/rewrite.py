@@ -104,9 +104,7 @@ class Slabs:
 
     def _inner(self, parts: Sequence[int]) -> np.ndarray[Any, Any]:
         """Return where the slabs of a chunk lie in it, in the order of their bytes."""
-        ordered = np.array(
-            np.unravel_index(np.arange(math.prod(parts)), [parts[axis] for axis in self._axes])
-        ).T
+        ordered = np.array(np.unravel_index(np.arange(math.prod(parts)), [parts[axis] for axis in self._axes])).T
         out = np.empty_like(ordered)
         out[:, self._axes] = ordered
         return out
@@ -119,9 +117,7 @@ class Slabs:
                 f"{quote(keys[at])} has {int(rows.length[at])} bytes; a chunk that is not compressed has {nbytes}"
             )
 
-    def _cut_values(
-        self, found: Resolved, rows: Rows, how: tuple[Any, int, int], inline: list[bytes]
-    ) -> None:
+    def _cut_values(self, found: Resolved, rows: Rows, how: tuple[Any, int, int], inline: list[bytes]) -> None:
         used, count, nbytes = how
         for position in np.flatnonzero(rows.url == INLINE).tolist():
             chunk, part = divmod(int(used[position]), count)
@@ -138,9 +134,7 @@ def _raw_itemsize(path: str, document: Mapping[str, Any]) -> int:
         kind, encoded = document.get("data_type"), [name for name in names if name not in _RAW]
     else:
         kind = document.get("dtype")
-        encoded = [
-            each.get("id") for each in [*(document.get("filters") or []), document.get("compressor")] if each
-        ]
+        encoded = [each.get("id") for each in [*(document.get("filters") or []), document.get("compressor")] if each]
     if encoded:
         raise StoreError(
             f"The chunks of {quote(path)} cannot be cut: they are encoded by {', '.join(map(str, encoded))}"

@@ -141,15 +141,11 @@ class Targets:
         path = join_relative(base.path, url)
         home = self.policy.home
         if self.policy.allow is not None and not self._below_home(home, path):
-            raise PermissionDeniedError(
-                f"The reference target {quote(url)} lies outside the prefixes given as `allow`"
-            )
+            raise PermissionDeniedError(f"The reference target {quote(url)} lies outside the prefixes given as `allow`")
         if "" not in self._roots:
             restricts = self.policy.restricts
             self._roots[""] = KvPrefix(
-                guarded_home(base.driver, self.policy.check, self.policy.check_address)
-                if restricts
-                else base.driver
+                guarded_home(base.driver, self.policy.check, self.policy.check_address) if restricts else base.driver
             )
         return TargetPlace("", path)
 
@@ -178,9 +174,7 @@ class Targets:
             return
         real = normalize(os.path.realpath(normal[len("file://") :]))
         allowed = (*self.policy.allow, *self.policy.granted)
-        roots = [
-            normalize(os.path.realpath(p[len("file://") :])) for p in allowed if p.startswith("file:///")
-        ]
+        roots = [normalize(os.path.realpath(p[len("file://") :])) for p in allowed if p.startswith("file:///")]
         if not any(has_prefix(real, root) for root in (*allowed, *roots)):
             raise PermissionDeniedError(
                 f"The reference target {quote(normal)} is a link that leaves the prefixes given as `allow`"
@@ -272,9 +266,7 @@ def open_in(context: Context | None) -> OpenTarget:
     return partial(open_with_spec, context=context or Context())
 
 
-async def open_with_spec(
-    where: Any, options: Mapping[str, Any] | None, *, context: Context | None = None
-) -> KvPrefix:
+async def open_with_spec(where: Any, options: Mapping[str, Any] | None, *, context: Context | None = None) -> KvPrefix:
     """Open a target through kvstore specs.
 
     `where` is a URL, a spec, a live filesystem, or (kind, base) for an archive in a store.
@@ -437,9 +429,7 @@ class Fetcher:
             answers = await store.read_many(asked.reads)
         except StoreError as error:
             raise await self._explain(store, asked, asks, error) from error
-        for number, (read, answer, scanned) in enumerate(
-            zip(asked.reads, answers, asked.scanned, strict=True)
-        ):
+        for number, (read, answer, scanned) in enumerate(zip(asked.reads, answers, asked.scanned, strict=True)):
             if answer.state != "value":
                 why = "the target does not exist"
             elif scanned is not _UNSCANNED and (change := scanned.change(answer, store.driver)):
@@ -452,9 +442,7 @@ class Fetcher:
             raise self._lost(asks, member, store, read.key, why)
         return answers
 
-    async def _explain(
-        self, store: KvPrefix | None, asked: _Requests, asks: Asks, error: StoreError
-    ) -> StoreError:
+    async def _explain(self, store: KvPrefix | None, asked: _Requests, asks: Asks, error: StoreError) -> StoreError:
         """Return the error with the reference it belongs to, found by reading one of several at a time."""
         pairs = list(asked.pairs())
         for number, member in pairs if store is not None else ():
@@ -495,9 +483,7 @@ def _by_url(url: np.ndarray[Any, np.dtype[np.int32]]) -> Iterator[tuple[int, Int
         yield number, order[bounds[position] : bounds[position + 1]]
 
 
-def _answer_columns(
-    asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[ReadResult]]
-) -> AnswerColumns:
+def _answer_columns(asks: Asks, asked: Sequence[_Requests], found: Sequence[Sequence[ReadResult]]) -> AnswerColumns:
     """Return the answers to requests as parts of what the roots answered."""
     sources: list[ReadResult] = []
     where, starts = np.empty_like(asks.start), np.empty_like(asks.start)

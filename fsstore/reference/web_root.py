@@ -123,9 +123,7 @@ def _guarded_live(driver: EngineDriver, check: Check, judge: Judge | None) -> Kv
     if not isinstance(engine, HttpEngine) or not isinstance(engine.client, Session):
         return driver
     live = engine.client.home.filesystem
-    options = {
-        name: value for name, value in live.storage_options.items() if name not in ("asynchronous", "loop")
-    }
+    options = {name: value for name, value in live.storage_options.items() if name not in ("asynchronous", "loop")}
     held = held_options(options, _gate(check, None), judge)
     home = Home(lambda: type(live)(*live.storage_args, **held, asynchronous=True))
     session = Session(home, engine.client.headers)
@@ -206,9 +204,7 @@ def guarded_root(
     base, mark, query = url.partition("?")
     key = ("guarded", origin_of(base), check, judge, bound, tuple(sorted(headers.items())))
     engine: Any = HttpEngine(_session(given, headers, follow, judge)) if given else shared(key, make)
-    driver = HttpDriver(
-        engine.asking(mark + query), root_of(base), shown=base, members={"base_url": redact_url(url)}
-    )
+    driver = HttpDriver(engine.asking(mark + query), root_of(base), shown=base, members={"base_url": redact_url(url)})
     return KvPrefix(driver)
 
 
@@ -226,9 +222,7 @@ def _gate(check: Check, bound: str | None) -> Check:
     return follow
 
 
-def _session(
-    given: Mapping[str, Any], headers: Mapping[str, str], follow: Check, judge: Judge | None
-) -> Session:
+def _session(given: Mapping[str, Any], headers: Mapping[str, str], follow: Check, judge: Judge | None) -> Session:
     """Return the session of an `HTTPFileSystem` with options of its own, whose hops go through `follow`."""
     from fsstore.kvstore.client.web import Session
     from fsstore.kvstore.engine.driver import Home

@@ -92,9 +92,7 @@ class CachePool:
             self._discard(key)
             return None if found is None else found[0]
 
-    def put(
-        self, key: Hashable, value: Any, size_bytes: int, *, group: Group | None = None, epoch: int = 0
-    ) -> None:
+    def put(self, key: Hashable, value: Any, size_bytes: int, *, group: Group | None = None, epoch: int = 0) -> None:
         """Keep `value`, in place of older ones if need be; a value larger than the budget is not kept.
 
         `epoch` is that of the group before the value was read; if the group was forgotten since, it is not kept.

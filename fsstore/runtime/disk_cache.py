@@ -141,9 +141,7 @@ class DiskCache:
         """Return a claim of a value that is to be fetched; None if another one has it, -1 if there are no claims."""
         try:
             name.parent.mkdir(mode=0o700, exist_ok=True)
-            claim = os.open(
-                name.with_name(f"{name.name}.claim"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
-            )
+            claim = os.open(name.with_name(f"{name.name}.claim"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError:
             return -1
         try:

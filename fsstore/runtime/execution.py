@@ -61,12 +61,7 @@ class Spread(Generic[S]):
     """
 
     def __init__(
-        self,
-        function: Callable[[S], Any],
-        items: Iterable[S],
-        workers: int,
-        ended: WorkEnd,
-        stopped: Flag,
+        self, function: Callable[[S], Any], items: Iterable[S], workers: int, ended: WorkEnd, stopped: Flag
     ) -> None:
         self._function, self._source, self._ended, self._stopped = function, iter(items), ended, stopped
         self.future: Future[None] = futures.pending(cancel=stopped.set)
@@ -204,9 +199,7 @@ def _start_loop(state: _State) -> asyncio.AbstractEventLoop:
         state.thread_id = threading.get_ident()
         asyncio.set_event_loop(new)
         new.call_soon(started.set)
-        while (
-            True
-        ):  # a task that ends in `KeyboardInterrupt` or `SystemExit` of offloaded work ends the run too
+        while True:  # a task that ends in `KeyboardInterrupt` or `SystemExit` of offloaded work ends the run too
             with suppress(KeyboardInterrupt, SystemExit):
                 new.run_forever()
 
@@ -294,9 +287,7 @@ def _drive_apart(coroutine: Coroutine[Any, Any, T]) -> T:
         _worker.drives = False
 
 
-def start(
-    coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: WorkEnd | None = None
-) -> Future[T]:
+def start(coroutine: Coroutine[Any, Any, T], *, waits: bool = True, ended: WorkEnd | None = None) -> Future[T]:
     """Begin a coroutine and return its future: on the loop if it waits, otherwise here and at once.
 
     `ended` is called on the loop when nothing of the coroutine runs any more, also some time after it was cancelled.
@@ -320,10 +311,7 @@ def start(
 
 
 def _start_on(
-    target: asyncio.AbstractEventLoop,
-    coroutine: Coroutine[Any, Any, Any],
-    future: Future[Any],
-    ended: WorkEnd,
+    target: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, Any], future: Future[Any], ended: WorkEnd
 ) -> None:
     waiting = [coroutine]
 
@@ -396,9 +384,7 @@ def call(coroutine: Coroutine[Any, Any, T], *, waits: bool = True) -> T:
         raise brief(error) from error.__cause__
 
 
-def submit(
-    function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None
-) -> Job[T]:
+def submit(function: Callable[..., T], *args: Any, kind: PoolKind = "compute", limit: int | None = None) -> Job[T]:
     """Run `function(*args)` on a pool thread, or here where no thread can be had."""
     return pool(kind, limit).submit(function, *args)
 
@@ -410,9 +396,7 @@ def hand_over(
     _ = submit(function, *args, kind=kind, limit=limit)
 
 
-async def offload(
-    function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None
-) -> T:
+async def offload(function: Callable[..., T], *args: Any, kind: PoolKind = "io", limit: int | None = None) -> T:
     """Run blocking `function(*args)` on a pool thread and wait for it; inline when driven without an event loop."""
     running = _running()
     if running is None:

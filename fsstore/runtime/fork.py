@@ -141,11 +141,7 @@ process = _Process()
 _registry = ForkRegistry()
 _registry.objects.add(process)
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_registry.prepare,
-        after_in_parent=_registry.go_on,
-        after_in_child=_registry.begin_anew,
-    )
+    os.register_at_fork(before=_registry.prepare, after_in_parent=_registry.go_on, after_in_child=_registry.begin_anew)
 
 
 def lock() -> Lock:

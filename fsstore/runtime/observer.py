@@ -68,9 +68,7 @@ class _Observed:
 
 
 _observed = _Observed()
-_acting: ContextVar[tuple[Meter, dict[int, tuple[int, int]] | None] | None] = ContextVar(
-    "fsstore_acting", default=None
-)
+_acting: ContextVar[tuple[Meter, dict[int, tuple[int, int]] | None] | None] = ContextVar("fsstore_acting", default=None)
 
 
 class Meter:

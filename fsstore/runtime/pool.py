@@ -292,9 +292,7 @@ class InOrder(Generic[S, T]):
     def results(self) -> Iterator[T]:
         """Yield the results; the consumer computes those that no thread has begun.  The first error is raised."""
         for number in range(len(self._items)):
-            while (
-                self._results[number] is _NOTHING and self._begun < number + self._ahead and not self._stopped
-            ):
+            while self._results[number] is _NOTHING and self._begun < number + self._ahead and not self._stopped:
                 following = next(self._numbers, None)
                 if following is None:
                     break

@@ -29,9 +29,7 @@ Outcome: TypeAlias = R | BaseException
 
 
 async def outcomes(
-    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-    items: Sequence[T],
-    caught: type[Exception] = Exception,
+    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]], items: Sequence[T], caught: type[Exception] = Exception
 ) -> Sequence[Outcome[R]]:
     """Return the result of each item: of all made together or, if that fails, each alone with its own error.
 
@@ -47,9 +45,7 @@ async def outcomes(
 
 
 async def each_outcome(
-    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]],
-    items: Sequence[T],
-    caught: type[Exception] = Exception,
+    make: Callable[[Sequence[T]], Awaitable[Sequence[R]]], items: Sequence[T], caught: type[Exception] = Exception
 ) -> Sequence[Outcome[R]]:
     """Return the result of each item, or its error, each made alone."""
     alone = await execution.gather(outcomes(make, [item], caught) for item in items)
@@ -135,9 +131,7 @@ def start_or_drive(make: Callable[[], Coroutine[Any, Any, T]]) -> Future[T]:
     event loop, and be woken by it, costs more than a near server.  For all others it is begun on the loop.
     """
     makes = [make]  # taken by who begins it
-    future: Future[T] = futures.pending(
-        start=lambda: _begin(makes, future), here=lambda: _drive(makes, future)
-    )
+    future: Future[T] = futures.pending(start=lambda: _begin(makes, future), here=lambda: _drive(makes, future))
     if not asks_at_once():
         future.force()
     return future
@@ -199,9 +193,7 @@ class FirstTouch(Generic[K, T]):
         """Forget the reads of the parent's threads."""
         self._under_way = {}
 
-    async def all(
-        self, keys: Sequence[K], load: Callable[[Sequence[K]], Awaitable[Sequence[T]]]
-    ) -> Mapping[K, T]:
+    async def all(self, keys: Sequence[K], load: Callable[[Sequence[K]], Awaitable[Sequence[T]]]) -> Mapping[K, T]:
         """Return values by key: `load` reads those that nobody reads at the moment, together and in order."""
         found: dict[K, T] = {}
         left = list(dict.fromkeys(keys))
@@ -234,10 +226,7 @@ class FirstTouch(Generic[K, T]):
         return mine, others
 
     async def _load(
-        self,
-        keys: Sequence[K],
-        mine: Mapping[K, _UnderWay[T]],
-        load: Callable[[Sequence[K]], Awaitable[Sequence[T]]],
+        self, keys: Sequence[K], mine: Mapping[K, _UnderWay[T]], load: Callable[[Sequence[K]], Awaitable[Sequence[T]]]
     ) -> dict[K, T]:
         try:
             values = dict(zip(keys, await load(keys), strict=True))

@@ -52,9 +52,7 @@ def format_of_head(head: bytes) -> str | None:
     return "hdf5" if any(HDF5.fits(head[step:], b"") for step in _HDF5_ALSO_AT) else None
 
 
-async def scan_at(
-    place: KvPrefix, name: str, url: str, inline: int = 0
-) -> tuple[TableSet, Mapping[str, str]]:
+async def scan_at(place: KvPrefix, name: str, url: str, inline: int = 0) -> tuple[TableSet, Mapping[str, str]]:
     """Return the references of the file at a place, which they call `url`, and what they lack of it, by path."""
     scanner: Any = registry.scanners.get(name)
     means = Means(Limits(), open_in(Context()), CachePool())
@@ -104,9 +102,7 @@ def _put(builder: TableBuilder, grid: Grid, numbers: Any, rows: Rows) -> None:
     family, lead = numbered
     coords = np.stack(np.unravel_index(numbers, grid.shape), axis=1).astype(np.int64)
     if lead:
-        coords = np.concatenate(
-            [np.broadcast_to(np.array(lead, np.int64), (len(coords), len(lead))), coords], axis=1
-        )
+        coords = np.concatenate([np.broadcast_to(np.array(lead, np.int64), (len(coords), len(lead))), coords], axis=1)
     builder.add_numbered(family, coords, rows)
 
 
@@ -121,9 +117,7 @@ class _Adding(NamedTuple):
 
     async def add(self, grid: Grid, table: ChunkTable) -> int:
         """Add the chunks of an array; return how many bytes of values were added."""
-        names = [
-            (self.url if each == SELF else each).encode("utf-8", "surrogateescape") for each in table.urls
-        ]
+        names = [(self.url if each == SELF else each).encode("utf-8", "surrogateescape") for each in table.urls]
         ids: Any = self.builder.url_ids(names) if names else np.zeros(0, np.int32)
         held = 0
         for start in range(0, grid.count, ROWS_AT_ONCE):

@@ -172,9 +172,7 @@ class ScanSource:
         for start, stop in spans:
             self.check(start, stop)
             if stop - start > KEPT_BYTES:
-                raise DataLossError(
-                    f"{self.describe(start)} claims {stop - start} bytes of metadata; refused"
-                )
+                raise DataLossError(f"{self.describe(start)} claims {stop - start} bytes of metadata; refused")
         await self.load(number for span in spans for number in self.missing(*span))
         out = []
         for start, stop in spans:
@@ -326,9 +324,7 @@ class ScanHierarchy:
     @property
     def nbytes(self) -> int:
         """Roughly the memory it takes."""
-        return sum(len(key) + len(value) + 100 for key, value in self.documents.items()) + 500 * len(
-            self.grids
-        )
+        return sum(len(key) + len(value) + 100 for key, value in self.documents.items()) + 500 * len(self.grids)
 
 
 class ChunkTable(Protocol):

@@ -24,12 +24,7 @@ from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
-from fsstore.errors import (
-    FailedPreconditionError,
-    NotFoundError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.ability import ListsDocuments, ReadsWhole, ShowsFile
 from fsstore.kvstore.contract.batch import AnswerColumns, Limits
 from fsstore.kvstore.contract.driver import (
@@ -181,18 +176,12 @@ class ScannedSet:
         for position, key in enumerate(keys):
             value = self.hierarchy.documents.get(key)
             if value is not None:
-                rows.url[position], rows.offset[position], rows.length[position] = (
-                    INLINE,
-                    len(values),
-                    len(value),
-                )
+                rows.url[position], rows.offset[position], rows.length[position] = (INLINE, len(values), len(value))
                 values.append(value)
 
     def _asked(self, keys: Sequence[str], chunks: list[int]) -> list[tuple[str, Numbers, Numbers]]:
         """Return by array the positions of its keys and the numbers of its chunks, those outside its grid left out."""
-        out = list(
-            self._asked_in_columns(keys, chunks) if len(chunks) > FEW else self._asked_alone(keys, chunks)
-        )
+        out = list(self._asked_in_columns(keys, chunks) if len(chunks) > FEW else self._asked_alone(keys, chunks))
         if self._loose:
             zero = np.zeros(1, np.int64)
             named = ((self._loose.get(keys[position]), position) for position in chunks)
@@ -208,9 +197,7 @@ class ScannedSet:
             positions, numbers = np.array(pairs, np.int64).T
             yield path, positions, numbers
 
-    def _asked_in_columns(
-        self, keys: Sequence[str], chunks: list[int]
-    ) -> Iterator[tuple[str, Numbers, Numbers]]:
+    def _asked_in_columns(self, keys: Sequence[str], chunks: list[int]) -> Iterator[tuple[str, Numbers, Numbers]]:
         encoded = [keys[position].encode("utf-8", "surrogateescape") for position in chunks]
         for group in split_keys(encoded)[0]:
             positions, coords = np.array(chunks, np.int64)[group.positions], group.coords
@@ -268,9 +255,7 @@ class ScannedSet:
             yield names, Resolved(rows, (), values)
 
 
-def _by_lead(
-    arrays: Mapping[tuple[int, ...], str], leads: Numbers
-) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
+def _by_lead(arrays: Mapping[tuple[int, ...], str], leads: Numbers) -> Iterator[tuple[str, np.ndarray[Any, Any]]]:
     """Yield the arrays whose paths end with the first numbers of coordinates, and the positions of these."""
     if not leads.shape[1]:
         yield arrays[()], np.arange(len(leads))
@@ -378,9 +363,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
 
     id: ClassVar[str] = "scan"
 
-    def __init__(
-        self, scanner: FileScanner, base: KvPrefix, members: Mapping[str, Any], means: Means
-    ) -> None:
+    def __init__(self, scanner: FileScanner, base: KvPrefix, members: Mapping[str, Any], means: Means) -> None:
         self.id = scanner.name  # type: ignore[misc]  # one class serves all formats
         self.scanner, self.base = scanner, base
         self._members, self._means = dict(members), means
@@ -559,9 +542,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
         return self._members
 
 
-def _explain(
-    notes: Mapping[str, str], keys: Sequence[str], answers: Sequence[ReadResult], described: str
-) -> None:
+def _explain(notes: Mapping[str, str], keys: Sequence[str], answers: Sequence[ReadResult], described: str) -> None:
     """Raise if a document is missing of an object that the file holds and that is left out, or of one below it."""
     missing = [
         key for key, answer in zip(keys, answers, strict=True)

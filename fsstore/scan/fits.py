@@ -16,15 +16,7 @@ from fsstore.kvstore.contract.driver import Buffer
 from fsstore.reference.table.table import Rows
 from fsstore.runtime.tuning import KEPT_BYTES, REQUEST_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
-from fsstore.scan.fits_header import (
-    FitsColumn,
-    FitsUnit,
-    UnitWalk,
-    columns_of,
-    groups_of,
-    rows_dtype,
-    unsigned_offset,
-)
+from fsstore.scan.fits_header import FitsColumn, FitsUnit, UnitWalk, columns_of, groups_of, rows_dtype, unsigned_offset
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, Made, Strided, run_chunks, run_strides
 from fsstore.values.json_value import Fields, Json, boolean
 
@@ -91,12 +83,9 @@ class FitsRun:
         rows, size = table.find(numbers), self.source.size
         end = self.start + self.itemsize * math.prod(self.shape)
         if end > size:
-            raise DataLossError(
-                f"{self.source.describe(self.start)} is cut off: its values end at {end}, it at {size}"
-            )
+            raise DataLossError(f"{self.source.describe(self.start)} is cut off: its values end at {end}, it at {size}")
         spans = [
-            (at, min(at + length, size))
-            for at, length in zip(rows.offset.tolist(), rows.length.tolist(), strict=True)
+            (at, min(at + length, size)) for at, length in zip(rows.offset.tolist(), rows.length.tolist(), strict=True)
         ]
         found = await self.source.fetch(spans)
         lengths = rows.length.tolist()
@@ -112,9 +101,7 @@ class FitsTiles:
         rank = len(self.shape)
         if not rank or min(self.shape) < 1:
             raise UnimplementedError("it has no pixels")
-        tile = [
-            unit.integer(f"ZTILE{axis}", self.shape[-1] if axis == 1 else 1) for axis in range(rank, 0, -1)
-        ]
+        tile = [unit.integer(f"ZTILE{axis}", self.shape[-1] if axis == 1 else 1) for axis in range(rank, 0, -1)]
         self.chunks = tuple(max(1, min(each, length)) for each, length in zip(tile, self.shape, strict=True))
         self.bits = unit.integer("ZBITPIX")
         self.values = values_of(unit, self.bits)
@@ -163,9 +150,7 @@ class FitsTiles:
             return self._table
         count = self.count
         if self._rows != count:
-            raise DataLossError(
-                f"{self.source.describe(self.unit.start)} has {self._rows} rows for {count} tiles"
-            )
+            raise DataLossError(f"{self.source.describe(self.unit.start)} has {self._rows} rows for {count} tiles")
         end = self.unit.start + self._rows * self._width
         data = (await self.source.read([(self.unit.start, end)]))[0]
         rows = np.frombuffer(data, "u1").reshape(self._rows, self._width)
@@ -200,9 +185,7 @@ class FitsTiles:
         methods, scales, zeros = self._heads
         found = table.find(numbers)
         spans = []
-        for number, at, length in zip(
-            numbers.tolist(), found.offset.tolist(), found.length.tolist(), strict=True
-        ):
+        for number, at, length in zip(numbers.tolist(), found.offset.tolist(), found.length.tolist(), strict=True):
             if length <= 0 or at < 0 or at + length > self.source.size:
                 raise DataLossError(
                     f"{self.source.describe(at)} is cut off or damaged: tile {number} has {length} bytes there"
@@ -214,9 +197,7 @@ class FitsTiles:
             place = np.unravel_index(number, grid)
             pairs = zip(place, self.chunks, self.shape, strict=True)
             shape = [min(chunk, length - int(at) * chunk) for at, chunk, length in pairs]
-            head = struct.pack(
-                "<BBxxqdd", methods[number], len(shape), number + 1, scales[number], zeros[number]
-            )
+            head = struct.pack("<BBxxqdd", methods[number], len(shape), number + 1, scales[number], zeros[number])
             out.append(head + struct.pack(f"<{len(shape)}q", *shape) + bytes(data))
         return out
 
@@ -275,14 +256,11 @@ class FitsLists:
         lengths, places = _cells(rows, column).T
         places = np.where(lengths > 0, places, 0)
         if (lengths < 0).any() or (lengths > self._most).any() or (places < 0).any():
-            raise DataLossError(
-                f"{self._source.describe(start)} has arrays longer than the {self._most} it says"
-            )
+            raise DataLossError(f"{self._source.describe(start)} has arrays longer than the {self._most} it says")
         step = _item(column)
         heap = start + unit.integer("THEAP", self._count * self._width)
         spans = [
-            (heap + at, heap + at + length * step)
-            for at, length in zip(places.tolist(), lengths.tolist(), strict=True)
+            (heap + at, heap + at + length * step) for at, length in zip(places.tolist(), lengths.tolist(), strict=True)
         ]
         fill = np.nan if self.dtype.kind in "fc" else np.zeros((), self.dtype)
         out = np.full((self.chunks[0], self._items), fill, self.dtype)
@@ -327,9 +305,7 @@ _NOTHING: Mapping[int, str] = {}
 class FitsFile:
     """One generation of a file."""
 
-    def __init__(
-        self, source: ScanSource, units: Sequence[FitsUnit], damaged: Mapping[int, str] = _NOTHING
-    ) -> None:
+    def __init__(self, source: ScanSource, units: Sequence[FitsUnit], damaged: Mapping[int, str] = _NOTHING) -> None:
         self._source = source
         self._arrays: dict[str, FitsRun | FitsTiles | FitsLists] = {}
         self._lengths: dict[str, int] = {}
@@ -375,9 +351,7 @@ class FitsFile:
         tiles = FitsTiles(self._source, unit)
         dims = self._dims(tiles.shape, unit.number)
         values, option = tiles.values, tiles.option()
-        array = Array(
-            tiles.shape, tiles.chunks, values.shown, None, values.filters, option, dims, unit.attributes
-        )
+        array = Array(tiles.shape, tiles.chunks, values.shown, None, values.filters, option, dims, unit.attributes)
         self._builder.array(name, array)
         self._arrays[name] = tiles
 
@@ -391,11 +365,7 @@ class FitsFile:
         if not shown or not width:
             raise UnimplementedError("it has no columns that can be shown")
         run = FitsRun(self._source, unit.start, (rows,), width)
-        option: dict[str, Json] = {
-            "id": "fits_rows",
-            "row": width,
-            "columns": [each.option() for each in shown],
-        }
+        option: dict[str, Json] = {"id": "fits_rows", "row": width, "columns": [each.option() for each in shown]}
         array = Array(
             (rows,),
             tuple(max(1, each) for each in run.chunks),
@@ -418,9 +388,7 @@ class FitsFile:
         except UnimplementedError as error:
             self._builder.note(path, error.message)
             return
-        dims = [*self._dims(lists.shape[:1], unit.number, "row"), f"{column.name}_element"][
-            : len(lists.shape)
-        ]
+        dims = [*self._dims(lists.shape[:1], unit.number, "row"), f"{column.name}_element"][: len(lists.shape)]
         self._builder.array(path, Array(lists.shape, lists.chunks, lists.dtype.str, None, dims=dims))
         self._arrays[path] = lists
 

@@ -283,11 +283,7 @@ def groups_of(unit: FitsUnit) -> tuple[list[FitsColumn], int]:
 
 
 def _numbers(
-    name: str,
-    at: int,
-    letter: str,
-    scaling: tuple[float, float],
-    cell: tuple[int, tuple[int, ...]] = (1, ()),
+    name: str, at: int, letter: str, scaling: tuple[float, float], cell: tuple[int, tuple[int, ...]] = (1, ())
 ) -> FitsColumn:
     """Return a column of numbers that are to be scaled."""
     stored, (count, shape), (scale, zero) = np.dtype(_TYPES[letter]), cell, scaling
@@ -311,9 +307,7 @@ def _text_column(unit: FitsUnit, number: int, name: str, form: str) -> FitsColum
     if found[1] == "A":
         return FitsColumn(name, at, stored, 1, stored.str)
     null = unit.text(f"TNULL{number}").strip()
-    shown = (
-        "<i8" if found[1] == "I" and not null else "<f8"
-    )  # whole numbers have no value for an undefined one
+    shown = "<i8" if found[1] == "I" and not null else "<f8"  # whole numbers have no value for an undefined one
     return FitsColumn(name, at, stored, 1, shown, how="text", null=null)
 
 
@@ -331,9 +325,7 @@ def _column(unit: FitsUnit, number: int, place: tuple[str, int], form: str) -> F
         stored = np.dtype(">i4" if letter == "P" else ">i8")
         return FitsColumn(name, at, stored, 2 * count, "", how=how, heap=found[3])
     sizes = [int(each) for each in re.findall(r"\d+", unit.text(f"TDIM{number}"))]
-    if (
-        letter == "A" and len(sizes) > 1 and 0 < math.prod(sizes) == count
-    ):  # several texts, each of the first size
+    if letter == "A" and len(sizes) > 1 and 0 < math.prod(sizes) == count:  # several texts, each of the first size
         kind = f"S{sizes[0]}"
         return FitsColumn(name, at, np.dtype(kind), count // sizes[0], f"|{kind}", tuple(sizes[:0:-1]))
     if letter == "A":

@@ -14,15 +14,7 @@ from fsstore.errors import DataLossError, NotFoundError, StoreError, Unimplement
 from fsstore.kvstore.contract.driver import Buffer, KvPrefix
 from fsstore.reference.table.table import Row, Rows
 from fsstore.runtime import execution
-from fsstore.scan.contract import (
-    HEADER_BYTES,
-    MADE,
-    ChunkTable,
-    FileScanner,
-    Numbers,
-    ScanHierarchy,
-    ScanSource,
-)
+from fsstore.scan.contract import HEADER_BYTES, MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.grib_message import (
     PARAMETER_NUMBERS,
     FieldKeys,
@@ -48,11 +40,7 @@ _TIME: dict[str, Json] = {"units": "seconds since 1970-01-01T00:00:00", "calenda
 _ATTRIBUTES: Mapping[str, dict[str, Json]] = {
     "latitude": {"units": "degrees_north", "standard_name": "latitude", "long_name": "latitude"},
     "longitude": {"units": "degrees_east", "standard_name": "longitude", "long_name": "longitude"},
-    "number": {
-        "units": "1",
-        "standard_name": "realization",
-        "long_name": "ensemble member numerical id",
-    },
+    "number": {"units": "1", "standard_name": "realization", "long_name": "ensemble member numerical id"},
     "time": {**_TIME, "standard_name": "forecast_reference_time", "long_name": "initial time of forecast"},
     "valid_time": {**_TIME, "standard_name": "time", "long_name": "time"},
     "step": {
@@ -73,12 +61,7 @@ _ATTRIBUTES: Mapping[str, dict[str, Json]] = {
         "long_name": "height above the surface",
         "standard_name": "height",
     },
-    "isobaricLayer": {
-        "units": "Pa",
-        "positive": "down",
-        "standard_name": "air_pressure",
-        "long_name": "pressure",
-    },
+    "isobaricLayer": {"units": "Pa", "positive": "down", "standard_name": "air_pressure", "long_name": "pressure"},
     **{
         name: {"units": "m", "positive": "down", "long_name": "soil depth", "standard_name": "depth"}
         for name in ("depthBelowLand", "depthBelowLandLayer")
@@ -139,11 +122,7 @@ class GribDataset:
     def takes(self, cube: GribCube) -> bool:
         """Add an array if it contradicts nothing; return whether it was."""
         mine = self.coordinates
-        lengths = {
-            name: size
-            for each in self.arrays.values()
-            for name, size in zip(each.dims, each.lead, strict=True)
-        }
+        lengths = {name: size for each in self.arrays.values() for name, size in zip(each.dims, each.lead, strict=True)}
         if cube.name in self.arrays:
             return False
         if any(name in mine and not mine[name].same(each) for name, each in cube.coordinates.items()):
@@ -166,9 +145,7 @@ class GribDataset:
         return True
 
 
-def cube_of(
-    attributes: dict[str, Json], grid: GribGrid, fields: Sequence[tuple[GribField, FieldKeys]]
-) -> GribCube:
+def cube_of(attributes: dict[str, Json], grid: GribGrid, fields: Sequence[tuple[GribField, FieldKeys]]) -> GribCube:
     """Return the array of the fields of one parameter."""
     cube = GribCube(_called(attributes), _described(attributes), grid, list(fields))
     keys = np.array(
@@ -273,9 +250,7 @@ _GLOBAL = ("GRIB_edition", "GRIB_centre", "GRIB_centreDescription", "GRIB_subCen
 class GribFile:
     """One generation of a file."""
 
-    def __init__(
-        self, source: ScanSource, datasets: Mapping[str, GribDataset], notes: Mapping[str, str]
-    ) -> None:
+    def __init__(self, source: ScanSource, datasets: Mapping[str, GribDataset], notes: Mapping[str, str]) -> None:
         self._source = source
         self._cubes: dict[str, GribCube] = {}
         self._points: dict[str, GribCube] = {}
@@ -289,9 +264,7 @@ class GribFile:
 
     def _add(self, prefix: str, dataset: GribDataset) -> None:
         first = next(iter(dataset.arrays.values()))
-        shared: dict[str, Json] = {
-            name: first.attributes[name] for name in _GLOBAL if name in first.attributes
-        }
+        shared: dict[str, Json] = {name: first.attributes[name] for name in _GLOBAL if name in first.attributes}
         shared["Conventions"] = "CF-1.7"
         if "GRIB_centreDescription" in shared:
             shared["institution"] = shared["GRIB_centreDescription"]
@@ -445,16 +418,7 @@ def _described_group(
 
 def _group(attributes: Mapping[str, Json]) -> list[Json]:
     """Return what the fields of one array have in common."""
-    names = (
-        "edition",
-        "centre",
-        "subCentre",
-        "paramId",
-        "dataType",
-        "numberOfPoints",
-        "typeOfLevel",
-        "stepType",
-    )
+    names = ("edition", "centre", "subCentre", "paramId", "dataType", "numberOfPoints", "typeOfLevel", "stepType")
     more = ("gridType", "uvRelativeToGrid", *PARAMETER_NUMBERS)
     return [attributes.get(f"GRIB_{name}") for name in (*names, *more)]
 

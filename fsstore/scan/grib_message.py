@@ -100,9 +100,7 @@ class MessageWalk:
         (length,) = struct.unpack_from(">Q", head, 8)
         stop = start + length
         if length < 32 or stop > blocks.size:
-            raise DataLossError(
-                f"it claims {length} bytes at offset {start}, and the file ends at {blocks.size}"
-            )
+            raise DataLossError(f"it claims {length} bytes at offset {start}, and the file ends at {blocks.size}")
         found: list[GribField] = []
         sections: dict[int, tuple[int, int]] = {0: (start, start + 16)}
         at = start + 16
@@ -119,9 +117,7 @@ class MessageWalk:
         alone = len(found) == 1
         return [each._replace(whole=alone) for each in found], stop
 
-    def _field(
-        self, blocks: Blocks, span: tuple[int, int], sections: Mapping[int, tuple[int, int]]
-    ) -> GribField:
+    def _field(self, blocks: Blocks, span: tuple[int, int], sections: Mapping[int, tuple[int, int]]) -> GribField:
         missing = [number for number in (1, 3, 4, 5, 6, 7) if number not in sections]
         if missing:
             raise DataLossError(f"the message at offset {span[0]} has no section {missing[0]}")
@@ -152,9 +148,7 @@ class MessageWalk:
             length = (length & 0x7FFFFF) * 120 - short + 4 if short < 120 else length
         stop = start + length
         if length < 40 or stop > blocks.size or at + 11 > stop:
-            raise DataLossError(
-                f"it claims {length} bytes at offset {start}, and the file ends at {blocks.size}"
-            )
+            raise DataLossError(f"it claims {length} bytes at offset {start}, and the file ends at {blocks.size}")
         parts[0] = product[:7] + bytes([flags & 0x80]) + product[8:]
         body = b"".join(parts) + _EMPTY_1
         shown = b"GRIB" + (8 + len(body)).to_bytes(3, "big") + b"\1" + body
@@ -199,9 +193,7 @@ _EXTRA = (
     *("numberOfDirections", "numberOfFrequencies", "NV", "gridDefinitionDescription"),
 )
 _DIRECTIONS = ("iScansNegatively", "jPointsAreConsecutive", "jScansPositively")
-_ENDS = tuple(
-    f"{axis}Of{end}GridPointInDegrees" for axis in ("latitude", "longitude") for end in ("First", "Last")
-)
+_ENDS = tuple(f"{axis}Of{end}GridPointInDegrees" for axis in ("latitude", "longitude") for end in ("First", "Last"))
 _STEPS = ("iDirectionIncrementInDegrees", "jDirectionIncrementInDegrees")
 _POLE = ("angleOfRotationInDegrees", "latitudeOfSouthernPoleInDegrees", "longitudeOfSouthernPoleInDegrees")
 _GRIDS: Mapping[str, tuple[str, ...]] = {
@@ -344,10 +336,7 @@ class GribLibrary:
         handle = codes.codes_new_from_message(field.head)
         try:
             columns, rows = self._get(handle, "Nx", int), self._get(handle, "Ny", int)
-            flags = [
-                bool(self._get(handle, name, int))
-                for name in ("jPointsAreConsecutive", "alternativeRowScanning")
-            ]
+            flags = [bool(self._get(handle, name, int)) for name in ("jPointsAreConsecutive", "alternativeRowScanning")]
             if not isinstance(columns, int) or not isinstance(rows, int) or columns * rows != count:
                 return GribGrid(("values",), (count,), {}, located=self._locates(handle, kind))
             if kind not in (*_AXES, *_PLANES):
@@ -408,9 +397,7 @@ def _alike(field: GribField) -> bytes:
         return b""
     head[one[0] + _TIMES_2.start : one[0] + _TIMES_2.stop] = bytes(7)
     head[four[0] + 18 : four[0] + 22] = bytes(4)  # the step
-    if (
-        product[22] in (100, 105) and product[28] == 255
-    ):  # pressure, hybrid: the level does not name the parameter
+    if product[22] in (100, 105) and product[28] == 255:  # pressure, hybrid: the level does not name the parameter
         head[four[0] + 24 : four[0] + 28] = bytes(4)
     if product[8] == 1 and len(product) > 35:
         head[four[0] + 35] = 0  # the member

@@ -208,9 +208,7 @@ class NetCdf3File:
                 builder.note(name, f"it ends at offset {layout.end}, and the file at {source.size}")
                 continue
             dims = [names[axis] for axis in variable.dims]
-            text = (
-                variable.dtype.newbyteorder("|").str if variable.dtype.itemsize == 1 else variable.dtype.str
-            )
+            text = variable.dtype.newbyteorder("|").str if variable.dtype.itemsize == 1 else variable.dtype.str
             array = Array(layout.shape, layout.chunks, text, dims=dims, attributes=variable.attributes)
             builder.array(name, array)
             self._layouts[name] = layout
@@ -257,9 +255,7 @@ class NetCdf3Scanner(FileScanner):
                 return NetCdf3File(source, parse_header(data))
             except _CutOffError:
                 if wanted >= min(source.size, _MOST_HEADER):
-                    raise DataLossError(
-                        f"its header is cut off: it does not end within {len(data)} bytes"
-                    ) from None
+                    raise DataLossError(f"its header is cut off: it does not end within {len(data)} bytes") from None
                 wanted *= 4
 
 

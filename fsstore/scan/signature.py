@@ -22,11 +22,7 @@ GRIB = Detection("grib", "store", matches=_grib, head=2056, at_least=8, title="a
 HDF5 = Detection(
     "hdf5",
     "store",
-    signatures=(
-        ((0, _MAGIC),),
-        ((0, b"MATLAB 7.3 MAT-file"),),
-        *(((512 << each, _MAGIC),) for each in range(3)),
-    ),
+    signatures=(((0, _MAGIC),), ((0, b"MATLAB 7.3 MAT-file"),), *(((512 << each, _MAGIC),) for each in range(3))),
     title="an HDF5 or NetCDF 4 file",
 )
 """A file with more than 2 KiB of the user's own before the signature is opened by name: detection reads few bytes.

@@ -7,13 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fsstore.errors import (
-    FailedPreconditionError,
-    NotFoundError,
-    OutOfRangeError,
-    PermissionDeniedError,
-    StoreError,
-)
+from fsstore.errors import FailedPreconditionError, NotFoundError, OutOfRangeError, PermissionDeniedError, StoreError
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, KvPrefix, Read, ReadOnly, ReadResult
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.engine.secret import reveal

@@ -138,9 +138,7 @@ class TiffSegments:
                 continue
             firsts.append(int(next(rest)[0]))
             if each.sizes is not None and 0 < int(next(rest)[0]) < whole:
-                raise DataLossError(
-                    f"{self.source.describe(firsts[-1])} has fewer bytes than the {whole} of a page"
-                )
+                raise DataLossError(f"{self.source.describe(firsts[-1])} has fewer bytes than the {whole} of a page")
         if level.follows:
             firsts = [firsts[0] + whole * number for number in range(math.prod(level.lead))]
         grid = [-(-length // chunk) for length, chunk in zip(page.shape, self.chunks, strict=True)]
@@ -160,16 +158,9 @@ class TiffSegments:
         """Return chunks that are padded, or have tables put in front."""
         size, rows = self.source.size, table.find(numbers)
         spans = []
-        for at, length, number in zip(
-            rows.offset.tolist(), rows.length.tolist(), numbers.tolist(), strict=True
-        ):
+        for at, length, number in zip(rows.offset.tolist(), rows.length.tolist(), numbers.tolist(), strict=True):
             needed = self._needed(number) if self._pads else length
-            if (
-                at < 0
-                or needed < 1
-                or at + needed > size
-                or (self._pads and not self.run and length < needed)
-            ):
+            if at < 0 or needed < 1 or at + needed > size or (self._pads and not self.run and length < needed):
                 raise DataLossError(
                     f"{self.source.describe(at)} is cut off or damaged: chunk {number} needs {needed} bytes of"
                     f" {length} there, and the file ends at {size}"
@@ -195,9 +186,7 @@ class TiffSegments:
             inner = [-(-length // chunk) for length, chunk in zip(page.shape, self.chunks, strict=True)]
             place = np.unravel_index(number % math.prod(inner), inner)
             sizes = zip(place, self.chunks, page.shape, strict=True)
-            return math.prod(min(chunk, length - int(at) * chunk) for at, chunk, length in sizes) * (
-                page.bits[0] // 8
-            )
+            return math.prod(min(chunk, length - int(at) * chunk) for at, chunk, length in sizes) * (page.bits[0] // 8)
         if page.is_tiled:
             return self.plain_size
         row = self.plain_size // page.tile[0]
@@ -364,9 +353,7 @@ def _fill(page: TiffPage, encoding: TiffEncoding, attributes: dict[str, Json]) -
     if dtype.kind != "f":
         return None
     found = float(value)
-    shown: Json = (
-        found if math.isfinite(found) else ("NaN" if math.isnan(found) else f"{'-' * (found < 0)}Infinity")
-    )
+    shown: Json = found if math.isfinite(found) else ("NaN" if math.isnan(found) else f"{'-' * (found < 0)}Infinity")
     attributes["_FillValue"] = found
     return shown
 
@@ -392,9 +379,7 @@ def _multiscale(image: TiffImage, levels: Sequence[tuple[str, TiffLevel]]) -> di
     return {"version": "0.4", "axes": axes, "datasets": datasets}
 
 
-def _pages(
-    directories: Sequence[TiffDirectory], found: Mapping[int, Any], notes: dict[str, str]
-) -> list[TiffPage]:
+def _pages(directories: Sequence[TiffDirectory], found: Mapping[int, Any], notes: dict[str, str]) -> list[TiffPage]:
     out = []
     for each in directories:
         below = _pages(each.below, found, notes)

@@ -18,38 +18,8 @@ from fsstore.scan.contract import HEADER_BYTES, Blocks, MissError
 # first, all values that stand outside of directories are read after it, together. Where directories of a
 # stack lie between its data, at equal distances, those to come are fetched ahead.
 
-_SIZES = {
-    1: 1,
-    2: 1,
-    3: 2,
-    4: 4,
-    5: 8,
-    6: 1,
-    7: 1,
-    8: 2,
-    9: 4,
-    10: 8,
-    11: 4,
-    12: 8,
-    13: 4,
-    16: 8,
-    17: 8,
-    18: 8,
-}
-_LETTERS = {
-    1: "B",
-    3: "H",
-    4: "I",
-    6: "b",
-    8: "h",
-    9: "i",
-    11: "f",
-    12: "d",
-    13: "I",
-    16: "Q",
-    17: "q",
-    18: "Q",
-}
+_SIZES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
+_LETTERS = {1: "B", 3: "H", 4: "I", 6: "b", 8: "h", 9: "i", 11: "f", 12: "d", 13: "I", 16: "Q", 17: "q", 18: "Q"}
 _TEXTS = (2, 7)
 _MOST_IN_ONE = 4096  # entries of a directory
 _MOST_ENTRIES = 8_000_000  # of all directories
@@ -212,9 +182,7 @@ class DirectoryWalk:
         order = self._known
         counted, width, room = (8, 20, 8) if order.big else (2, 12, 4)
         if at + counted > blocks.size:
-            raise DataLossError(
-                f"a directory is said to be at offset {at}, but the file ends at {blocks.size}"
-            )
+            raise DataLossError(f"a directory is said to be at offset {at}, but the file ends at {blocks.size}")
         head = blocks.read(at, at + counted)
         count = int.from_bytes(head, "little" if order.letter == "<" else "big")
         end = at + counted + count * width
@@ -290,28 +258,7 @@ def _number(data: bytes, order: ByteOrder, at: int) -> int:
     return int(struct.unpack_from(order.letter + form, data, at)[0])
 
 
-_STRUCTURE = (
-    254,
-    256,
-    257,
-    258,
-    259,
-    262,
-    266,
-    273,
-    277,
-    278,
-    279,
-    284,
-    317,
-    322,
-    323,
-    324,
-    325,
-    330,
-    338,
-    339,
-)
+_STRUCTURE = (254, 256, 257, 258, 259, 262, 266, 273, 277, 278, 279, 284, 317, 322, 323, 324, 325, 330, 338, 339)
 _DETAILS = (270, 282, 283, 292, 296, 305, 306, 347, 530, 32998, 50674)
 _PLACES = (33550, 33922, 34264, 34735, 34736, 34737, 42112, 42113)
 TAGS = frozenset((*_STRUCTURE, *_DETAILS, *_PLACES))
@@ -426,9 +373,7 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
     depth = samples if len(values.integers(258)) > 1 else 1
     bits = values.integers(258, (1,))[:depth] or (1,)
     tags = (_TILE_OFFSETS, _TILE_COUNTS) if is_tiled else (_STRIP_OFFSETS, _STRIP_COUNTS)
-    places, sizes = (
-        entries.get(tag) or entries.get(strip) for tag, strip in zip(tags, (273, 279), strict=True)
-    )
+    places, sizes = (entries.get(tag) or entries.get(strip) for tag, strip in zip(tags, (273, 279), strict=True))
     return TiffPage(
         directory.offset,
         height,

@@ -88,11 +88,7 @@ def _list(numbers: Sequence[float]) -> list[Json]:
 def geography(values: TiffValues) -> dict[str, Json]:
     """Return the attributes of a georeferenced image, nothing for others."""
     numbers, out = values.numbers, dict[str, Json]()
-    for tag, name in {
-        _SCALE: "ModelPixelScale",
-        _TIES: "ModelTiepoint",
-        _MATRIX: "ModelTransformation",
-    }.items():
+    for tag, name in {_SCALE: "ModelPixelScale", _TIES: "ModelTiepoint", _MATRIX: "ModelTransformation"}.items():
         if numbers.get(tag):
             out[name] = _list(numbers[tag])
     keys = _geo_keys(values)

@@ -97,9 +97,7 @@ def dtype_of_page(page: TiffPage, letter: str) -> Json:
     return f"|{kind}1" if bits == 8 else f"{letter}{kind}{bits // 8}"
 
 
-def encoding_of(
-    page: TiffPage, letter: str, *, jfif: bool = False, tables: bytes | None = None
-) -> TiffEncoding:
+def encoding_of(page: TiffPage, letter: str, *, jfif: bool = False, tables: bytes | None = None) -> TiffEncoding:
     """Return how the tiles or strips of a page are encoded; raises `UnimplementedError` where no codec decodes them.
 
     `jfif` says that JPEG data have a header of their own, `tables` are those that stand beside them.
@@ -135,9 +133,7 @@ def _check(page: TiffPage) -> None:
         raise UnimplementedError(f"JPEG of photometric interpretation {page.photometric} is not supported")
     if page.compression != 1 and page.compression not in {*_COMPRESSORS, *_IMAGES, *_FAXES}:
         name = _OTHERS.get(page.compression, "")
-        raise UnimplementedError(
-            f"compression {page.compression}{f' ({name})' if name else ''} is not supported"
-        )
+        raise UnimplementedError(f"compression {page.compression}{f' ({name})' if name else ''} is not supported")
 
 
 def _jpeg(page: TiffPage, *, jfif: bool, tables: bytes | None) -> dict[str, Json]:
@@ -176,9 +172,7 @@ def _steps(
         raise UnimplementedError(f"predictor {page.predictor} is not supported")
     if page.bits[0] not in (8, 16, 32, 64, 128):
         run = page.plane_bits // page.bits[0]
-        filters.append(
-            {"id": "imagecodecs_packints", "dtype": dtype, "bitspersample": page.bits[0], "runlen": run}
-        )
+        filters.append({"id": "imagecodecs_packints", "dtype": dtype, "bitspersample": page.bits[0], "runlen": run})
     order: Any = [{"id": "imagecodecs_bitorder"}] if page.fill_order == 2 else []
     compressor = _COMPRESSORS.get(page.compression)
     if compressor is None:
@@ -280,9 +274,7 @@ def levels_below(level: TiffLevel) -> list[TiffLevel]:
     if level.follows:
         return out
     for number in range(len(level.page.below)):
-        pages = [
-            None if each is None or len(each.below) <= number else each.below[number] for each in level.pages
-        ]
+        pages = [None if each is None or len(each.below) <= number else each.below[number] for each in level.pages]
         whole = all((small is None) == (page is None) for small, page in zip(pages, level.pages, strict=True))
         first = level.page.below[number]
         if not whole or any(each is not None and each.key != first.key for each in pages):

@@ -97,8 +97,7 @@ def forward(layout: LayoutValue, transform: IndexTransform) -> LayoutValue:
         name: GridValue(
             rank,
             moved(
-                layout.grid(name).shape,
-                lambda size, axis: size // math.gcd(size, axis.stride) if size > 0 else size,
+                layout.grid(name).shape, lambda size, axis: size // math.gcd(size, axis.stride) if size > 0 else size
             ),
             moved(layout.grid(name).aspect_ratio, lambda ratio, axis: ratio / abs(axis.stride)),
             layout.grid(name).elements,
@@ -139,13 +138,9 @@ def backward(layout: LayoutValue, transform: IndexTransform) -> LayoutValue:
     for name in GRIDS:
         grid, place_name = layout.grid(name), f"{name}: Error transforming"
         shape = moved(
-            f"{place_name} shape",
-            grid.shape,
-            lambda size, axis: size * abs(axis.stride) if size > 0 else size,
+            f"{place_name} shape", grid.shape, lambda size, axis: size * abs(axis.stride) if size > 0 else size
         )
-        ratio = moved(
-            f"{place_name} aspect_ratio", grid.aspect_ratio, lambda ratio, axis: ratio * abs(axis.stride)
-        )
+        ratio = moved(f"{place_name} aspect_ratio", grid.aspect_ratio, lambda ratio, axis: ratio * abs(axis.stride))
         grids[name] = GridValue(rank, shape, ratio, grid.elements)
     return replace(layout, rank=rank, inner_order=order, grid_origin=origin, **grids)
 
@@ -265,11 +260,7 @@ _PREFIXES: Final[dict[str, tuple[GridName, ...]]] = {
 }
 # Constraint name -> the grids it is for, the fact, whether it is required.  In the order they are applied.
 _GRID_FACTS: Final[dict[str, tuple[tuple[GridName, ...], str, bool]]] = {
-    f"{prefix}{fact}{suffix}": (
-        GRIDS if prefix == "chunk_" and fact == "aspect_ratio" else names,
-        fact,
-        not suffix,
-    )
+    f"{prefix}{fact}{suffix}": (GRIDS if prefix == "chunk_" and fact == "aspect_ratio" else names, fact, not suffix)
     for fact in ("shape", "aspect_ratio", "elements")
     for prefix, names in _PREFIXES.items()
     for suffix in ("", _SOFT)
@@ -368,9 +359,7 @@ class ChunkLayout(ConstraintFace, WrittenAsJson):
             if len(args) > 1 or constraints:
                 raise TypeError("ChunkLayout takes json or constraints by name, not both")
             given = args[0] if args else json
-            self._value = (
-                given._value if isinstance(given, ChunkLayout) else layout_from_json(json_like(given))
-            )
+            self._value = given._value if isinstance(given, ChunkLayout) else layout_from_json(json_like(given))
             return
         self._value = LayoutValue()
         self.update(**constraints)

@@ -115,9 +115,7 @@ def choose_one_grid(layout: LayoutValue, domain_shape: Sequence[int]) -> Shape:
     try:
         grid = merge_grids(layout.read_chunk, layout.write_chunk, "read_chunk")
     except StoreError as error:
-        raise error.within(
-            "write_chunk constraints not compatible with existing read_chunk constraints"
-        ) from None
+        raise error.within("write_chunk constraints not compatible with existing read_chunk constraints") from None
     return _completed(_fixed(grid.shape, domain_shape), grid, domain_shape, _as_it_is)
 
 
@@ -132,10 +130,7 @@ def choose_read_write_grids(layout: LayoutValue, domain_shape: Sequence[int]) ->
         _reconcile(dimension, read, write, layout)
     known = list(write)
     read_shape = _completed(
-        read,
-        layout.read_chunk,
-        domain_shape,
-        lambda d, size: nearest_divisor(known[d], size) if known[d] else size,
+        read, layout.read_chunk, domain_shape, lambda d, size: nearest_divisor(known[d], size) if known[d] else size
     )
     write_shape = _completed(
         write, layout.write_chunk, domain_shape, lambda d, size: _nearest_multiple(read_shape[d], size)

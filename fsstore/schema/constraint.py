@@ -73,9 +73,7 @@ class ConstraintFace:
         return self._of, (self._value,)
 
 
-def merge_bound(
-    existing: Bound[T], new: Bound[T], show: Callable[[T], str] = str, where: str = ""
-) -> Bound[T]:
+def merge_bound(existing: Bound[T], new: Bound[T], show: Callable[[T], str] = str, where: str = "") -> Bound[T]:
     """Return the merged constraint, or raise `StoreError` where two hard ones differ.
 
     `where` goes into the message (` for dimension 0`), values through `show`.
@@ -86,8 +84,7 @@ def merge_bound(
         return new
     if existing[1] and new[1] and existing[0] != new[0]:
         raise StoreError(
-            f"New hard constraint ({show(new[0])}){where} does not match "
-            f"existing hard constraint ({show(existing[0])})"
+            f"New hard constraint ({show(new[0])}){where} does not match existing hard constraint ({show(existing[0])})"
         )
     return new if new[1] and not existing[1] else existing
 
@@ -210,11 +207,7 @@ class Fill:
         if not isinstance(other, Fill) or self.dtype != other.dtype or self.array.shape != other.array.shape:
             return False
         same = self.array == other.array
-        if (
-            self.array.dtype.kind in "fcVMm"
-            and self.array.dtype.names is None
-            and self.array.dtype.itemsize <= 16
-        ):
+        if self.array.dtype.kind in "fcVMm" and self.array.dtype.names is None and self.array.dtype.itemsize <= 16:
             same = same | ((self.array != self.array) & (other.array != other.array))  # finds NaN
         return bool(np.all(same))
 
@@ -233,11 +226,7 @@ class Fill:
         """
         if of is not None and self.dtype.name == "json" != of.name:
             return fill_from_json(self.to_json(), of)
-        if (
-            of is None
-            or self.dtype == of
-            or {"O", "M", "m", "U", "S"} & {self.array.dtype.kind, of.numpy_dtype.kind}
-        ):
+        if of is None or self.dtype == of or {"O", "M", "m", "U", "S"} & {self.array.dtype.kind, of.numpy_dtype.kind}:
             return self
         if self.array.dtype.names is not None or of.numpy_dtype.names is not None:
             return self

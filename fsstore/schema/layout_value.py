@@ -363,8 +363,7 @@ class LayoutValue:
         """Return what must hold: hard order, origin and shapes; not sizes that stand for all of a dimension."""
         order = self.inner_order if self.inner_order is not None and self.inner_order[1] else None
         grids: dict[str, Any] = {
-            name: GridValue(self.rank, shape=_hard_only(self.grid(name).shape, lambda size: size > 0))
-            for name in GRIDS
+            name: GridValue(self.rank, shape=_hard_only(self.grid(name).shape, lambda size: size > 0)) for name in GRIDS
         }
         return LayoutValue(self.rank, inner_order=order, grid_origin=_hard_only(self.grid_origin), **grids)
 

@@ -173,10 +173,7 @@ class OpenMode:
             (mode.delete_existing and not mode.create, "`delete_existing` without `create`"),
             (mode.delete_existing and mode.open, "`delete_existing` with `open`"),
             (mode.delete_existing and mode.assume_metadata, "`delete_existing` with `assume_metadata`"),
-            (
-                mode.delete_existing and mode.assume_cached_metadata,
-                "`delete_existing` with `assume_cached_metadata`",
-            ),
+            (mode.delete_existing and mode.assume_cached_metadata, "`delete_existing` with `assume_cached_metadata`"),
             (mode.assume_metadata and not mode.open, "`assume_metadata` without `open`"),
             (mode.assume_cached_metadata and not mode.open, "`assume_cached_metadata` without `open`"),
             (mode.create and not writable, "`create` without `write`"),

@@ -74,11 +74,7 @@ def _sides(name: str, sizes: Any) -> list[int]:
         raise TypeError(f"{name} is a size for each dimension, such as [100, 100], not {sizes!r}") from None
 
 
-_CODECS_IN = {
-    3: ("zarr3", "codecs", "name"),
-    2: ("zarr", "compressor", "id"),
-    0: ("n5", "compression", "type"),
-}
+_CODECS_IN = {3: ("zarr3", "codecs", "name"), 2: ("zarr", "compressor", "id"), 0: ("n5", "compression", "type")}
 """By version of zarr, 0 for N5: the driver, the member of codec specs, and the word for the name of a codec."""
 
 
@@ -92,9 +88,7 @@ def codec_json(codec: Any, zarr_format: int) -> Any:
         codec = codec.to_json()
     if isinstance(codec, str):
         if codec not in LEVELS:
-            raise ValueError(
-                f"{show(codec)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON"
-            )
+            raise ValueError(f"{show(codec)} is no codec that has a short name; use {', '.join(LEVELS)}, or its JSON")
         codec = {"name": codec} if codec == "blosc" else {"name": codec, "level": LEVELS[codec]}
     elif isinstance(codec, Mapping) and "driver" in codec:
         return codec.get(member)
@@ -108,11 +102,7 @@ def codec_json(codec: Any, zarr_format: int) -> Any:
     if name == "blosc":
         usual = {} if zarr_format else {"cname": "lz4", "clevel": LEVELS[name], "shuffle": 1}
         rest = {**usual, **{"clevel" if key == "level" else key: value for key, value in rest.items()}}
-    return (
-        [{word: name, **({"configuration": rest} if rest else {})}]
-        if zarr_format == 3
-        else {word: name, **rest}
-    )
+    return [{word: name, **({"configuration": rest} if rest else {})}] if zarr_format == 3 else {word: name, **rest}
 
 
 def codec_of(codec: Any, driver: str) -> dict[str, Any]:

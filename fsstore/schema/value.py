@@ -145,9 +145,7 @@ class SchemaValue:
         """Return the value with its type set."""
         if self.dtype not in (None, new):
             assert self.dtype is not None
-            raise StoreError(
-                f"Specified dtype ({new.name}) does not match existing value ({self.dtype.name})"
-            )
+            raise StoreError(f"Specified dtype ({new.name}) does not match existing value ({self.dtype.name})")
         return replace(self, dtype=new)
 
     def with_domain(self, new: IndexDomain, what: str = "domain") -> SchemaValue:
@@ -173,9 +171,7 @@ class SchemaValue:
     def with_fill(self, new: Fill) -> SchemaValue:
         """Return the value with its fill value set."""
         if self.fill is not None and self.fill.converted(self.dtype) != new.converted(self.dtype):
-            raise StoreError(
-                f"Specified fill_value ({new}) does not match existing value in schema ({self.fill})"
-            )
+            raise StoreError(f"Specified fill_value ({new}) does not match existing value in schema ({self.fill})")
         new.check_rank(self.rank)
         if self.domain is not None:
             try:
@@ -208,9 +204,7 @@ class SchemaValue:
         domain = self.domain
         if domain is None:
             open_bounds = [True] * self.rank
-            domain = IndexDomain(
-                rank=self.rank, implicit_lower_bounds=open_bounds, implicit_upper_bounds=open_bounds
-            )
+            domain = IndexDomain(rank=self.rank, implicit_lower_bounds=open_bounds, implicit_upper_bounds=open_bounds)
         transform = change(identity(domain))
         origin = None if self.domain is None else self.domain.origin
         return replace(
@@ -317,9 +311,7 @@ def _domain(domain: IndexDomain, transform: IndexTransform) -> IndexDomain:
         output = transform.output[number]
         dimension = output.input_dimension
         if dimension is None:
-            raise StoreError(
-                f"{where} a {'constant' if output.index_array is None else 'array'} output index map"
-            )
+            raise StoreError(f"{where} a {'constant' if output.index_array is None else 'array'} output index map")
         stride = output.stride or 1
         if abs(stride) != 1:
             raise StoreError(f"{where} a non-unit-stride output index map")

@@ -156,11 +156,7 @@ async def _whole(key: str, found: ReadResult, headers: Mapping[str, str]) -> Ans
     tag = _tag(found)
     if tag:
         named["ETag"] = tag
-    if (
-        _is_document(key)
-        and len(body) > COMPRESSED_FROM_BYTES
-        and "gzip" in headers.get("Accept-Encoding", "")
-    ):
+    if _is_document(key) and len(body) > COMPRESSED_FROM_BYTES and "gzip" in headers.get("Accept-Encoding", ""):
         return Answer(
             200,
             {**named, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"},
@@ -219,9 +215,7 @@ _BARE_LINE_END = re.compile(rb"(?<!\r)\n|\r(?!\n)(?!\Z)|\0")
 _MOST_HEAD = 16 * 1024  # bytes of a request: long names and tokens against memory
 _END = b"\r\n\r\n"
 _METHODS = ("GET", "HEAD", "OPTIONS")
-_BUSY = (
-    b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
-)
+_BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -467,9 +461,7 @@ class Listener:
         try:
             body = not isinstance(request, HttpRequest) or request.method != "HEAD"
             headers = {**self.shared_headers, **found.headers}
-            await connection.send(
-                Answer(found.status, headers, found.body, found.length), body=body, keeps=keeps
-            )
+            await connection.send(Answer(found.status, headers, found.body, found.length), body=body, keeps=keeps)
         finally:
             connection.sends_since = None
             self._held -= nbytes

@@ -84,9 +84,7 @@ def _fits(node: Node) -> bool:
         return document.get("data_type") in _TYPES and _knows(document.get("codecs", ()))
     dtype, compressor = document.get("dtype"), document.get("compressor")
     known = compressor is None or compressor.get("id") in _COMPRESSORS
-    return (
-        isinstance(dtype, str) and dtype[1:] in _TYPES_OF_VERSION_2 and known and not document.get("filters")
-    )
+    return isinstance(dtype, str) and dtype[1:] in _TYPES_OF_VERSION_2 and known and not document.get("filters")
 
 
 def _knows(codecs: Iterable[Any]) -> bool:
@@ -131,13 +129,7 @@ class Server(Listener):
     shared_headers: ClassVar[Mapping[str, str]] = {**Listener.shared_headers, "Cache-Control": "no-cache"}
 
     def __init__(
-        self,
-        stores: Mapping[str, KvPrefix],
-        host: str,
-        port: int,
-        *,
-        token: str = "",
-        origins: Sequence[str] = (),
+        self, stores: Mapping[str, KvPrefix], host: str, port: int, *, token: str = "", origins: Sequence[str] = ()
     ) -> None:
         self.stores, self.token, self.origins = dict(stores), token, frozenset(origins)
         super().__init__(host, port)
@@ -174,9 +166,7 @@ class Server(Listener):
         target = self._without_token(request)
         if target is None:
             return said(
-                401,
-                "This server wants its token; the address that it printed holds it",
-                {"WWW-Authenticate": "Bearer"},
+                401, "This server wants its token; the address that it printed holds it", {"WWW-Authenticate": "Bearer"}
             )
         found = Answer(204) if request.method == "OPTIONS" else await self._found(target, request)
         allowed = self._origin_for(request.headers.get("Origin", ""))
@@ -299,15 +289,11 @@ def serve(
         raise ValueError(f"Names of what is served are plain words, not {sorted(named)}")
     wrong = [each for each in origins if not _ORIGIN.match(each)]
     if wrong:
-        raise ValueError(
-            f"An origin is a scheme and a host, such as https://example.org, and not {wrong[0]!r}"
-        )
+        raise ValueError(f"An origin is a scheme and a host, such as https://example.org, and not {wrong[0]!r}")
     if token is not None and not re.fullmatch(r"[\w.~-]+", token, re.ASCII):
         raise ValueError("A token is a part of an address: letters, digits, and the characters - . _ ~")
     chosen = context_of(context)
-    stores = {
-        name: execution.call(_open(place, chosen, zarr_format, links=links)) for name, place in named.items()
-    }
+    stores = {name: execution.call(_open(place, chosen, zarr_format, links=links)) for name, place in named.items()}
     near = host == "localhost" or (is_plain_host(host) and ipaddress.ip_address(host).is_loopback)
     secret = token or ("" if public or (near and origins) else secrets.token_urlsafe(16))
     bound = "127.0.0.1" if host == "localhost" else host

@@ -202,9 +202,7 @@ class Claim:
                 return False
             condition = UNKNOWN
         with suppress(OutcomeUnknownError):
-            stamp = await _whole(
-                self._store.write(self.key, self.holder.to_bytes(), if_equal=condition or None)
-            )
+            stamp = await _whole(self._store.write(self.key, self.holder.to_bytes(), if_equal=condition or None))
             if condition == UNKNOWN:
                 found, generation = await self._read()
                 if found is None or found.claim != self.holder.claim:

@@ -131,9 +131,7 @@ class Progress:
     def remaining_s(self) -> float | None:
         """How long the rest takes at the rate so far; None before anything was done."""
         share = self.share
-        before = (
-            self.resumed_bytes / self.total_bytes if self.total_bytes else self.resumed / max(1, self.total)
-        )
+        before = self.resumed_bytes / self.total_bytes if self.total_bytes else self.resumed / max(1, self.total)
         return self.elapsed_s * (1 - share) / (share - before) if share > before else None
 
     def __str__(self) -> str:
@@ -165,10 +163,7 @@ class Reporter:
         with self._lock:
             elapsed = time.monotonic() - self._began
             self.state = replace(
-                self.state,
-                tasks=self.state.tasks + tasks,
-                nbytes=self.state.nbytes + nbytes,
-                elapsed_s=elapsed,
+                self.state, tasks=self.state.tasks + tasks, nbytes=self.state.nbytes + nbytes, elapsed_s=elapsed
             )
             state = self.state
             due = elapsed - self._last >= PROGRESS_S or state.tasks + state.resumed == state.total
@@ -181,9 +176,7 @@ class Reporter:
         """Count what an earlier run has done; it says nothing about how fast this one is."""
         with self._lock:
             state = self.state
-            self.state = replace(
-                state, resumed=state.resumed + tasks, resumed_bytes=state.resumed_bytes + nbytes
-            )
+            self.state = replace(state, resumed=state.resumed + tasks, resumed_bytes=state.resumed_bytes + nbytes)
 
     def retried(self) -> None:
         """Count a task that is done again."""
@@ -216,9 +209,7 @@ def reporter_of(progress: Any, what: str, total: int, total_bytes: int) -> Repor
     elif callable(progress):
         told = progress
     elif progress:
-        raise TypeError(
-            f"progress is True, a function or a Callback of fsspec, not {type(progress).__name__}"
-        )
+        raise TypeError(f"progress is True, a function or a Callback of fsspec, not {type(progress).__name__}")
     return Reporter(what, total, total_bytes, told)
 
 

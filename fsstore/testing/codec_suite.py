@@ -70,9 +70,7 @@ def mutations(data: bytes, count: int, seed: int = 0) -> Iterator[bytes]:
         damaged = bytearray(data)
         for _ in range(choose.choice((1, 1, 1, 2, 5))):
             if damaged:
-                damaged[choose.randrange(len(damaged))] = choose.choice(
-                    (0, 1, 0x7F, 0x80, 0xFF, choose.randrange(256))
-                )
+                damaged[choose.randrange(len(damaged))] = choose.choice((0, 1, 0x7F, 0x80, 0xFF, choose.randrange(256)))
         if choose.random() < 0.3:
             del damaged[choose.randrange(len(damaged) + 1) :]
         yield bytes(damaged)
@@ -127,9 +125,7 @@ def check_encoded(case: CodecCase) -> None:
     for value in case.values:
         encoded, told = bound.encode(value), bound.encoded
         if isinstance(told, ChunkSpec):
-            assert (encoded.dtype, encoded.shape) == (told.dtype, told.shape), (
-                f"{case}: encoded is not {told}"
-            )
+            assert (encoded.dtype, encoded.shape) == (told.dtype, told.shape), f"{case}: encoded is not {told}"
         else:
             size = memoryview(encoded).nbytes
             assert told.size in (None, size), f"{case}: encoded has {size} bytes, not {told.size}"

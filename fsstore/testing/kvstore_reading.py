@@ -96,12 +96,7 @@ _SAMPLE = {"a": b"0123456789", "b/c": b"", "b/d": bytes(range(256)) * 8, "e": b"
 def missing_key(make: Factory) -> None:
     """A missing key is `state="missing"`, never an exception."""
     store = make(_SAMPLE)
-    for request in (
-        Read("nothing"),
-        Read("b/nothing", 3, 5),
-        Read("x/y/z", -4),
-        Read("q", if_not_equal=NO_VALUE),
-    ):
+    for request in (Read("nothing"), Read("b/nothing", 3, 5), Read("x/y/z", -4), Read("q", if_not_equal=NO_VALUE)):
         result = read(store, request)[0]
         assert result.state == "missing", result
         assert (result.value, result.generation) == (b"", NO_VALUE), result
@@ -190,16 +185,7 @@ def many_ranges_of_one_key(make: Factory) -> None:
     """Ranges of one key in one batch: overlapping, adjacent, far apart, in any order."""
     data = bytes(i % 251 for i in range(300_000))
     store = make({"k": data, "l": b"l"})
-    spans = [
-        (200_000, 200_010),
-        (0, 5),
-        (5, 9),
-        (3, 7),
-        (100, 100),
-        (299_999, 300_000),
-        (0, 300_000),
-        (9, 10),
-    ]
+    spans = [(200_000, 200_010), (0, 5), (5, 9), (3, 7), (100, 100), (299_999, 300_000), (0, 300_000), (9, 10)]
     results = read(store, *(Read("k", low, high) for low, high in spans), Read("l"), Read("k", -2))
     for (low, high), result in zip(spans, results, strict=False):
         assert bytes(result.value) == data[low:high], (low, high)
@@ -234,15 +220,7 @@ def large_values_and_batches(make: Factory) -> None:
 
 def unusual_keys(make: Factory) -> None:
     """Keys are text: spaces, percent signs, and letters of any script are nothing special."""
-    contents = {
-        "a b": b"1",
-        "100%25": b"2",
-        "é/ü#?&": b"3",
-        "日本/語": b"4",
-        "it's": b"5",
-        "...": b"6",
-        "|": b"7",
-    }
+    contents = {"a b": b"1", "100%25": b"2", "é/ü#?&": b"3", "日本/語": b"4", "it's": b"5", "...": b"6", "|": b"7"}
     store = make(contents)
     assert {key: value(store, key) for key in contents} == contents
     if store.driver.features.listable:

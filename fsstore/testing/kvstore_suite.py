@@ -72,9 +72,7 @@ def order_of_stamps(make: Factory) -> None:
     stamps = write(store, Write("c", b"3"), Write("a", b"1"), Write("old", None), Write("b", b"2"))
     found = read(store, Read("c"), Read("a"), Read("old"), Read("b"))
     assert [bytes(result.value) for result in found] == [b"3", b"1", b"", b"2"]
-    assert all(
-        stamp.generation in (UNKNOWN, result.generation) for stamp, result in zip(stamps, found, strict=True)
-    )
+    assert all(stamp.generation in (UNKNOWN, result.generation) for stamp, result in zip(stamps, found, strict=True))
 
 
 @_writable
@@ -92,12 +90,7 @@ def any_buffer(make: Factory) -> None:
     """Values may be any buffer, and belong to the caller again when the write is answered."""
     store = make({})
     source = bytearray(b"abcdef")
-    write(
-        store,
-        Write("x", source),
-        Write("y", memoryview(source)[1:3]),
-        Write("z", memoryview(bytes(8)).cast("I")),
-    )
+    write(store, Write("x", source), Write("y", memoryview(source)[1:3]), Write("z", memoryview(bytes(8)).cast("I")))
     source[:] = b"------"
     assert [value(store, key) for key in "xyz"] == [b"abcdef", b"bc", bytes(8)]
 

@@ -99,9 +99,7 @@ def chunks_lie_in_the_file(case: ScannerCase) -> None:
         for url, offset, length in pairs:
             assert url != ABSENT, f"{case}: a chunk of {path} is present and absent"
             inside = offset + max(length, 0) <= len(case.data)
-            assert url in (INLINE, MADE) or table.urls[url] or inside, (
-                f"{case}: a chunk of {path} at {offset}"
-            )
+            assert url in (INLINE, MADE) or table.urls[url] or inside, f"{case}: a chunk of {path} at {offset}"
     assert seen, f"{case}: no array has a chunk"
 
 

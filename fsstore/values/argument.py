@@ -157,13 +157,7 @@ def _literal(value: Any, room: int, depth: int) -> str | None:
     """Return the literal, or None as soon as it is known to be longer than `room`."""
     if isinstance(value, dict | list | tuple):
         return _bracketed(value, room, depth)
-    text = (
-        _quoted(value)
-        if isinstance(value, str)
-        else _number(value)
-        if isinstance(value, float)
-        else repr(value)
-    )
+    text = _quoted(value) if isinstance(value, str) else _number(value) if isinstance(value, float) else repr(value)
     return text if len(text) <= room else None
 
 

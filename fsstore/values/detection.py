@@ -131,24 +131,13 @@ def is_text_of_json(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the co
 
 Method: TypeAlias = Literal["gzip", "zstd", "bz2", "xz"]
 
-MAGIC: Mapping[Method, bytes] = {
-    "gzip": b"\x1f\x8b",
-    "zstd": b"\x28\xb5\x2f\xfd",
-    "bz2": b"BZh",
-    "xz": b"\xfd7zXZ\0",
-}
+MAGIC: Mapping[Method, bytes] = {"gzip": b"\x1f\x8b", "zstd": b"\x28\xb5\x2f\xfd", "bz2": b"BZh", "xz": b"\xfd7zXZ\0"}
 """How files of each method begin."""
 
 DETECT = tuple(Detection(name, "store", signatures=(((0, magic),),)) for name, magic in MAGIC.items())
 """How they are recognised."""
 
-_SUFFIXES: Mapping[str, Method] = {
-    ".gz": "gzip",
-    ".zst": "zstd",
-    ".zstd": "zstd",
-    ".bz2": "bz2",
-    ".xz": "xz",
-}
+_SUFFIXES: Mapping[str, Method] = {".gz": "gzip", ".zst": "zstd", ".zstd": "zstd", ".bz2": "bz2", ".xz": "xz"}
 _PADDED = ("gzip", "xz")
 _FEED = 1 << 17  # bytes given to a decompressor at a time
 _STEP = 1 << 20  # bytes taken from it at a time
@@ -356,9 +345,7 @@ _BRANDS = (b"avif", b"heic", b"heix", b"mif1", b"msf1")
 _IMAGE_TOOL = "to open it: pip install 'fsstore[images]'"
 
 IMAGES: tuple[Detection, ...] = (
-    Detection(
-        "avif", "array", signatures=tuple(((4, b"ftyp" + brand),) for brand in _BRANDS), tool=_IMAGE_TOOL
-    ),
+    Detection("avif", "array", signatures=tuple(((4, b"ftyp" + brand),) for brand in _BRANDS), tool=_IMAGE_TOOL),
     Detection("bmp", "array", signatures=(((0, b"BM"),),), tool=_IMAGE_TOOL),
     Detection("jpeg", "array", signatures=(((0, b"\xff\xd8\xff"),),), tool=_IMAGE_TOOL),
     Detection("png", "array", signatures=(((0, b"\x89PNG\r\n\x1a\n"),),), tool=_IMAGE_TOOL),
@@ -382,12 +369,7 @@ FOREIGN: tuple[Detection, ...] = (
         title="N5",
         tool="tensorstore or zarr-python 2 read it",
     ),
-    Detection(
-        "neuroglancer-precomputed",
-        "array",
-        files=("info",),
-        title="Neuroglancer precomputed",
-    ),
+    Detection("neuroglancer-precomputed", "array", files=("info",), title="Neuroglancer precomputed"),
     Detection("json", "array", matches=is_whole_json, head=32, tail=64),
 )
 """Everything else."""

@@ -21,14 +21,7 @@ T = TypeVar("T")
 Parser: TypeAlias = Callable[[Any], T]
 
 MISSING: Any = object()
-_ESCAPES = {
-    ord("\n"): "\\n",
-    ord("\r"): "\\r",
-    ord("\t"): "\\t",
-    ord('"'): '\\"',
-    ord("'"): "\\'",
-    ord("\\"): "\\\\",
-}
+_ESCAPES = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", ord('"'): '\\"', ord("'"): "\\'", ord("\\"): "\\\\"}
 
 
 def quote(text: str | bytes) -> str:
@@ -321,9 +314,7 @@ def loads(data: bytes | bytearray | memoryview | str, *, lenient: bool = False, 
         if lenient:
             value = json.loads(text, object_pairs_hook=_pairs if unique else None)
         else:
-            value = json.loads(
-                text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite
-            )
+            value = json.loads(text, object_pairs_hook=_pairs, parse_constant=_refuse_constant, parse_float=_finite)
             if "\\ud" in text or "\\uD" in text:
                 check_text(value)
         if text.count("[") + text.count("{") > _DEEPEST:

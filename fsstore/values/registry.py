@@ -86,9 +86,7 @@ def decode_path(rest: str) -> str:
         return rest
     bad = _BAD_ESCAPE.search(rest)
     if bad:
-        raise UrlError(
-            f"Invalid percent-encoding at position {bad.start()}: {quote_text(rest)}", rest, bad.start()
-        )
+        raise UrlError(f"Invalid percent-encoding at position {bad.start()}: {quote_text(rest)}", rest, bad.start())
     return unquote_to_bytes(rest).decode("utf-8", "surrogateescape")
 
 
@@ -286,19 +284,13 @@ codec_specs: Registry[Callable[[Json, Json], dict[str, Json]]] = Registry(
 
 chunk_grids: Registry[Any] = Registry(
     "fsstore.chunk_grids",
-    {
-        "rectilinear": "fsstore.format.extension:RectilinearGrid",
-        "regular": "fsstore.format.extension:RegularGrid",
-    },
+    {"rectilinear": "fsstore.format.extension:RectilinearGrid", "regular": "fsstore.format.extension:RegularGrid"},
 )
 """Chunk grids of zarr v3 (classes with the `ChunkGrid` contract), by name."""
 
 chunk_key_encodings: Registry[Any] = Registry(
     "fsstore.chunk_key_encodings",
-    {
-        "default": "fsstore.format.extension:DefaultKeys",
-        "v2": "fsstore.format.extension:Version2Keys",
-    },
+    {"default": "fsstore.format.extension:DefaultKeys", "v2": "fsstore.format.extension:Version2Keys"},
 )
 """Chunk key encodings of zarr v3 (classes with the `KeyNaming` contract), by name."""
 
@@ -321,8 +313,7 @@ codecs_v2: Registry[Any] = Registry(
         "imagecodecs_packints": "fsstore.codec.numcodecs.imagecodecs_v2:PackedIntegers",
         "imagecodecs_delta": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
         **{
-            f"imagecodecs_ccitt{name}": "fsstore.codec.numcodecs.imagecodecs_v2:Fax"
-            for name in ("rle", "fax3", "fax4")
+            f"imagecodecs_ccitt{name}": "fsstore.codec.numcodecs.imagecodecs_v2:Fax" for name in ("rle", "fax3", "fax4")
         },
         "imagecodecs_floatpred": "fsstore.codec.numcodecs.imagecodecs_v2:Predictor",
         "imagecodecs_jpeg": "fsstore.codec.numcodecs.imagecodecs_v2:Image",
@@ -356,8 +347,7 @@ codecs_v2: Registry[Any] = Registry(
 """Codecs that zarr v2 metadata may name beside those that numcodecs always has (`ForeignCodec` classes), by id."""
 
 live_filesystems: Registry[Any] = Registry(
-    "fsstore.live_filesystems",
-    {"ReferenceFileSystem": "fsstore.reference.kind:live_driver"},
+    "fsstore.live_filesystems", {"ReferenceFileSystem": "fsstore.reference.kind:live_driver"}
 )
 """Functions that make a store of a live filesystem, by the name of its class; None if only its own code can read."""
 

@@ -177,9 +177,7 @@ def units_of(values: Any) -> Units:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise TypeError("Invalid dimension_units")
     if len(values) > _MAX_RANK:
-        raise StoreError(
-            f"Invalid dimension_units: Rank {len(values)} is outside valid range [0, {_MAX_RANK}]"
-        )
+        raise StoreError(f"Invalid dimension_units: Rank {len(values)} is outside valid range [0, {_MAX_RANK}]")
     try:
         return tuple(None if value is None else unit_of(value) for value in values)
     except TypeError:

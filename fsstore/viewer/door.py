@@ -99,8 +99,7 @@ def _first_view(shown: Shown) -> tuple[int | None, int | None, int | None]:
         rows, columns = last - 2, last - 1
     others = [number for number in range(rank) if number not in (rows, columns)]
     colours = next(
-        (number for number in others if is_colour and store.shape[number] in (3, 4) and number == rank - 1),
-        None,
+        (number for number in others if is_colour and store.shape[number] in (3, 4) and number == rank - 1), None
     )
     return rows, columns, colours
 
@@ -263,11 +262,7 @@ def _place(shown: Shown, question: _Question) -> list[int]:
 
 def _along(shown: Shown, question: _Question, counts: tuple[int, ...]) -> list[int]:
     along = question.integers("along")
-    if (
-        len(along) not in counts
-        or len(set(along)) != len(along)
-        or not set(along) <= set(range(shown.zeroed.rank))
-    ):
+    if len(along) not in counts or len(set(along)) != len(along) or not set(along) <= set(range(shown.zeroed.rank)):
         raise ValueError("`along` names different dimensions")
     return along
 
@@ -329,10 +324,7 @@ def _read(shown: Shown, level: Level, at: list[int], along: list[int], samplings
 def _picture(question: _Question) -> Answer:
     shown = question.shown
     along, at = _along(shown, question, (2, 3)), _place(shown, question)
-    window, pixels = (
-        _window(question, 2),
-        [max(1, min(each, POINTS // 2)) for each in question.integers("pixels")],
-    )
+    window, pixels = (_window(question, 2), [max(1, min(each, POINTS // 2)) for each in question.integers("pixels")])
     began, colours = time.perf_counter(), along[2:]
     for number in colours:  # all of them, whole
         window.append((0, min(4, shown.zeroed.shape[number])))
@@ -370,11 +362,7 @@ def _value(question: _Question) -> Answer:
     shown = question.shown
     at = _place(shown, question)
     _sampled_level(
-        shown.levels[0],
-        list(range(len(at))),
-        [(each, each + 1) for each in at],
-        [1] * len(at),
-        question.limits,
+        shown.levels[0], list(range(len(at))), [(each, each + 1) for each in at], [1] * len(at), question.limits
     )
     stored = shown.zeroed[tuple(at)].read().result()
     if not is_number(shown.zeroed.dtype.numpy_dtype):
@@ -392,17 +380,13 @@ def _table(question: _Question) -> Answer:
     along, at = _along(shown, question, (1, 2)), _place(shown, question)
     most = (_MOST_ROWS, _MOST_COLUMNS)
     window = [
-        (low, min(high, low + limit))
-        for (low, high), limit in zip(_window(question, len(along)), most, strict=False)
+        (low, min(high, low + limit)) for (low, high), limit in zip(_window(question, len(along)), most, strict=False)
     ]
     samplings = _sampled_level(shown.levels[0], along, window, list(most[: len(along)]), question.limits)
     values = np.atleast_1d(sample(store, at, along, samplings))
     rows = values.reshape(-1, 1) if values.ndim == 1 else values
     return _json(
-        {
-            "rows": [[text_of(each) for each in row] for row in rows],
-            "start": [each.start for each in samplings],
-        }
+        {"rows": [[text_of(each) for each in row] for row in rows], "start": [each.start for each in samplings]}
     )
 
 
@@ -562,9 +546,7 @@ class View:
         )
 
 
-def page_server(
-    place: Any, *, context: Context | None = None, port: int = 0, framed: bool = False
-) -> PageServer:
+def page_server(place: Any, *, context: Context | None = None, port: int = 0, framed: bool = False) -> PageServer:
     """Return the server of the page for an array, a group, or what stands at a place; `serve_forever` runs it."""
     chosen = context or Context(_CACHE)
     opened = execution.call(opened_source(place, chosen))

@@ -45,9 +45,7 @@ _MOST_TEXT = 200
 def is_number(dtype: Any) -> bool:
     """Return whether elements of a NumPy type can be drawn: numbers, times, and the small types of machine learning."""
     if dtype.kind == "V":
-        return (
-            dtype.names is None and np.can_cast(dtype, "f8", casting="unsafe") and dtype.type is not np.void
-        )
+        return dtype.names is None and np.can_cast(dtype, "f8", casting="unsafe") and dtype.type is not np.void
     return dtype.kind in "biufcmM"
 
 
@@ -57,9 +55,7 @@ def numbers(values: Any, attributes: Mapping[str, Any]) -> Any:
     kind = array.dtype.kind
     if kind in "mM":
         missing = np.isnat(array)
-        array = np.where(
-            missing, np.nan, array.astype("M8[ms]" if kind == "M" else "m8[ms]").astype("i8").astype("f8")
-        )
+        array = np.where(missing, np.nan, array.astype("M8[ms]" if kind == "M" else "m8[ms]").astype("i8").astype("f8"))
     elif kind == "c":
         array = np.abs(array)
     elif kind == "b":
@@ -191,14 +187,8 @@ def sampled(
         _Side(max(0, min(low, size - 1)), max(1, min(high, size)), size, min(max(1, chunk), size))
         for (low, high), size, chunk in zip(window, shape, chunks, strict=True)
     ]
-    sides = [
-        side if side.low < side.high else _Side(side.high - 1, side.high, side.size, side.chunk)
-        for side in sides
-    ]
-    steps = [
-        max(1, round((side.high - side.low) / max(1, pixel)))
-        for side, pixel in zip(sides, pixels, strict=True)
-    ]
+    sides = [side if side.low < side.high else _Side(side.high - 1, side.high, side.size, side.chunk) for side in sides]
+    steps = [max(1, round((side.high - side.low) / max(1, pixel))) for side, pixel in zip(sides, pixels, strict=True)]
     most = max(1, min(limits.chunks, limits.nbytes // max(1, chunk_bytes)))
     while True:
         touched = [side.touched(step) for side, step in zip(sides, steps, strict=True)]
@@ -221,9 +211,7 @@ def sample(store: Any, at: Sequence[int], along: Sequence[int], samplings: Seque
 # The axes of an array: arrays of one dimension named after it, in its group or above, as CF and xarray have them.
 
 _MOST_LEVELS = 32  # of an image; most have about ten
-_SINCE = re.compile(
-    r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::([\d.]+))?)?(.*)"
-)
+_SINCE = re.compile(r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::([\d.]+))?)?(.*)")
 _ZONE = re.compile(r"\s*(?:Z|UTC|GMT|([+-])(\d{1,2}):?(\d{2})?)?\s*\Z")
 _MILLISECONDS = {
     **dict.fromkeys(("milli", "ms", "msec"), 1), **dict.fromkeys(("s", "sec", "second"), 1e3),
@@ -279,12 +267,7 @@ def _values(store: Any, size: int) -> tuple[Any, int, int]:
     chunk = (store.chunk_layout.read_chunk.shape or (None,))[0] or size
     each = store.dtype.numpy_dtype.itemsize
     (along,) = sampled(
-        [(0, size)],
-        [POINTS],
-        shape=[size],
-        chunks=[chunk],
-        chunk_bytes=chunk * each,
-        limits=PictureLimits(64),
+        [(0, size)], [POINTS], shape=[size], chunks=[chunk], chunk_bytes=chunk * each, limits=PictureLimits(64)
     )
     return sample(store, [0], [0], [along]), along.step, along.selection.start
 
@@ -312,9 +295,7 @@ def _times(values: Any, attributes: Mapping[str, Any], units: str, *, is_absolut
     zone = _ZONE.match(found[8]) if found else None
     plain = numbers(values, attributes).astype("f8")
     if found is not None and one is not None and calendar in _MONTHS:
-        days = (
-            _days_before(int(found[2]), int(found[3]), int(found[4]), _MONTHS[calendar]) + plain * one / 864e5
-        )
+        days = _days_before(int(found[2]), int(found[3]), int(found[4]), _MONTHS[calendar]) + plain * one / 864e5
         return {"kind": "text", "values": [_date(each, _MONTHS[calendar]) for each in days.tolist()]}
     if found is None or one is None or zone is None or calendar not in _GREGORIAN:
         return {"kind": "number", "values": _plain(plain)}
@@ -327,9 +308,7 @@ def _times(values: Any, attributes: Mapping[str, Any], units: str, *, is_absolut
     shift = 0.0
     if zone[1]:
         shift = (1 if zone[1] == "+" else -1) * (int(zone[2]) * 60 + int(zone[3] or 0)) * 6e4
-    origin = (
-        (start - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e3 + float(found[7] or 0) * 1e3 - shift
-    )
+    origin = (start - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e3 + float(found[7] or 0) * 1e3 - shift
     return {"kind": "time", "units": "", "values": _plain(origin + plain * one)}
 
 
@@ -412,9 +391,7 @@ def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
     stores, first = [store], spec.get("scale_index", 0)
     for number in range(first + 1, first + _MOST_LEVELS):
         try:
-            stores.append(
-                opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number})
-            )
+            stores.append(opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number}))
         except StoreError:  # there are no more
             break
     return stores
@@ -537,8 +514,7 @@ class Subject:
         if not any(names) and len(axes) == len(names):
             names = axes
         coordinates = [
-            self._axis(path, name, size) if name else None
-            for name, size in zip(names, store.shape, strict=True)
+            self._axis(path, name, size) if name else None for name, size in zip(names, store.shape, strict=True)
         ]
         if None in coordinates:
             above, _, member = (finest or path).rpartition("/")

@@ -48,9 +48,7 @@ def test_azure(check, engine, container, monkeypatch):
     name, text, address = container
     monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
     members = {"container": name, "account_name": ACCOUNT, "engine": engine}
-    members |= (
-        {"storage_options": {"connection_string": text}} if engine == "fsspec" else {"endpoint": address}
-    )
+    members |= {"storage_options": {"connection_string": text}} if engine == "fsspec" else {"endpoint": address}
     run(check, ABFS, members)
 
 

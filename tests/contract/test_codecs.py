@@ -55,23 +55,7 @@ def array_cases():
     a = np.arange(24, dtype="i4").reshape(2, 3, 4)
     yield CodecCase(TransposeCodec((2, 0, 1)), ChunkSpec(a.dtype, a.shape), (a,))
     yield CodecCase(TransposeCodec("F"), ChunkSpec(a.dtype, a.shape), (a,))
-    for dtype in (
-        "b1",
-        "i1",
-        "u1",
-        "i2",
-        "u4",
-        "i8",
-        "f2",
-        "f4",
-        "f8",
-        "c8",
-        "c16",
-        "U3",
-        "S3",
-        "V5",
-        "M8[ns]",
-    ):
+    for dtype in ("b1", "i1", "u1", "i2", "u4", "i8", "f2", "f4", "f8", "c8", "c16", "U3", "S3", "V5", "M8[ns]"):
         values = (RNG.bytes(6 * np.dtype(dtype).itemsize), bytes(6 * np.dtype(dtype).itemsize))
         values = (
             tuple(np.frombuffer(v, dtype).reshape(2, 3) for v in values)
@@ -90,15 +74,9 @@ def array_cases():
         "name": "sharding_indexed",
         "configuration": {"chunk_shape": [1, 1, 2], "codecs": [LITTLE], "index_codecs": INDEX},
     }
-    yield CodecCase(
-        ShardingCodec((1, 3, 2), chain(nested), chain(LITTLE)), ChunkSpec(a.dtype, a.shape, 3), (a,)
-    )
-    yield CodecCase(
-        VlenUtf8Codec(), ChunkSpec(np.dtype(object), (4,)), (objects("a", "", "bé\N{SNOWMAN}", "x" * 300),)
-    )
-    yield CodecCase(
-        VlenBytesCodec(), ChunkSpec(np.dtype(object), (3,)), (objects(b"a", b"", bytes(range(256))),)
-    )
+    yield CodecCase(ShardingCodec((1, 3, 2), chain(nested), chain(LITTLE)), ChunkSpec(a.dtype, a.shape, 3), (a,))
+    yield CodecCase(VlenUtf8Codec(), ChunkSpec(np.dtype(object), (4,)), (objects("a", "", "bé\N{SNOWMAN}", "x" * 300),))
+    yield CodecCase(VlenBytesCodec(), ChunkSpec(np.dtype(object), (3,)), (objects(b"a", b"", bytes(range(256))),))
     f = np.linspace(0, 10, 24).reshape(2, 3, 4)
     for name, configuration, value, lossy in (
         ("delta", {"dtype": "<i4"}, a, False), ("astype", {"encode_dtype": "<i2", "decode_dtype": "<i4"}, a, False), ("bitround", {"keepbits": 8}, f, True),

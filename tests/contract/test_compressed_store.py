@@ -47,9 +47,7 @@ def test_the_contract(check, method, base):
 
 
 @METHODS
-@pytest.mark.parametrize(
-    "value", [b"", b"a", b"abc" * 100_000, bytes(3_000_000)], ids=["0", "1", "300k", "3M"]
-)
+@pytest.mark.parametrize("value", [b"", b"a", b"abc" * 100_000, bytes(3_000_000)], ids=["0", "1", "300k", "3M"])
 def test_values_of_one_and_of_many_members(method, value):
     """A file is what its members decompress to, one after the other."""
     packed = PACK[method](value)
@@ -83,15 +81,7 @@ def test_frames_without_a_size_and_frames_to_skip():
 def test_what_is_cut_off_or_continued_is_refused(method):
     """A file that ends early, or goes on with something else, is an error and never a shorter value."""
     packed = PACK[method](b"some text " * 1000)
-    wrong = [
-        packed[:-1],
-        packed[:-5],
-        packed[: len(packed) // 2],
-        packed[:4],
-        b"",
-        packed + b"x",
-        packed + packed[:5],
-    ]
+    wrong = [packed[:-1], packed[:-5], packed[: len(packed) // 2], packed[:4], b"", packed + b"x", packed + packed[:5]]
     wrong += [packed + b"\0\0x", b"\0" + packed, b"plain"]
     if method in ("zstd", "bz2"):
         wrong.append(packed + b"\0" * 512)
@@ -157,9 +147,7 @@ def test_the_url_and_the_json_name_the_same_store(tmp_path, method):
 def test_errors_say_where(tmp_path):
     """The file and what was done to it stand in the message."""
     (tmp_path / "x").write_bytes(b"plain text")
-    with pytest.raises(
-        DataLossError, match=r'Error reading local file ".*x" decompressed by gzip: Data are not'
-    ):
+    with pytest.raises(DataLossError, match=r'Error reading local file ".*x" decompressed by gzip: Data are not'):
         ts.KvStore.open(f"file://{tmp_path}/x|gzip:").result()[""]
 
 

@@ -25,10 +25,7 @@ class Fixtures(abstract.AbstractFixtures):
     """The fixtures of the battery."""
 
     @pytest.fixture(
-        params=[
-            *URLS,
-            *(pytest.param(each, marks=pytest.mark.long, id=f"fsspec-{each.__name__}") for each in PLAIN),
-        ]
+        params=[*URLS, *(pytest.param(each, marks=pytest.mark.long, id=f"fsspec-{each.__name__}") for each in PLAIN)]
     )
     def fs(self, request, tmp_path):
         """Give the filesystem."""

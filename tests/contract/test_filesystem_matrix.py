@@ -157,9 +157,7 @@ def memory(tmp_path, _server):
 def directory(tmp_path, _server):
     """A DirFileSystem."""
     (tmp_path / (name := str(next(NUMBERS)))).mkdir()
-    return from_live(
-        DirFileSystem(f"{tmp_path}/{name}", fsspec.filesystem("file")).get_mapper(""), single_writer=True
-    )
+    return from_live(DirFileSystem(f"{tmp_path}/{name}", fsspec.filesystem("file")).get_mapper(""), single_writer=True)
 
 
 def upath(tmp_path, _server):
@@ -186,10 +184,7 @@ def s3(tmp_path, server):
 
 def gcs(tmp_path, server):
     """gcsfs, over gcp-storage-emulator."""
-    options = {
-        "token": "anon",
-        "endpoint_url": f"http://127.0.0.1:{server.getfixturevalue('real_server')('gcs')[0]}",
-    }
+    options = {"token": "anon", "endpoint_url": f"http://127.0.0.1:{server.getfixturevalue('real_server')('gcs')[0]}"}
     place = {"driver": "gcs", "bucket": "bucket", "single_writer": True, "path": f"matrix{next(NUMBERS)}/"}
     return opened(place, storage_options=options)
 
@@ -212,21 +207,13 @@ def sftp(tmp_path, server):
     """An SFTP server."""
     port = server.getfixturevalue("real_server")("sftp")[0]
     options = {"username": USER, "password": PASSWORD}
-    place = {
-        "driver": "fsspec",
-        "url": f"sftp://127.0.0.1:{port}/matrix{next(NUMBERS)}/",
-        "single_writer": True,
-    }
+    place = {"driver": "fsspec", "url": f"sftp://127.0.0.1:{port}/matrix{next(NUMBERS)}/", "single_writer": True}
     return opened(place, storage_options=options)
 
 
 def ftp(tmp_path, server):
     """An FTP server."""
-    options = {
-        "username": USER,
-        "password": PASSWORD,
-        "port": server.getfixturevalue("real_server")("ftp")[0],
-    }
+    options = {"username": USER, "password": PASSWORD, "port": server.getfixturevalue("real_server")("ftp")[0]}
     place = {"driver": "fsspec", "url": f"ftp://127.0.0.1/matrix{next(NUMBERS)}/", "single_writer": True}
     return opened(place, storage_options=options)
 
@@ -296,9 +283,7 @@ def reference(tmp_path, _server, contents):
     for number, (key, value) in enumerate(contents.items()):
         refs[key] = [f"file://{tmp_path}/{name}", at, len(value)] if number % 2 else value
         at += len(value)
-    return from_live(
-        fsspec.filesystem("reference", fo=refs, remote_protocol="file", skip_instance_cache=True)
-    )
+    return from_live(fsspec.filesystem("reference", fo=refs, remote_protocol="file", skip_instance_cache=True))
 
 
 def cached_reference(tmp_path, server, contents):
@@ -329,7 +314,7 @@ NOT_EXPRESSIBLE = {
     "keys_of_bytes": (  # names are text there, or are written to files by the names they have
         *("upath", "zip_archive", "tar_archive", "simplecache", "filecache", "blockcache"),
         *("reference", "cached_reference", "git", "http"),
-    ),
+    )
 }
 
 
@@ -370,9 +355,7 @@ def test_keys_below_a_key_are_listed(store, tmp_path, request):
 
 
 # git's fails with an AttributeError there, which is told as an error of its
-@pytest.mark.parametrize(
-    "store", [each for each in READABLE if each is not git], ids=lambda store: store.__name__
-)
+@pytest.mark.parametrize("store", [each for each in READABLE if each is not git], ids=lambda store: store.__name__)
 def test_a_directory_has_no_value(store, tmp_path, request):
     """Where keys lie below a name, the name itself is missing, whatever the filesystem raises."""
     opened_store = store(tmp_path, request, {"d/x": b"1"})
@@ -488,9 +471,7 @@ def _turn(store, array):
     return pytest.param(store, array, marks=marks, id="-".join((store.__name__, *array)))
 
 
-@pytest.mark.parametrize(
-    ("store", "array"), [_turn(*pair) for pair in itertools.product((*WRITABLE, *SERVED), ARRAYS)]
-)
+@pytest.mark.parametrize(("store", "array"), [_turn(*pair) for pair in itertools.product((*WRITABLE, *SERVED), ARRAYS)])
 def test_programs_on_filesystems_that_can_be_written(store, array, tmp_path, request):
     """Five programs, each going on with the array of the one before, leave what they leave in NumPy."""
     prefix = store(tmp_path, request)
@@ -559,9 +540,7 @@ def test_the_engine_may_be_asked_for_in_three_ways(scheme, way, monkeypatch, tmp
 
 def test_arrays_take_the_engine_for_their_store(tmp_path):
     """`ts.open` hands the keyword on, below adapters too, and the spec of the array says it."""
-    array = ts.open(
-        f"file://{tmp_path}/a/|zarr3:", engine="fsspec", create=True, dtype="int8", shape=[2]
-    ).result()
+    array = ts.open(f"file://{tmp_path}/a/|zarr3:", engine="fsspec", create=True, dtype="int8", shape=[2]).result()
     array.write([1, 2]).result()
     assert array.spec().to_json()["kvstore"]["engine"] == "fsspec"
     assert ts.open(f"file://{tmp_path}/a/|zarr3:").result().read().result().tolist() == [1, 2]

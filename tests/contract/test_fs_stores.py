@@ -154,7 +154,7 @@ NOT_EXPRESSIBLE = {
         "zarr_memory",
         "zarr_local",
         "guarded_zarr_memory",
-    ),  # keys of S3 are UTF-8; zarr-python's stores are not made for others
+    )  # keys of S3 are UTF-8; zarr-python's stores are not made for others
 }
 
 
@@ -186,12 +186,7 @@ def test_s3(check, engine, drivers, object_server):
     if "s3" in NOT_EXPRESSIBLE.get(check.__name__, ()):
         return
     if check.__name__ in RACES:
-        members = {
-            "bucket": "races",
-            "endpoint": object_server.url,
-            "aws_region": "us-east-1",
-            "engine": engine,
-        }
+        members = {"bucket": "races", "endpoint": object_server.url, "aws_region": "us-east-1", "engine": engine}
         driver = opened(S3, members, RETRIES)
     else:
         driver = drivers(engine)
@@ -213,12 +208,7 @@ def test_s3_refuses_what_it_cannot_do(engine, drivers):
 @pytest.fixture
 def google(object_server, tmp_path, monkeypatch):
     """Give the driver of a bucket of Google's cloud, through obstore."""
-    account = {
-        "gcs_base_url": object_server.url,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-    }
+    account = {"gcs_base_url": object_server.url, "disable_oauth": True, "client_email": "", "private_key": ""}
     (tmp_path / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
     make, retry = gcs_reach("bucket", {}, {}).store, Retry(max_retries=5, initial_delay_s=0.01)
@@ -307,9 +297,7 @@ def test_the_user_may_say_that_a_server_has_no_conditions(engine, bucket, object
     assert execution.call(alone.write("k", b"2", NO_VALUE)).generation == UNKNOWN
 
 
-@pytest.mark.parametrize(
-    ("url", "asked"), [("", 0), ("https://s3.eu-north-1.amazonaws.com", 0), ("http://h:9000", 1)]
-)
+@pytest.mark.parametrize(("url", "asked"), [("", 0), ("https://s3.eu-north-1.amazonaws.com", 0), ("http://h:9000", 1)])
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
 def test_amazons_own_servers_are_not_asked(engine, url, asked, monkeypatch):
     """They are known to check conditions; any other address is unknown."""
@@ -348,9 +336,7 @@ def test_http(check, engine, object_server):
 def test_one_slash_stands_between_the_base_url_and_a_key(engine, base, object_server):
     """A key of a store whose URL ends with a slash must not be looked for behind two: it would read as missing."""
     object_server.put("box/k", b"0123")
-    store = fsstore.KvStore.open(
-        {"driver": "http", "base_url": object_server.url + base, "engine": engine}
-    ).result()
+    store = fsstore.KvStore.open({"driver": "http", "base_url": object_server.url + base, "engine": engine}).result()
     assert store["k"] == b"0123"
     assert [path for _, path, _ in object_server.log] == ["/box/k"]
 
@@ -424,12 +410,7 @@ def test_a_missing_bucket_is_an_error_not_a_missing_key(engine, moto_url):
     async def collect():
         return [batch async for batch in store.scan()]
 
-    for action in (
-        lambda: store.read("k"),
-        lambda: store.read("k", 2, 5),
-        lambda: store.write("k", b""),
-        collect,
-    ):
+    for action in (lambda: store.read("k"), lambda: store.read("k", 2, 5), lambda: store.write("k", b""), collect):
         with pytest.raises(NotFoundError, match="no-such-bucket"):
             execution.call(action())
 

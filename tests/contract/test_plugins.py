@@ -63,9 +63,7 @@ def opened_again(store):
 GROWING = {"name": "example.growing", "configuration": {"first": 2, "factor": 3}}
 
 
-@pytest.mark.parametrize(
-    "codecs", [["bytes"], [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2]}}]]
-)
+@pytest.mark.parametrize("codecs", [["bytes"], [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2]}}]])
 def test_a_grid_of_another_package_cuts_arrays(codecs):
     """Chunks have the sizes that it lists, in shards too; arrays grow and shrink along its boundaries."""
     store, keys = new_array([20], chunk_grid=GROWING, codecs=codecs)
@@ -93,9 +91,7 @@ def test_mistakes_about_a_grid_are_located():
         new_array([20], chunk_grid=wrong)
     with pytest.raises(StoreError, match="rank"):
         new_array([20, 3], chunk_grid=GROWING)
-    with pytest.raises(
-        JsonError, match='"example.growing", "rectilinear", "regular", but received: "example.no"'
-    ):
+    with pytest.raises(JsonError, match='"example.growing", "rectilinear", "regular", but received: "example.no"'):
         new_array([20], chunk_grid={"name": "example.no", "must_understand": False})
 
 
@@ -158,11 +154,7 @@ def test_arrays_live_in_the_store_under_the_codec(tmp_path):
     again = ts.open(url).result()
     assert again[1].read().result().tolist() == [value & 0xF0 for value in range(64)]
     assert again.kvstore.url == url
-    assert again.spec().to_json()["kvstore"] == {
-        "driver": "sqlite",
-        "file": f"{tmp_path}/keys.db",
-        "path": "deep/",
-    }
+    assert again.spec().to_json()["kvstore"] == {"driver": "sqlite", "file": f"{tmp_path}/keys.db", "path": "deep/"}
 
 
 def test_mistakes_are_reported_as_those_of_built_in_drivers(tmp_path):
@@ -181,12 +173,8 @@ def test_entry_points_are_found(tmp_path):
     """A package that declares entry points needs no call: its names are known when they are first asked for."""
     info = tmp_path / "sqlite_store-1.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(
-        "Metadata-Version: 2.1\nName: sqlite-store\nVersion: 1\n", encoding="utf-8"
-    )
-    (info / "entry_points.txt").write_text(
-        "[fsstore.kvstores]\nsqlite = sqlite_store:KIND\n", encoding="utf-8"
-    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: sqlite-store\nVersion: 1\n", encoding="utf-8")
+    (info / "entry_points.txt").write_text("[fsstore.kvstores]\nsqlite = sqlite_store:KIND\n", encoding="utf-8")
     code = (
         "import fsstore as ts\n"
         f"store = ts.KvStore.open('sqlite://{tmp_path}/keys.db/').result()\n"

@@ -45,9 +45,7 @@ def of_s3(bucket, engine):
     }
 
 
-@pytest.fixture(
-    params=["local", "zip", "http", "http by obstore", "http by fsspec", "s3 by obstore", "s3 by fsspec"]
-)
+@pytest.fixture(params=["local", "zip", "http", "http by obstore", "http by fsspec", "s3 by obstore", "s3 by fsspec"])
 def place(request, tmp_path, object_server, moto_bucket):
     """Give a place of each kind, with the values."""
     kind, _, engine = request.param.partition(" by ")

@@ -93,9 +93,7 @@ def test_a_write_that_fails_half_way_leaves_the_old_value(ftp_store):
     for key, old in (("full", b"old"), ("full-new", None)):
         if old is not None:
             execution.call(ftp_store.write("plain", old))
-            ftp_store.driver.engine.filesystem.mv(
-                f"{ftp_store.driver.root}plain", f"{ftp_store.driver.root}{key}"
-            )
+            ftp_store.driver.engine.filesystem.mv(f"{ftp_store.driver.root}plain", f"{ftp_store.driver.root}{key}")
         with pytest.raises(UnavailableError):
             execution.call(ftp_store.write(key, bytes(5_000_000)))
         found = execution.call(ftp_store.read(key))

@@ -52,11 +52,7 @@ def test_one_archive_or_none():
     def contents():
         keys = ("a", "c", "r/1", "r/2")
         found = execution.call(store.read_many([Read(key) for key in keys]), waits=False)
-        return {
-            key: bytes(answer.value)
-            for key, answer in zip(keys, found, strict=True)
-            if answer.state == "value"
-        }
+        return {key: bytes(answer.value) for key, answer in zip(keys, found, strict=True) if answer.state == "value"}
 
     generation = execution.call(store.read("a"), waits=False).generation
     before = contents()
@@ -107,9 +103,7 @@ def test_a_missing_archive_is_empty():
 @pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
 def test_members_of_a_remote_archive_are_read_together(engine, object_server, zip_builder):
     """Reading all small members of an archive on a web server costs a few requests, not one each."""
-    object_server.put(
-        "z.zip", zip_builder([(f"c/{n}", b"%d" % n * 300, {"method": 8 * (n % 2)}) for n in range(400)])
-    )
+    object_server.put("z.zip", zip_builder([(f"c/{n}", b"%d" % n * 300, {"method": 8 * (n % 2)}) for n in range(400)]))
     opening = KvOpening({"base_url": object_server.url, "engine": engine}, {})
     base = KvPrefix(execution.call(HTTP.open(opening)), "/z.zip")
     store = KvPrefix(ZipDriver(base))

@@ -49,9 +49,7 @@ def blocks(text: str) -> list[Block]:
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("code")) + 1
         indent = len(match["indent"])
-        code = "".join(
-            row[indent:] if row.strip() else "\n" for row in match["code"].splitlines(keepends=True)
-        )
+        code = "".join(row[indent:] if row.strip() else "\n" for row in match["code"].splitlines(keepends=True))
         found.append(Block(code, line, match["reason"]))
     return found
 

@@ -23,9 +23,7 @@ def rows(heading):
     """The cells of the table below a heading."""
     section = PAGE.read_text(encoding="utf-8").split(f"## {heading}\n")[1].split("\n## ")[0]
     return [
-        [cell.strip() for cell in line.strip("|").split("|")]
-        for line in section.splitlines()
-        if line.startswith("| `")
+        [cell.strip() for cell in line.strip("|").split("|")] for line in section.splitlines() if line.startswith("| `")
     ]
 
 
@@ -54,20 +52,13 @@ def test_every_codec_that_numcodecs_registers_is_on_the_page():
     names = set(numcodecs.registry.codec_registry) | set(numcodecs.registry.entries)
     tables = "zarr version 2", "Codecs of other file formats"
     known = {row[0].strip("`") for heading in tables for row in rows(heading)}
-    assert {name for name in names - known if not name.startswith("imagecodecs_")} == {
-        "pickle",
-        "FITSVarBintable",
-    }
+    assert {name for name in names - known if not name.startswith("imagecodecs_")} == {"pickle", "FITSVarBintable"}
     assert known >= {"pcodec", "zfpy", "msgpack2"}
 
 
 def test_every_codec_of_zarr_python_from_numcodecs_has_its_kind():
     """Each `numcodecs.*` name that zarr-python writes stands in the same place of a chain here."""
-    kinds = {
-        BytesBytesCodec: "bytes_to_bytes",
-        ArrayArrayCodec: "array_to_array",
-        ArrayBytesCodec: "array_to_bytes",
-    }
+    kinds = {BytesBytesCodec: "bytes_to_bytes", ArrayArrayCodec: "array_to_array", ArrayBytesCodec: "array_to_bytes"}
     found = [getattr(zarr_numcodecs, name) for name in zarr_numcodecs.__all__ if not name.startswith("_")]
     assert len(found) > 15
     for codec in found:

@@ -24,9 +24,7 @@ JUDGED_BY_PEOPLE = {"released and used for years"}
 def table():
     """The versions of the heading, and the answers of each row."""
     text = PAGE.read_text(encoding="utf-8").split("## Compared with other libraries")[1]
-    rows = [
-        [cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"
-    ]
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
     heading = dict(cell.split(" ") for cell in rows[0][1:])
     return heading, {row[0]: dict(zip(LIBRARIES, row[1:], strict=True)) for row in rows[2:]}
 
@@ -41,9 +39,7 @@ def open_with(library, place, **options):
     if library == "fsstore":
         return fsstore.open(place, **options).result()[0].read().result()
     if library == "zarr":
-        return importlib.import_module("zarr").open_array(
-            place.removeprefix("file://").split("|")[0], mode="r"
-        )[0]
+        return importlib.import_module("zarr").open_array(place.removeprefix("file://").split("|")[0], mode="r")[0]
     module = importlib.import_module(library)
     return module.open(place)  # AttributeError: it opens no arrays
 
@@ -114,9 +110,7 @@ def makes_references(library, folder):
     path = str(netcdf(folder))
     makers = {
         "fsstore": lambda: fsstore.references.open(path)["t/0"],
-        "kerchunk": lambda: (
-            importlib.import_module("kerchunk.hdf").SingleHdf5ToZarr(path).translate()["refs"]["t/0"]
-        ),
+        "kerchunk": lambda: importlib.import_module("kerchunk.hdf").SingleHdf5ToZarr(path).translate()["refs"]["t/0"],
         "virtualizarr": lambda: virtual(path)["t"].data.manifest,
     }
     return library in makers and works(makers[library])
@@ -170,9 +164,7 @@ def takes_protocols(library, folder):
         "fsstore": lambda: open_with("fsstore", "ownproto://p.zarr"),
         "tensorstore": lambda: open_with("tensorstore", "ownproto://p.zarr"),
         "zarr": lambda: zarr.open_array("ownproto://p.zarr", mode="r")[0],
-        "kerchunk": lambda: (
-            importlib.import_module("kerchunk.hdf").SingleHdf5ToZarr("ownproto://x.nc").translate()
-        ),
+        "kerchunk": lambda: importlib.import_module("kerchunk.hdf").SingleHdf5ToZarr("ownproto://x.nc").translate(),
         "virtualizarr": lambda: virtual("ownproto://x.nc"),
         "icechunk": lambda: importlib.import_module("icechunk").Repository.open("ownproto://x"),
     }
@@ -220,9 +212,7 @@ def rechunks(library, folder):
     if not hasattr(module, "copy") or library == "zarr":
         return works(lambda: module.copy("a", "b", max_memory="1MB"))
     source = module.array(np.arange(4.0))
-    return works(
-        lambda: module.copy(source, f"{folder}/r.zarr", schema={"chunks": [2]}, max_memory="1MB").result()
-    )
+    return works(lambda: module.copy(source, f"{folder}/r.zarr", schema={"chunks": [2]}, max_memory="1MB").result())
 
 
 def combined(library, folder, files):
@@ -270,14 +260,9 @@ def combines_short_chunks(library, folder):
     import xarray as xr
 
     for number in range(2):
-        data = xr.DataArray(
-            np.arange(3.0) + 3 * number, dims="time", coords={"time": 3 * number + np.arange(3)}
-        )
+        data = xr.DataArray(np.arange(3.0) + 3 * number, dims="time", coords={"time": 3 * number + np.arange(3)})
         data.to_dataset(name="t").to_netcdf(
-            f"{folder}/s{number}.nc",
-            engine="h5netcdf",
-            encoding={"t": {"chunksizes": (2,)}},
-            unlimited_dims="time",
+            f"{folder}/s{number}.nc", engine="h5netcdf", encoding={"t": {"chunksizes": (2,)}}, unlimited_dims="time"
         )
     files = [f"{folder}/s{number}.nc" for number in range(2)]
 

@@ -97,9 +97,7 @@ def test_commands_exist():
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
     mentioned = {
-        word
-        for path in PAGES
-        for word in re.findall(r"`?\bmake ([a-z-]+)`", path.read_text(encoding="utf-8"))
+        word for path in PAGES for word in re.findall(r"`?\bmake ([a-z-]+)`", path.read_text(encoding="utf-8"))
     }
     assert mentioned <= targets
 

@@ -69,9 +69,7 @@ def test_the_jobs_run(page, tmp_path, monkeypatch, request):
         if "my-bucket" in "".join(blocks):
             endpoint, bucket = request.getfixturevalue("moto_bucket")
             blocks = [
-                block.replace("my-bucket", f"{bucket}/{tmp_path.name}").replace(
-                    "http://127.0.0.1:9000", endpoint
-                )
+                block.replace("my-bucket", f"{bucket}/{tmp_path.name}").replace("http://127.0.0.1:9000", endpoint)
                 for block in blocks
             ]
         with ProcessPoolExecutor(2, get_context("spawn")) if "pool.map" in blocks[0] else _Nothing() as pool:

@@ -13,9 +13,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "contribute" / "first-changes.md"
-BLOCK = re.compile(
-    r'^```(?:python|diff) title="(?P<title>[^"]+)"\n(?P<code>.*?)^```', re.MULTILINE | re.DOTALL
-)
+BLOCK = re.compile(r'^```(?:python|diff) title="(?P<title>[^"]+)"\n(?P<code>.*?)^```', re.MULTILINE | re.DOTALL)
 TRY = "try it"
 
 
@@ -36,8 +34,7 @@ def changes():
     """Return the tasks of the page that change something."""
     sections = re.split(r"^## ", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE)[1:]
     found = [
-        Change(text.partition("\n")[0], [(m["title"], m["code"]) for m in BLOCK.finditer(text)])
-        for text in sections
+        Change(text.partition("\n")[0], [(m["title"], m["code"]) for m in BLOCK.finditer(text)]) for text in sections
     ]
     return [change for change in found if change.blocks]
 
@@ -57,11 +54,7 @@ def put(path: Path, code: str) -> None:
 
 def test_three_tasks_of_at_most_three_files():
     """The page has a format, a codec and a store; none takes more than three files."""
-    assert [change.title for change in changes()] == [
-        "Add an array format",
-        "Add a codec",
-        "Add a key-value store",
-    ]
+    assert [change.title for change in changes()] == ["Add an array format", "Add a codec", "Add a key-value store"]
     assert all(1 < len(change.files) <= 3 for change in changes())
 
 

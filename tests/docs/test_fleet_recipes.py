@@ -96,10 +96,7 @@ def test_the_recipe_for_kubernetes_is_an_indexed_job(values, tmp_path):
     spec = job["spec"]
     assert set(spec) == {"completionMode", "completions", "parallelism", "backoffLimitPerIndex", "template"}
     pod = spec["template"]["spec"]
-    assert (spec["completionMode"], pod["restartPolicy"]) == (
-        "Indexed",
-        "Never",
-    )  # both go with a limit per index
+    assert (spec["completionMode"], pod["restartPolicy"]) == ("Indexed", "Never")  # both go with a limit per index
     (container,) = pod["containers"]
     assert set(container) == {"name", "image", "command", "resources"}
     assert f"/{spec['completions']}" in container["command"][-1]

@@ -14,9 +14,7 @@ import pytest
 import fsstore as ts
 from tests.docs.test_code_blocks import ROOT, blocks, run
 
-PAGES = sorted(
-    path for path in (ROOT / "docs" / "migrate").glob("*.md") if path.stem not in {"index", "kerchunk"}
-)
+PAGES = sorted(path for path in (ROOT / "docs" / "migrate").glob("*.md") if path.stem not in {"index", "kerchunk"})
 ROW = re.compile(r"^\| `(?P<before>[^`]+)` \| (?P<now>.+) \|$", re.MULTILINE)
 NOT_INSTALLED = {"rechunker"}
 """Libraries that do not install beside the others of the suite: their side is compiled only."""
@@ -25,8 +23,7 @@ NOT_INSTALLED = {"rechunker"}
 def rows(text):
     """What is written before and now, line by line."""
     return [
-        (row["before"], row["now"].strip("`") if row["now"].startswith("`") else None)
-        for row in ROW.finditer(text)
+        (row["before"], row["now"].strip("`") if row["now"].startswith("`") else None) for row in ROW.finditer(text)
     ]
 
 

@@ -11,10 +11,7 @@ from tests.docs.mistakes import made, place
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "mistakes.md"
 ROW = re.compile(r"^\| `(?P<code>.+?)` \| `` (?P<said>.+) `` \|$", re.MULTILINE)
-ROWS = [
-    (row["code"].replace("\\|", "|"), row["said"].replace("\\|", "|"))
-    for row in ROW.finditer(PAGE.read_text())
-]
+ROWS = [(row["code"].replace("\\|", "|"), row["said"].replace("\\|", "|")) for row in ROW.finditer(PAGE.read_text())]
 
 
 @pytest.fixture(scope="module")

@@ -46,9 +46,7 @@ def test_a_notebook_is_well_formed(name):
     assert len({cell["id"] for cell in found["cells"]}) == len(found["cells"])
     for cell in found["cells"]:
         fields = {"cell_type", "id", "metadata", "source"}
-        assert set(cell) == (
-            fields | {"execution_count", "outputs"} if cell["cell_type"] == "code" else fields
-        )
+        assert set(cell) == (fields | {"execution_count", "outputs"} if cell["cell_type"] == "code" else fields)
     text = "".join("".join(cell["source"]) for cell in found["cells"] if cell["cell_type"] == "markdown")
     assert not re.findall(r"\]\([^)]*\.md", text)
 

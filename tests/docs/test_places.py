@@ -50,7 +50,9 @@ def test_places_parse(page):
 
 def test_places_are_found():
     """Specs and URLs are told from other code."""
-    page = '`{"driver": "file", "path": "/a"}` or `s3://b/\\|zarr3:`\n```\n`a://b`\n```\n`s3://` `a: b` `{"a": 1}` `x://…`'
+    page = (
+        '`{"driver": "file", "path": "/a"}` or `s3://b/\\|zarr3:`\n```\n`a://b`\n```\n`s3://` `a: b` `{"a": 1}` `x://…`'
+    )
     assert places(page) == [{"driver": "file", "path": "/a"}, "s3://b/|zarr3:"]
     assert sum(len(places(page.read_text(encoding="utf-8"))) for page in PAGES) > 50
 

@@ -31,9 +31,7 @@ def test_every_environment_variable_is_listed():
     """Each name that stands as text in the source is on the page."""
     text = (REFERENCE / "environment.md").read_text(encoding="utf-8")
     used = {
-        name
-        for path in (ROOT / "fsstore").rglob("*.py")
-        for name in VARIABLE.findall(path.read_text(encoding="utf-8"))
+        name for path in (ROOT / "fsstore").rglob("*.py") for name in VARIABLE.findall(path.read_text(encoding="utf-8"))
     }
     assert {"FSSTORE_LOG", "AWS_REGION"} <= used
     assert not sorted(used - set(re.findall(r"`([A-Z0-9_]+)`", text)))
@@ -50,9 +48,5 @@ def test_every_option_of_a_context_is_listed():
 def test_every_error_is_in_the_reference():
     """The page of errors shows the module, whose list has every class of the family."""
     assert "::: fsstore.errors" in (REFERENCE / "errors.md").read_text(encoding="utf-8")
-    classes = {
-        name
-        for name, value in vars(errors).items()
-        if isinstance(value, type) and issubclass(value, Exception)
-    }
+    classes = {name for name, value in vars(errors).items() if isinstance(value, type) and issubclass(value, Exception)}
     assert classes - {"Exception"} <= {*errors.__all__, *(name for name in classes if name.startswith("_"))}

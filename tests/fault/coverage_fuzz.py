@@ -56,9 +56,7 @@ def mutated_json(draw: random.Random, value: Any) -> Any:
             return draw.choice(ODD)
     if isinstance(value, str) and draw.random() < 0.5:
         at = draw.randrange(len(value) + 1)
-        return (
-            value[:at] + draw.choice(("{", "}}", "\0", "/", "|", ":", "9" * 30, " ", "(", value)) + value[at:]
-        )
+        return value[:at] + draw.choice(("{", "}}", "\0", "/", "|", ":", "9" * 30, " ", "(", value)) + value[at:]
     if isinstance(value, int) and draw.random() < 0.6:
         return draw.choice((value + 1, value - 1, -value, value * 2, *NUMBERS))
     odd = draw.choice(ODD)

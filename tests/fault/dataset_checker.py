@@ -132,11 +132,7 @@ class Program:
             if each.dtype.kind == "M":
                 one |= {"units": "days since 1999-01-01", "dtype": "i4"}
             found[name] = one
-        found["time"] = {
-            "units": "hours since 1990-01-01",
-            "dtype": "i8",
-            "chunks": (self.dice.randint(1, 20),),
-        }
+        found["time"] = {"units": "hours since 1990-01-01", "dtype": "i8", "chunks": (self.dice.randint(1, 20),)}
         return found
 
     # --- doing
@@ -169,8 +165,7 @@ class Program:
         before, lazy = self.expected, self.blocks(dataset)
         self.log.append(f"{options} {dict(lazy.chunksizes)}")
         can_kill = (
-            self.kind in ("directory", "zip", "database", "bucket")
-            and "DATASETS_WITHOUT_KILLS" not in os.environ
+            self.kind in ("directory", "zip", "database", "bucket") and "DATASETS_WITHOUT_KILLS" not in os.environ
         )
         if can_kill and self.dice.random() < 0.35:
             self.killed(lazy, before, after, options)
@@ -287,9 +282,7 @@ class Program:
             ]
             fits = [each.to_numpy() == state.to_numpy() for state in states if state.shape == each.shape]
             assert fits, (name, each.shape)
-            assert np.logical_or.reduce(fits).all(), (
-                f"{name}: {each.to_numpy()} of {[s.to_numpy() for s in states]}"
-            )
+            assert np.logical_or.reduce(fits).all(), f"{name}: {each.to_numpy()} of {[s.to_numpy() for s in states]}"
 
     # --- steps
 
@@ -370,9 +363,7 @@ class Program:
             COUNTS["writers at once"] += len(jobs)
             with dask.config.set(scheduler="synchronous"), ThreadPoolExecutor(len(jobs)) as writers:
                 begun = [
-                    writers.submit(
-                        ts.write_dataset, part, self.url, context=self.context, **self.options, **options
-                    )
+                    writers.submit(ts.write_dataset, part, self.url, context=self.context, **self.options, **options)
                     for part, options in jobs
                 ]
                 for each in begun:
@@ -414,9 +405,7 @@ class Program:
             assert array.shape == self.expected[name].shape
 
 
-def place_of(
-    kind: str, folder: Path, number: int, remote: tuple[str, str] | None, bucket: FaultyBucket
-) -> Any:
+def place_of(kind: str, folder: Path, number: int, remote: tuple[str, str] | None, bucket: FaultyBucket) -> Any:
     """Return the URL of a place, its options, and the bucket whose requests may kill."""
     if kind == "bucket" and remote is not None:
         return f"s3://{remote[1]}/set-{number}", {"storage_options": {"endpoint_url": remote[0]}}, None

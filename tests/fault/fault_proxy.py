@@ -111,11 +111,7 @@ class FaultProxy:
         elif fault == "bad-length":
             put(data, "Content-Length: many", without=length)
         elif fault == "bad-chunk":
-            put(
-                b"%x\r\n" % (len(data) + 5) + data + b"\r\n0\r\n\r\n",
-                "Transfer-Encoding: chunked",
-                without=length,
-            )
+            put(b"%x\r\n" % (len(data) + 5) + data + b"\r\n0\r\n\r\n", "Transfer-Encoding: chunked", without=length)
         elif fault == "short-range" and head[0].split(" ")[1] == "206":
             put(data[:-1], f"Content-Length: {len(data[:-1])}", without=length)
             return True

@@ -42,13 +42,7 @@ def array(spec: dict[str, Any], url: str, values: Any = VALUES) -> Target:
 def zarr3(*codecs: Any, **more: Any) -> Target:
     """Return an array of zarr v3."""
     grid = {"name": "regular", "configuration": {"chunk_shape": [4, 6]}}
-    metadata = {
-        "shape": [10, 12],
-        "data_type": "int32",
-        "chunk_grid": grid,
-        "codecs": [*codecs],
-        "fill_value": -1,
-    }
+    metadata = {"shape": [10, 12], "data_type": "int32", "chunk_grid": grid, "codecs": [*codecs], "fill_value": -1}
     return array({"driver": "zarr3", "metadata": {**metadata, **more}}, "memory://a/|zarr3:")
 
 
@@ -66,12 +60,7 @@ def zarr2(**more: Any) -> Target:
 
 def n5() -> Target:
     """Return an array of N5."""
-    metadata = {
-        "dimensions": [10, 12],
-        "blockSize": [4, 6],
-        "dataType": "int32",
-        "compression": {"type": "gzip"},
-    }
+    metadata = {"dimensions": [10, 12], "blockSize": [4, 6], "dataType": "int32", "compression": {"type": "gzip"}}
     return array({"driver": "n5", "metadata": metadata}, "memory://a/|n5:")
 
 
@@ -102,13 +91,7 @@ def archive() -> Target:
 
 def reference_document() -> Target:
     """Return a reference set in JSON, with generated keys."""
-    gen = {
-        "key": "v/{{i}}.0",
-        "url": "{{u}}",
-        "offset": "{{i * 48}}",
-        "length": "48",
-        "dimensions": {"i": {"stop": 3}},
-    }
+    gen = {"key": "v/{{i}}.0", "url": "{{u}}", "offset": "{{i * 48}}", "length": "48", "dimensions": {"i": {"stop": 3}}}
     refs = {".zgroup": '{"zarr_format": 2}', "v/.zarray": json.dumps({**V2, "shape": [10, 3], "chunks": [4, 3]}),
             "v/.zattrs": "{}", "x": "base64:AAAA", "y": ["{{u}}", 0, 10]}  # fmt: skip
     document = {"version": 1, "templates": {"u": "data.bin"}, "gen": [gen], "refs": refs}
@@ -206,9 +189,7 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "zarr3 zfp": partial(zarr3, {"name": "zfp", "configuration": {"mode": "reversible"}}),
     "shards": shards,
     "zarr2": partial(zarr2, compressor={"id": "zlib", "level": 1}),
-    "zarr2 filters": partial(
-        zarr2, compressor={"id": "zstd", "level": 1}, filters=[{"id": "delta", "dtype": "<i4"}]
-    ),
+    "zarr2 filters": partial(zarr2, compressor={"id": "zstd", "level": 1}, filters=[{"id": "delta", "dtype": "<i4"}]),
     "n5": n5,
     "precomputed": volume,
     "precomputed shards": sharded_volume,

@@ -22,10 +22,7 @@ from tests.fault.test_http_faults import reset
 
 BUCKET_FAULTS = ("error", "lost", "dropped", "outage", "forbidden", "interrupt", "kill", "kill after")
 FAST = ts.Context(
-    {
-        "s3_request_retries": {"max_retries": 3, "initial_delay": "1ms", "max_delay": "2ms"},
-        "file_io_sync": False,
-    }
+    {"s3_request_retries": {"max_retries": 3, "initial_delay": "1ms", "max_delay": "2ms"}, "file_io_sync": False}
 )
 
 
@@ -64,9 +61,7 @@ class FaultyBucket(ObjectServer):
     def files(self, prefix: str) -> dict[str, bytes]:
         """Return the objects below a prefix by the rest of their keys."""
         with self.lock:
-            return {
-                key.removeprefix(prefix): data for key, data in self.objects.items() if key.startswith(prefix)
-            }
+            return {key.removeprefix(prefix): data for key, data in self.objects.items() if key.startswith(prefix)}
 
     def keep_only(self, objects: dict[str, bytes]) -> None:
         """Let the bucket be as it was."""

@@ -60,9 +60,7 @@ def observed(folder: Path) -> State:
             if driver == "zarr" and (path / ".zattrs").exists():
                 attributes = json.loads((path / ".zattrs").read_bytes())
             if driver == "n5":
-                attributes = {
-                    name: each for name, each in documents["attributes.json"].items() if name == "mark"
-                }
+                attributes = {name: each for name, each in documents["attributes.json"].items() if name == "mark"}
             relative = str(path.relative_to(folder))
             found["" if relative == "." else relative] = seen(np.asarray(array.read().result()), attributes)
     return found
@@ -157,9 +155,7 @@ class World:
                 shape = tuple(int(dice.integers(1, side + 1)) for side in shape)
             if program.old == "longer":
                 shape = (int(dice.integers(1, 9)), *shape[1:])
-            group = ts.open_group(
-                self.folder / "before", mode="w", zarr_format=source.driver, context=QUICK
-            ).result()
+            group = ts.open_group(self.folder / "before", mode="w", zarr_format=source.driver, context=QUICK).result()
             names = source.names if source.kind == "group" else ("a",)
             for name in names[:2]:
                 array = group.create_array(
@@ -247,15 +243,9 @@ class World:
                 continue
             if program.call == "pyramid" and old is None:
                 continue
-            if (
-                program.call == "copy"
-                and program.options["if_exists"] == "update"
-                and mixed(old, right, there)
-            ):
+            if program.call == "copy" and program.options["if_exists"] == "update" and mixed(old, right, there):
                 continue
-            raise Wrong(
-                f"{name!r} is neither old nor new: {short(there)}; old {short(old)}; new {short(right)}"
-            )
+            raise Wrong(f"{name!r} is neither old nor new: {short(there)}; old {short(old)}; new {short(right)}")
         if program.call == "move" and not found:
             raise Wrong("the array is under no name")
 
@@ -312,9 +302,7 @@ class World:
     def _answer(self, run: Run) -> tuple[str, str, bool]:
         fault = run.fault if run.fault and self.program.target != "s3" else Fault("none", 0)
 
-        injected = Injected(
-            fault, str(self.folder), lambda: self.program.source.put(self.folder, self.version + 1)
-        )
+        injected = Injected(fault, str(self.folder), lambda: self.program.source.put(self.folder, self.version + 1))
         injected.install()
         answer = self._once(injected)
         if run.again and answer[0] == "error":
@@ -430,9 +418,7 @@ class World:
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
             self.base = self.now = self.look()
         elif what == "rm a chunk" and not self.now and self.place.exists():
-            chunks = [
-                path for path in sorted(self.place.rglob("*")) if path.is_file() and path.name.isdigit()
-            ]
+            chunks = [path for path in sorted(self.place.rglob("*")) if path.is_file() and path.name.isdigit()]
             if chunks:
                 chunks[self.program.seed % len(chunks)].unlink()
         elif what == "source rewritten":
@@ -531,9 +517,7 @@ def warm(folder: Path) -> None:
     for name in ("obstore", "s3fs"):
         importlib.import_module(name)
     group = ts.open_group(folder, mode="w").result()
-    array = group.create_array(
-        "0", shape=[8, 8], dtype="i4", chunks=[4, 4], dimension_names=["y", "x"]
-    ).result()
+    array = group.create_array("0", shape=[8, 8], dtype="i4", chunks=[4, 4], dimension_names=["y", "x"]).result()
     array[...] = 1
     ts.copy(array, folder / "1", schema={"chunks": [8, 2]}, max_memory="1kB", verify="values").result()
     with concurrent.futures.ThreadPoolExecutor(2) as pool:

@@ -15,32 +15,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-CHANGES = (
-    "write",
-    "writev",
-    "copy_file_range",
-    "rename",
-    "replace",
-    "link",
-    "unlink",
-    "mkdir",
-    "rmdir",
-    "ftruncate",
-)
+CHANGES = ("write", "writev", "copy_file_range", "rename", "replace", "link", "unlink", "mkdir", "rmdir", "ftruncate")
 OTHERS = ("open", "read", "pread", "preadv", "scandir", "stat", "lstat", "fsync")
 FILLING = ("write", "writev", "copy_file_range", "mkdir", "link", "open")
-FAULTS = (
-    "error",
-    "lost",
-    "full",
-    "read-only",
-    "forbidden",
-    "outage",
-    "interrupt",
-    "cancel",
-    "clock",
-    "source",
-)
+FAULTS = ("error", "lost", "full", "read-only", "forbidden", "outage", "interrupt", "cancel", "clock", "source")
 KILLS = ("kill", "kill after", "torn")
 KINDS = (*FAULTS, *KILLS)
 

@@ -46,9 +46,7 @@ def source(folder: Path) -> None:
     array = group.create_array("a", shape=VALUES.shape, dtype="i4", chunks=[4, 12, 16]).result()
     array[:28] = VALUES[:28]
     image = (
-        ts.open_group(folder / "out", mode="w")
-        .result()
-        .create_array("0", shape=[32, 24], dtype="i4", chunks=[8, 8])
+        ts.open_group(folder / "out", mode="w").result().create_array("0", shape=[32, 24], dtype="i4", chunks=[8, 8])
     )
     image.result()[:] = VALUES[:, :, 0]
 
@@ -101,18 +99,12 @@ KINDS = [
 
 def state(folder: Path) -> dict[str, bytes]:
     """Return everything that a reader finds: files, and the keys of the database."""
-    found = {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in (folder / "out").rglob("*")
-        if path.is_file()
-    }
+    found = {str(path.relative_to(folder)): path.read_bytes() for path in (folder / "out").rglob("*") if path.is_file()}
     if (folder / "db").exists():
         store = ts.KvStore.open(f"file://{folder}/db/|ocdbt:").result()
         found |= {key.decode(): bytes(store[key]) for key in store.list().result()}
         assert ts.ocdbt.verify(f"file://{folder}/db/|ocdbt:").result().ok
-    left = [
-        str(path) for path in folder.rglob("*") if "fsstore-job" in path.name or path.name.endswith(".__lock")
-    ]
+    left = [str(path) for path in folder.rglob("*") if "fsstore-job" in path.name or path.name.endswith(".__lock")]
     assert not left, left
     return found
 
@@ -145,9 +137,7 @@ def kill_once(kind: Kind, folder: Path, whole: dict[str, bytes], dice: random.Ra
     shutil.rmtree(folder, ignore_errors=True)
     kind.begin(folder)
     pid = child(kind, folder)
-    time.sleep(
-        dice.random() * 0.9 * kind.times[-1]
-    )  # a moment to be killed in; whichever it is, the promise holds
+    time.sleep(dice.random() * 0.9 * kind.times[-1])  # a moment to be killed in; whichever it is, the promise holds
     os.kill(pid, signal.SIGKILL)
     _, status = os.waitpid(pid, 0)
     if os.WIFSIGNALED(status):

@@ -75,9 +75,7 @@ class Source:
 
     def make(self, folder: Path, version: int) -> None:
         """Write a version of it beside the source."""
-        group = ts.open_group(
-            folder / f"version-{version}", mode="w", zarr_format=self.driver, context=QUICK
-        ).result()
+        group = ts.open_group(folder / f"version-{version}", mode="w", zarr_format=self.driver, context=QUICK).result()
         for name in self.names:
             shards = {"shards": list(self.shards)} if self.shards and self.driver == 3 else {}
             array = group.create_array(
@@ -149,7 +147,9 @@ class Program:
 
     def __str__(self) -> str:
         steps = "".join(f"\n  {step}" for step in self.steps)
-        return f"program {self.seed}: {self.call} {self.source} -> {self.target}, {self.options}, old: {self.old}{steps}"
+        return (
+            f"program {self.seed}: {self.call} {self.source} -> {self.target}, {self.options}, old: {self.old}{steps}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,9 +173,7 @@ def drawn(seed: int) -> Program:
     chunks = tuple(dice.randint(1, side) for side in shape)
     shards = tuple(each * dice.randint(1, 3) for each in chunks) if dice.random() < 0.3 else None
     call = dice.choices(["copy", "append", "delete", "move", "pyramid"], [12, 3, 2, 2, 1])[0]
-    kind = (
-        dice.choices(["array", "view", "group", "references"], [5, 2, 3, 2])[0] if call == "copy" else "array"
-    )
+    kind = dice.choices(["array", "view", "group", "references"], [5, 2, 3, 2])[0] if call == "copy" else "array"
     driver = 2 if kind == "references" else dice.choice([3, 3, 2])
     dtype = dice.choice(["u1", "i2", "i4", "f4", "f8"])
     rough = dtype != "u1" and dice.random() < 0.3
@@ -183,11 +181,7 @@ def drawn(seed: int) -> Program:
     target, options, old = "file", {}, "nothing"
     if call == "copy":
         target = dice.choices(["file", "s3", "zip", "ocdbt"], [8, 3, 1, 2])[0]
-        old = (
-            dice.choice(["nothing", "nothing", "smaller", "another"])
-            if target in ("file", "s3")
-            else "nothing"
-        )
+        old = dice.choice(["nothing", "nothing", "smaller", "another"]) if target in ("file", "s3") else "nothing"
         options["if_exists"] = dice.choice(
             ["raise", "skip", "replace", "update"] if old != "nothing" else ["raise", "skip"]
         )
@@ -241,12 +235,7 @@ BETWEEN = ("rm target/*", "rm a chunk", "source rewritten", "backup restored", "
 
 def mixed(old: Seen | None, new: Seen | None, there: Seen | None) -> bool:
     """Return whether each element is old or new, as an update in place leaves them: attributes and extent come last."""
-    if (
-        old is None
-        or new is None
-        or there is None
-        or there.attributes not in (old.attributes, new.attributes)
-    ):
+    if old is None or new is None or there is None or there.attributes not in (old.attributes, new.attributes):
         return False
     if there.shape == new.shape != old.shape:
         return there.data == new.data
@@ -255,8 +244,4 @@ def mixed(old: Seen | None, new: Seen | None, there: Seen | None) -> bool:
 
 
 def short(each: Seen | None) -> str:
-    return (
-        "nothing"
-        if each is None
-        else f"{each.shape} {each.dtype} {each.values.ravel()[:8]} {each.attributes}"
-    )
+    return "nothing" if each is None else f"{each.shape} {each.dtype} {each.values.ravel()[:8]} {each.attributes}"

@@ -44,9 +44,7 @@ class Kind:
     place: str
     run: Callable[[str, Path], None]
     new: np.ndarray
-    before: Callable[[str, Path], None] = lambda place, folder: ts.copy(
-        str(folder / "in/old"), place
-    ).result()
+    before: Callable[[str, Path], None] = lambda place, folder: ts.copy(str(folder / "in/old"), place).result()
     old: np.ndarray | None = field(default_factory=lambda: OLD)
     """What readers find before; None for no array."""
 
@@ -220,9 +218,7 @@ def main() -> None:
     passes.PIECE_KEYS, runner.TASK_S = 1, 0.015  # many tasks
     with tempfile.TemporaryDirectory() as folder:
         for kind in KINDS:
-            print(
-                kind.name, *killed_and_read(kind, kills, dice, Path(folder) / "place"), sep=": ", flush=True
-            )
+            print(kind.name, *killed_and_read(kind, kills, dice, Path(folder) / "place"), sep=": ", flush=True)
 
 
 if __name__ == "__main__":

@@ -66,12 +66,7 @@ def read_report(reading):
 
 
 def remove_stale_locks(path):
-    left = [
-        os.path.join(root, name)
-        for root, _, names in os.walk(path)
-        for name in names
-        if name.endswith(".__lock")
-    ]
+    left = [os.path.join(root, name) for root, _, names in os.walk(path) for name in names if name.endswith(".__lock")]
     for name in left:
         os.unlink(name)
     return len(left)

@@ -28,17 +28,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.ocdbt.change import merge
 from fsstore.ocdbt.driver import open_database
-from fsstore.ocdbt.encoding import (
-    BTREE_NODE,
-    MANIFEST,
-    VERSION_NODE,
-    Cursor,
-    DataFile,
-    Location,
-    encode,
-    seal,
-    unseal,
-)
+from fsstore.ocdbt.encoding import BTREE_NODE, MANIFEST, VERSION_NODE, Cursor, DataFile, Location, encode, seal, unseal
 from fsstore.ocdbt.manifest import (
     Config,
     decode_manifest,

@@ -39,9 +39,7 @@ def value_of(number, size):
 def wanted_at(number):
     """Return what the database holds after the commit of a number."""
     first = max(1, number // WINDOW * WINDOW)
-    keys = {
-        f"k{one:08}/{size}": value_of(one, size) for one in range(first, number + 1) for size in (50, 500)
-    }
+    keys = {f"k{one:08}/{size}": value_of(one, size) for one in range(first, number + 1) for size in (50, 500)}
     return {**keys, "number": b"%d" % number}
 
 

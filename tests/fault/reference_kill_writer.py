@@ -25,9 +25,7 @@ def main(path, number):
         writes = [Write(f"x/{n}", b"%d:%d" % (n, number)) for n in range(0, 60, 7)]
         if number % 5 == 0:
             shape = [60 + number % 40]
-            writes.append(
-                Write("x/.zarray", json.dumps({"zarr_format": 2, "shape": shape, "chunks": [1]}).encode())
-            )
+            writes.append(Write("x/.zarray", json.dumps({"zarr_format": 2, "shape": shape, "chunks": [1]}).encode()))
         execution.call(store.write_many(writes))
         os.write(1, b"%d\n" % number)
 

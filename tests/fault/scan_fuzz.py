@@ -78,10 +78,7 @@ def main(folder: str, first: int, count: int) -> None:
         except Exception as error:  # noqa: BLE001  # what is looked for
             print(json.dumps({"seed": seed, "file": source.name, "error": repr(error)[:500]}), flush=True)
         if time.monotonic() - began > _MOST_S:
-            print(
-                json.dumps({"seed": seed, "file": source.name, "seconds": time.monotonic() - began}),
-                flush=True,
-            )
+            print(json.dumps({"seed": seed, "file": source.name, "seconds": time.monotonic() - began}), flush=True)
     print(json.dumps({"done": count, "read": read}), flush=True)
 
 

@@ -39,24 +39,7 @@ VALUES = (np.arange(120).reshape(SHAPE) * 7 + 3).astype("<i4")
 SLOW_S = 8.0
 HEADROOM = 1 << 30
 NUMBERS = (0, 1, 2, 127, 128, 255, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-ODDITIES = (
-    None,
-    True,
-    -1,
-    0,
-    2**63,
-    1e300,
-    1.5,
-    "",
-    "x",
-    "\udc80",
-    [],
-    {},
-    [None],
-    [[1]],
-    {"name": "x"},
-    [1, 2**61],
-)
+ODDITIES = (None, True, -1, 0, 2**63, 1e300, 1.5, "", "x", "\udc80", [], {}, [None], [[1]], {"name": "x"}, [1, 2**61])
 
 
 def sharded(*codecs, **more):
@@ -84,10 +67,7 @@ ZARR2 = {
     "lz4": ({"compressor": {"id": "lz4"}}, False),
     "blosc": ({"compressor": {"id": "blosc", "cname": "zstd", "shuffle": 2}}, False),
     "filters": ({"compressor": {"id": "gzip"}, "filters": [{"id": "delta", "dtype": "<i4"}]}, True),
-    "fletcher32": (
-        {"compressor": None, "filters": [{"id": "fletcher32"}]},
-        False,
-    ),  # 0 and 65535 are one to it
+    "fletcher32": ({"compressor": None, "filters": [{"id": "fletcher32"}]}, False),  # 0 and 65535 are one to it
     "crc32": ({"compressor": None, "filters": [{"id": "crc32"}]}, True),
 }
 
@@ -112,13 +92,7 @@ def bare():
     """Yield arrays as they are."""
     for name, (codecs, checked) in ZARR3.items():
         grid = {"name": "regular", "configuration": {"chunk_shape": CHUNK}}
-        metadata = {
-            "shape": SHAPE,
-            "data_type": "int32",
-            "chunk_grid": grid,
-            "codecs": codecs,
-            "fill_value": -1,
-        }
+        metadata = {"shape": SHAPE, "data_type": "int32", "chunk_grid": grid, "codecs": codecs, "fill_value": -1}
         yield made(f"zarr3 {name}", "zarr3", metadata, checked=checked)
     for name, (more, checked) in ZARR2.items():
         metadata = {"shape": SHAPE, "chunks": CHUNK, "dtype": "<i4", "fill_value": -1, **more}
@@ -154,11 +128,7 @@ def contained(cases):
                 for key, value in case.values.items():
                     archive.writestr(key, value)
             yield Case(
-                f"zip of {case.name}",
-                {"z.zip": file.getvalue()},
-                f"memory://z.zip|zip:a/|{scheme}",
-                set(),
-                False,
+                f"zip of {case.name}", {"z.zip": file.getvalue()}, f"memory://z.zip|zip:a/|{scheme}", set(), False
             )
         yield from referred(case, scheme)
 
@@ -176,17 +146,13 @@ def referred(case, scheme):
     refs[".zgroup"] = '{"zarr_format": 2}'
     for document in ({"version": 1, "refs": refs}, refs):
         values = {"d/r.json": json.dumps(document).encode(), "d/data.bin": data}
-        yield Case(
-            f"references to {case.name}", values, f"memory://d/r.json|reference:v/|{scheme}", set(), False
-        )
+        yield Case(f"references to {case.name}", values, f"memory://d/r.json|reference:v/|{scheme}", set(), False)
     if scheme == "zarr2:":
         with tempfile.TemporaryDirectory() as folder:
             references.open(refs).save(Path(folder) / "r.parq", record_size=4)
             root = Path(folder) / "r.parq"
             files = {
-                f"d/r.parq/{path.relative_to(root)}": path.read_bytes()
-                for path in root.rglob("*")
-                if path.is_file()
+                f"d/r.parq/{path.relative_to(root)}": path.read_bytes() for path in root.rglob("*") if path.is_file()
             }
         yield Case(
             f"table of {case.name}",
@@ -263,10 +229,7 @@ def use(case, values):
     errors, found = [], None
     place = case.url.rpartition("|")[0]
     last = lambda: ts.Future(None)  # noqa: E731
-    for step in (
-        lambda: ts.open(case.url, context=context).result(),
-        lambda: ts.open(place, context=context).result(),
-    ):
+    for step in (lambda: ts.open(case.url, context=context).result(), lambda: ts.open(place, context=context).result()):
         try:
             store = step()
             found = work(store, found)
@@ -297,19 +260,7 @@ def work(store, found):
         corner = store[(slice(0, 1),) * store.rank].read().result()
         whole = store.read().result()
         np.testing.assert_array_equal(whole[(slice(0, 1),) * store.rank], corner)
-        boxes = (
-            [
-                store[
-                    (
-                        slice(at, at + 1),
-                        ...,
-                    )
-                ].read()
-                for at in range(store.domain.shape[0])
-            ]
-            if store.rank
-            else []
-        )
+        boxes = [store[(slice(at, at + 1), ...)].read() for at in range(store.domain.shape[0])] if store.rank else []
         rows = [box.result() for box in boxes]
         if rows:
             np.testing.assert_array_equal(np.concatenate(rows), whole)

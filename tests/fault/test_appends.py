@@ -151,9 +151,7 @@ def test_an_append_that_was_killed_anywhere_is_there_once(tmp_path, length):
     for number in itertools.count(1):
         shutil.rmtree(tmp_path / "x")
         made(tmp_path, length)
-        more = killed(
-            lambda: ts.append(place, rows(length, 9), max_memory="40B", context=QUICK).result(), number
-        )
+        more = killed(lambda: ts.append(place, rows(length, 9), max_memory="40B", context=QUICK).result(), number)
         if more:
             assert found(place) in ([*range(length)], [*range(9)]), number
         else:
@@ -191,9 +189,7 @@ def test_others_go_on_beside_a_killed_append(tmp_path):
     for number in itertools.count(1):
         shutil.rmtree(tmp_path / "x")
         made(tmp_path, 3)
-        if not killed(
-            lambda: ts.append(place, rows(100, 105), max_memory="40B", context=QUICK).result(), number
-        ):
+        if not killed(lambda: ts.append(place, rows(100, 105), max_memory="40B", context=QUICK).result(), number):
             break
         if is_told(tmp_path, [0, 1, 2, *range(100, 105)]):
             continue
@@ -290,9 +286,7 @@ def test_a_source_that_was_written_anew_is_another_append(tmp_path):
         shutil.rmtree(source, ignore_errors=True)
         (tmp_path / "new").rename(source)
         if values[0, 0] == 2:
-            assert killed(
-                lambda: ts.append(place, f"file://{source}/x/", max_memory="40B", context=QUICK).result(), 7
-            )
+            assert killed(lambda: ts.append(place, f"file://{source}/x/", max_memory="40B", context=QUICK).result(), 7)
             assert found(place) == [0, 1]
     ts.append(place, f"file://{source}/x/", max_memory="40B", context=QUICK).result()
     assert found(place) == [0, 1, *range(12, 18)]

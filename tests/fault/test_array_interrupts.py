@@ -25,14 +25,7 @@ from tests.fault.test_interrupts import eventually, interrupted
 pytestmark = pytest.mark.filterwarnings(
     "ignore:coroutine .* was never awaited", "ignore::pytest.PytestUnraisableExceptionWarning"
 )
-PLACES = (
-    joint.__file__,
-    queue.__file__,
-    joint_write.__file__,
-    futures.__file__,
-    execution.__file__,
-    _pool.__file__,
-)
+PLACES = (joint.__file__, queue.__file__, joint_write.__file__, futures.__file__, execution.__file__, _pool.__file__)
 VALUES = np.arange(1, 9, dtype="<i4")
 
 

@@ -384,9 +384,7 @@ def test_missing_part_of_a_shard():
     store = array([SHARD], fill_missing_data_reads=False)
     store[2:4].write(0).result()
     assert store[0:2].read().result().tolist() == [1, 2]
-    with pytest.raises(
-        StoreError, match=r'NOT_FOUND: chunk \{1\} stored at shard entry \{1\}/\{2\} in "c/0"'
-    ):
+    with pytest.raises(StoreError, match=r'NOT_FOUND: chunk \{1\} stored at shard entry \{1\}/\{2\} in "c/0"'):
         store[0:4].read().result()
 
 
@@ -440,9 +438,7 @@ def test_every_member_is_required(driver, good):
             opened(driver, json.dumps(rest)).result()
 
 
-@pytest.mark.parametrize(
-    "text", ["", "{", "[]", "null", "\xff", '{"shape": NaN}', "[" * 100_000, '"' + "a" * 10]
-)
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "\xff", '{"shape": NaN}', "[" * 100_000, '"' + "a" * 10])
 @pytest.mark.parametrize("driver", ["zarr3", "zarr"])
 def test_text_that_is_no_document(driver, text):
     """Text that is not JSON, or no object, is refused with the key of the document."""
@@ -505,26 +501,13 @@ def test_largest_arrays_can_be_opened():
 CHECKED = [LITTLE, {"name": "crc32c"}]
 SHARD_FULL = {
     "name": "sharding_indexed",
-    "configuration": {
-        "chunk_shape": [2],
-        "codecs": [LITTLE],
-        "index_codecs": CHECKED,
-        "index_location": "end",
-    },
+    "configuration": {"chunk_shape": [2], "codecs": [LITTLE], "index_codecs": CHECKED, "index_location": "end"},
 }
 RECTILINEAR = {"name": "rectilinear", "configuration": {"kind": "inline", "chunk_shapes": [[1, [1, 2], 1]]}}
 STRUCT = {"name": "struct", "configuration": {"fields": [{"name": "a", "data_type": "int8"}]}}
 DOCUMENTS = [
     ("zarr3", {**GOOD, "codecs": [{"name": "transpose", "configuration": {"order": [0]}}, SHARD_FULL]}),
-    (
-        "zarr3",
-        {
-            **GOOD,
-            "chunk_grid": RECTILINEAR,
-            "dimension_names": ["x"],
-            "attributes": {"dimension_units": ["nm"]},
-        },
-    ),
+    ("zarr3", {**GOOD, "chunk_grid": RECTILINEAR, "dimension_names": ["x"], "attributes": {"dimension_units": ["nm"]}}),
     ("zarr3", {**GOOD, "data_type": STRUCT, "fill_value": {"a": 1}, "codecs": [{"name": "bytes"}]}),
     ("zarr3", {**GOOD, "data_type": "complex64", "fill_value": ["NaN", "0x7fc00001"]}),
     ("zarr3", {**GOOD, "data_type": "string", "fill_value": "", "codecs": [{"name": "vlen-utf8"}]}),

@@ -123,9 +123,7 @@ def test_bytes_after_the_stream_are_refused(chain, shape, junk):
     codec = bound(*chain, shape=shape)
     data = np.arange(shape[0], dtype="i4")
     for out in (None, np.zeros(shape, "i4")):
-        with pytest.raises(
-            FailedPreconditionError, match=f"End of data expected; remaining length: {len(junk)}"
-        ):
+        with pytest.raises(FailedPreconditionError, match=f"End of data expected; remaining length: {len(junk)}"):
             codec.decode(bytes(codec.encode(data)) + junk, out)
 
 
@@ -136,9 +134,7 @@ def test_zfp_of_a_fixed_rate_is_as_long_as_it_says(shape, rate):
     for dtype in ("f4", "f8", "i4", "i8"):
         codec = numeric({"id": "zfpy", "mode": 2, "rate": rate}, shape, dtype)
         if dtype in ("f4", "f8") and 4 ** len(shape) * rate < 12:  # zfp would write past the memory it takes
-            with pytest.raises(
-                StoreError, match=f'Codec "zfpy" cannot encode: the rate {rate} is less than 3'
-            ):
+            with pytest.raises(StoreError, match=f'Codec "zfpy" cannot encode: the rate {rate} is less than 3'):
                 codec.encode(np.ones(shape, dtype))
             continue
         good = bytes(codec.encode(np.ones(shape, dtype)))
@@ -178,9 +174,7 @@ def test_bytes_after_a_compressor_of_zarr2_are_refused(name, size):
     data = np.arange(size, dtype="i4")
     encoded = bytes(compressor.encode(data))
     store.kvstore["0"] = encoded + b"junk"
-    with pytest.raises(
-        FailedPreconditionError, match='Error reading "0": End of data expected; remaining length: 4'
-    ):
+    with pytest.raises(FailedPreconditionError, match='Error reading "0": End of data expected; remaining length: 4'):
         store.read().result()
     if name != "zlib":
         store.kvstore["0"] = encoded + bytes(compressor.encode(b""))
@@ -258,31 +252,11 @@ def test_booleans_are_zero_or_one(value):
 
 
 SHARD_INDEX = [
-    (
-        (0, 8, 48, 160),
-        DataLossError,
-        "Shard index entry 1 with byte range [48, 208) is invalid for shard of size 48",
-    ),
-    (
-        (0, 8, MISSING, 0),
-        DataLossError,
-        "Invalid shard index entry 1 with offset=18446744073709551615, length=0",
-    ),
-    (
-        (0, 8, MISSING - 1, 8),
-        DataLossError,
-        "Invalid shard index entry 1 with offset=18446744073709551614, length=8",
-    ),
-    (
-        (0, 8, 0, MISSING),
-        DataLossError,
-        "Invalid shard index entry 1 with offset=0, length=18446744073709551615",
-    ),
-    (
-        (0, 8, 2**63, 0),
-        DataLossError,
-        "Invalid shard index entry 1 with offset=9223372036854775808, length=0",
-    ),
+    ((0, 8, 48, 160), DataLossError, "Shard index entry 1 with byte range [48, 208) is invalid for shard of size 48"),
+    ((0, 8, MISSING, 0), DataLossError, "Invalid shard index entry 1 with offset=18446744073709551615, length=0"),
+    ((0, 8, MISSING - 1, 8), DataLossError, "Invalid shard index entry 1 with offset=18446744073709551614, length=8"),
+    ((0, 8, 0, MISSING), DataLossError, "Invalid shard index entry 1 with offset=0, length=18446744073709551615"),
+    ((0, 8, 2**63, 0), DataLossError, "Invalid shard index entry 1 with offset=9223372036854775808, length=0"),
     (
         (0, 8, 8, 7),
         FailedPreconditionError,
@@ -310,9 +284,7 @@ def test_short_shard_and_bad_index_checksum():
     """A shard too short for its index and an index with a wrong checksum are data loss."""
     codec = shard((LITTLE, CRC))
     good = bytes(codec.encode(DATA + 1))
-    with pytest.raises(
-        DataLossError, match="Existing shard has size of 3 bytes, but expected at least 36 bytes"
-    ):
+    with pytest.raises(DataLossError, match="Existing shard has size of 3 bytes, but expected at least 36 bytes"):
         codec.decode(good[:3])
     with pytest.raises(DataLossError, match="Error decoding shard index: Digest mismatch"):
         codec.decode(flip(-1)(good))
@@ -363,9 +335,7 @@ def test_bombs_are_refused_before_memory_is_taken(name):
 
 def test_bombs_of_unknown_size_stop_at_the_limit():
     """Text has no fixed size; its compressed form may still not fill the memory."""
-    codec = V2Pipeline.from_json({"id": "zstd"}, [{"id": "vlen-utf8"}]).bind(
-        ChunkSpec(np.dtype(object), (2,))
-    )
+    codec = V2Pipeline.from_json({"id": "zstd"}, [{"id": "vlen-utf8"}]).bind(ChunkSpec(np.dtype(object), (2,)))
     with pytest.raises(ResourceExhaustedError, match="larger than the limit"):
         codec.decode(zstandard.compress(bytes(1 << 28)))
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(1 << 28))
@@ -390,9 +360,7 @@ def test_what_is_just_allowed_is_held_once(name):
 
 def test_bomb_behind_a_filter():
     """A filter that is itself a compressor is bounded like the compressor."""
-    codec = V2Pipeline.from_json({"id": "zlib"}, [{"id": "zlib", "level": 9}]).bind(
-        ChunkSpec(np.dtype("u1"), (1000,))
-    )
+    codec = V2Pipeline.from_json({"id": "zlib"}, [{"id": "zlib", "level": 9}]).bind(ChunkSpec(np.dtype("u1"), (1000,)))
     with pytest.raises(StoreError):
         codec.decode(zlib.compress(zlib.compress(bytes(1 << 26), 9), 9))
 
@@ -489,19 +457,7 @@ def test_lists_that_swell_are_refused(tune, name):
 
 @pytest.mark.parametrize(
     "item",
-    [
-        "[]",
-        "{}",
-        "[0]",
-        "[[1.5]]",
-        '{"a":1.5}',
-        '{"a":{"b":[]}}',
-        '"ab"',
-        "1e9",
-        "123456",
-        "null",
-        '[1e9,"x",{}]',
-    ],
+    ["[]", "{}", "[0]", "[[1.5]]", '{"a":1.5}', '{"a":{"b":[]}}', '"ab"', "1e9", "123456", "null", '[1e9,"x",{}]'],
 )
 def test_what_swells_is_not_counted_too_low(item):
     """Objects take no more memory than what they are taken for when it is compared with the limit."""
@@ -548,9 +504,7 @@ def test_msgpack_does_not_believe_its_shape():
             listed(msgpack.packb(items))
 
 
-@pytest.mark.parametrize(
-    ("name", "package"), [("msgpack2", "msgpack"), ("pcodec", "pcodec"), ("zfpy", "zfpy")]
-)
+@pytest.mark.parametrize(("name", "package"), [("msgpack2", "msgpack"), ("pcodec", "pcodec"), ("zfpy", "zfpy")])
 def test_a_missing_package_is_named(monkeypatch, name, package):
     """An array whose codec needs a package that is not there says how to install it."""
     monkeypatch.setitem(sys.modules, package, None)
@@ -661,9 +615,7 @@ def test_base64_is_strict(text):
         codec.decode(text)
 
 
-@pytest.mark.parametrize(
-    "read", [parse_compressor, lambda value: parse_filters([value])], ids=["compressor", "filter"]
-)
+@pytest.mark.parametrize("read", [parse_compressor, lambda value: parse_filters([value])], ids=["compressor", "filter"])
 def test_codecs_that_run_code_are_refused(read):
     """Pickle is refused by name, others that are not on the list are unknown or unsupported."""
     with pytest.raises(PermissionDeniedError, match="runs code"):
@@ -814,11 +766,7 @@ def test_data_types_that_are_none(options, text):
 
 
 @settings(max_examples=300, deadline=None)
-@given(
-    st.sampled_from(NAMES),
-    st.dictionaries(st.sampled_from(MEMBERS), JSON | st.integers(-3, 300), max_size=3),
-    JSON,
-)
+@given(st.sampled_from(NAMES), st.dictionaries(st.sampled_from(MEMBERS), JSON | st.integers(-3, 300), max_size=3), JSON)
 def test_odd_configurations_give_codecs_or_store_errors(name, options, other):
     """Whatever the JSON, reading, binding and using a codec raises nothing but `StoreError`."""
     data = DATA.copy()

@@ -45,9 +45,7 @@ def test_many_mutated_files(name, tmp_path):
     command = [sys.executable, coverage_fuzz.__file__, name, str(COUNT), "1"]
     root = str(Path(coverage_fuzz.__file__).parents[2])
     environment = {**os.environ, "FUZZ_INPUT": str(tmp_path / "input"), "PYTHONPATH": root}
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=False, env=environment, errors="replace"
-    )
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, errors="replace")
     last = (tmp_path / "input").read_bytes().hex()
     assert done.returncode == 0, f"{done.stderr[-3000:]}\nwith the input {last[:20000]}"
     *found, summary = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

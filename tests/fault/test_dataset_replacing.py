@@ -141,10 +141,7 @@ def places(tmp_path, moto_bucket, s3_credentials):
         "memory": ("memory://set/", here),
         "archive": (f"file://{tmp_path}/set.zip|zip:", here),
         "database": (f"file://{tmp_path}/set.ocdbt/|ocdbt:", here),
-        "bucket": (
-            f"s3://{bucket}/{tmp_path.name}/set/",
-            here | {"storage_options": {"endpoint_url": endpoint}},
-        ),
+        "bucket": (f"s3://{bucket}/{tmp_path.name}/set/", here | {"storage_options": {"endpoint_url": endpoint}}),
     }
 
 
@@ -165,9 +162,7 @@ def test_readers_see_the_old_until_the_new_is_whole(places, kind, group):
 
     def lazy(look):
         blocks = new.chunk(x=3)
-        return blocks.assign(
-            a=blocks.a.copy(data=blocks.a.data.map_blocks(look, dtype="f8", meta=np.empty(0)))
-        )
+        return blocks.assign(a=blocks.a.copy(data=blocks.a.data.map_blocks(look, dtype="f8", meta=np.empty(0))))
 
     def fail(block):
         raise ArithmeticError("no value")
@@ -209,9 +204,7 @@ def test_a_replacement_on_a_bucket_is_ended_by_any_later_job(places, monkeypatch
         xr.open_dataset(place, engine="fsstore", **options)
     more = new.assign_coords(x=np.arange(4, 8))
     ts.write_dataset(more, place, append="x", **options)
-    xr.testing.assert_identical(
-        xr.open_dataset(place, engine="fsstore", **options).load(), xr.concat([new, more], "x")
-    )
+    xr.testing.assert_identical(xr.open_dataset(place, engine="fsstore", **options).load(), xr.concat([new, more], "x"))
 
 
 @pytest.mark.long

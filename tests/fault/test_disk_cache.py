@@ -91,13 +91,7 @@ def test_a_missing_chunk_that_comes_is_seen(served, object_server, tmp_path):
 
 def test_what_this_process_writes_is_seen_at_once(object_server, s3_credentials, tmp_path):
     """Also through a handle that has read before, and in parts of chunks."""
-    store = {
-        "driver": "s3",
-        "bucket": "bucket",
-        "path": "a/",
-        "endpoint": object_server.url,
-        "engine": "fsspec",
-    }
+    store = {"driver": "s3", "bucket": "bucket", "path": "a/", "endpoint": object_server.url, "engine": "fsspec"}
     pytest.importorskip("s3fs")
     options = {"dtype": "int32", "shape": [8, 8], "chunks": [4, 4]}
     array = ts.open(
@@ -150,9 +144,7 @@ def test_a_full_disk_costs_a_warning_and_nothing_else(served, tmp_path, monkeypa
 def test_a_cache_that_cannot_be_written_is_told_at_once(served, tmp_path):
     """By a sentence that names it, before anything is read."""
     (tmp_path / "file").write_text("mine")
-    with pytest.raises(
-        StoreError, match=r"The cache .*file/cache cannot be written: .*; give another cache_path"
-    ):
+    with pytest.raises(StoreError, match=r"The cache .*file/cache cannot be written: .*; give another cache_path"):
         opened(served, tmp_path / "file/cache")
 
 
@@ -161,15 +153,12 @@ def test_other_places_are_not_taken_for_each_other(served, object_server, tmp_pa
     for name, value in (("one", b"1"), ("two", b"2")):
         object_server.put(f"{name}/x", value)
         store = ts.KvStore.open(
-            f"{object_server.url}/{name}/",
-            context=ts.Context({"disk_cache": {"path": str(tmp_path / "cache")}}),
+            f"{object_server.url}/{name}/", context=ts.Context({"disk_cache": {"path": str(tmp_path / "cache")}})
         ).result()
         assert store["x"] == value
 
 
-def test_it_is_asked_for_by_environment_and_xarray_and_travels_in_pickles(
-    served, object_server, tmp_path, monkeypatch
-):
+def test_it_is_asked_for_by_environment_and_xarray_and_travels_in_pickles(served, object_server, tmp_path, monkeypatch):
     """Each of these reads twice with the requests of once."""
     url = served.removesuffix("|zarr3:")
     xarray = pytest.importorskip("xarray")
@@ -269,9 +258,7 @@ def check_kills(url, cache, kills, limit):
     for kill in kills:
         victim = reader(url, cache, kill, limit)
         victim.communicate("go\ngo\n", timeout=100)
-        array = ts.open(
-            url, cache_path={"path": str(cache), "total_bytes_limit": limit}, context=ts.Context()
-        )
+        array = ts.open(url, cache_path={"path": str(cache), "total_bytes_limit": limit}, context=ts.Context())
         assert np.array_equal(array.result().read().result(), VALUES)
         files = [path for path in Path(cache).rglob("*") if path.is_file()]
         assert sum(path.stat().st_size for path in files) <= limit + VALUES[0].nbytes + 1000

@@ -86,9 +86,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
-@pytest.mark.parametrize(
-    "executions", [4_000, pytest.param(200_000, marks=pytest.mark.long)], ids=["some", "many"]
-)
+@pytest.mark.parametrize("executions", [4_000, pytest.param(200_000, marks=pytest.mark.long)], ids=["some", "many"])
 @pytest.mark.parametrize("chains", [zfp, n5_default])
 def test_damaged_encodings(chains, executions):
     """Nothing but errors of fsstore and chunks of the right shape and type come of them, and none takes long."""

@@ -13,11 +13,7 @@ import fsstore as ts
         ("|zarr3:", {"create": True, "shape": [3]}, "dtype must be specified"),
         ("|zarr3:", {"create": True, "dtype": "int8"}, "domain must be specified"),
         ("|zarr3:", {"create": True, "dtype": "json", "shape": [3]}, "Data type not supported"),
-        (
-            "|zarr2:",
-            {"create": True, "dtype": "int8", "shape": [3], "dimension_units": ["nm"]},
-            "not supported",
-        ),
+        ("|zarr2:", {"create": True, "dtype": "int8", "shape": [3], "dimension_units": ["nm"]}, "not supported"),
         ("|zarr3:", {}, "does not exist"),
         ("", {}, "There is nothing at"),
     ],

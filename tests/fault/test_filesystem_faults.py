@@ -75,9 +75,7 @@ def listed(request):
             engine = SyncEngine(Tree(**errors), "tree", retry=FAST)
         else:
             engine = AsyncEngine(Home(None, AsyncTree(**errors)), "tree", retry=FAST)
-        return sorted(
-            [entry.key async for batch in KvPrefix(EngineDriver(engine, "")).scan() for entry in batch]
-        )
+        return sorted([entry.key async for batch in KvPrefix(EngineDriver(engine, "")).scan() for entry in batch])
 
     return lambda errors: execution.call(keys(errors))
 
@@ -176,9 +174,7 @@ def test_a_value_of_google_comes_with_its_version(told, questions):
     """One request brings both; where the answer does not tell the version, it is asked before the value."""
     cloud = Counted(told)
     engine = AsyncEngine(Home(None, cloud), "gs", retry=FAST)
-    part, whole = execution.call(engine.read_many([Read("k", 1, 3)])) + execution.call(
-        engine.read_many([Read("k")])
-    )
+    part, whole = execution.call(engine.read_many([Read("k", 1, 3)])) + execution.call(engine.read_many([Read("k")]))
     assert (part.value, whole.value) == (b"bc", b"abcd")
     assert part.generation == whole.generation == b"\0generation=17"
     assert cloud.asked == (["value"] * 2 if told else ["value", "info", "value"] * 2)

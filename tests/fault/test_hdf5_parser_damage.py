@@ -79,20 +79,7 @@ def damaged(data: bytes, places: list[int], chance: random.Random) -> bytes:
 
 def structures(data: bytes) -> list[int]:
     """Return where structures begin, and every eighth byte of what has no signature."""
-    marks = (
-        b"OHDR",
-        b"OCHK",
-        b"FRHP",
-        b"FHDB",
-        b"FHIB",
-        b"BTHD",
-        b"BTLF",
-        b"BTIN",
-        b"TREE",
-        b"SNOD",
-        b"HEAP",
-        b"GCOL",
-    )
+    marks = (b"OHDR", b"OCHK", b"FRHP", b"FHDB", b"FHIB", b"BTHD", b"BTLF", b"BTIN", b"TREE", b"SNOD", b"HEAP", b"GCOL")
     return [at for at in range(len(data)) if data[at : at + 4] in marks] + list(range(0, len(data), 8))
 
 
@@ -139,9 +126,7 @@ def test_strings_that_are_shown_again_and_again_are_refused(tmp_path):
         file["v"].attrs["texts"] = ["x" * 2**20] + ["y"] * 4000
     data = path.read_bytes()
     size = struct.pack("<I", 2**20)
-    heap = next(
-        at for at in range(len(data)) if data[at : at + 4] == size and data[at + 16 : at + 20] == b"\1\0\0\0"
-    )
+    heap = next(at for at in range(len(data)) if data[at : at + 4] == size and data[at + 16 : at + 20] == b"\1\0\0\0")
     first = data[heap : heap + 16]
     data = data[:heap] + first * 4001 + data[heap + 16 * 4001 :]
     tracemalloc.start()
@@ -241,9 +226,7 @@ def test_chunks_that_share_bytes_are_refused(tmp_path):
 def test_a_chunk_without_room_for_its_checksum_is_damaged(stored, mask, tmp_path):
     """Also where a filter was skipped, so that the others are undone here."""
     with h5py.File(tmp_path / "a.h5", "w") as file:
-        made = file.create_dataset(
-            "x", (4,), "i4", chunks=(4,), shuffle=True, compression="gzip", fletcher32=True
-        )
+        made = file.create_dataset("x", (4,), "i4", chunks=(4,), shuffle=True, compression="gzip", fletcher32=True)
         made.id.write_direct_chunk((0,), stored, filter_mask=mask)
     with pytest.raises(StoreError, match="checksum|decompress|fletcher32|zlib"):
         read(tmp_path / "a.h5")

@@ -24,17 +24,7 @@ from fsstore.runtime import execution
 VALUE = bytes((7 * at + at // 256) % 251 for at in range(5000))
 TAG = b'ETag: "one"\r\n'
 FAST = Retry(max_retries=3, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=20, idle_s=0.5)
-READS = [
-    (0, None),
-    (0, 10),
-    (100, 200),
-    (4990, None),
-    (-7, None),
-    (300, 300),
-    (0, 5000),
-    (4999, 5000),
-    (17, 4001),
-]
+READS = [(0, None), (0, 10), (100, 200), (4990, None), (-7, None), (300, 300), (0, 5000), (4999, 5000), (17, 4001)]
 
 
 def asked(request):
@@ -62,20 +52,7 @@ class Adverse:
         if draw.random() < self.good:
             return self.framed(span, 206 if span else 200, "length"), False
         kind = draw.choice(
-            [
-                "whole",
-                "other",
-                "unsaid",
-                "cut",
-                "status",
-                "moved",
-                "twice",
-                "tail",
-                "nothing",
-                "framed",
-                "gzip",
-                "junk",
-            ]
+            ["whole", "other", "unsaid", "cut", "status", "moved", "twice", "tail", "nothing", "framed", "gzip", "junk"]
         )
         if kind == "nothing":
             return [], True
@@ -98,11 +75,7 @@ class Adverse:
             low = draw.choice([0, span[0], max(0, span[0] - 1), span[0] + 1, draw.randrange(len(VALUE))])
             high = draw.choice([span[1], span[1] - 1, span[1] + 1, len(VALUE)])
             span = (min(low, len(VALUE) - 1), min(max(low + 1, high), len(VALUE)))
-        framings = [
-            "length",
-            "chunks",
-            "end",
-        ]  # where the connection ends a body nobody can tell what is cut off
+        framings = ["length", "chunks", "end"]  # where the connection ends a body nobody can tell what is cut off
         framing = draw.choice(framings[:2] if kind in ("cut", "tail") else framings)
         pieces = self.framed(span, 206 if span else 200, framing, kind)
         data = b"".join(pieces)

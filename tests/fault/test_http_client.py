@@ -34,15 +34,7 @@ from fsstore.runtime import execution
 from tests.fault.script_server import PLAIN, Script
 
 FAST = Retry(max_retries=2, initial_delay_s=0.001, max_delay_s=0.002, deadline_s=10, idle_s=0.3)
-VARIABLES = (
-    "http_proxy",
-    "https_proxy",
-    "all_proxy",
-    "no_proxy",
-    "SSL_CERT_FILE",
-    "SSL_CERT_DIR",
-    "REQUEST_METHOD",
-)
+VARIABLES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUEST_METHOD")
 
 
 @pytest.fixture(autouse=True)
@@ -114,9 +106,7 @@ def read(script, retry=FAST):
 
     async def run():
         async with script.listening() as port:
-            driver = HttpDriver(
-                own_engine(f"http://127.0.0.1:{port}", {}, retry, 4), f"http://127.0.0.1:{port}"
-            )
+            driver = HttpDriver(own_engine(f"http://127.0.0.1:{port}", {}, retry, 4), f"http://127.0.0.1:{port}")
             return bytes((await KvPrefix(driver, "/").read("k")).value)
 
     return execution.call(run())
@@ -366,10 +356,7 @@ def test_a_server_may_send_on_to_itself_without_the_user():
 
     async def use(get):
         async with script.listening() as port:
-            script.answers = [
-                moved(f"http://127.0.0.1:{port}/b"),
-                moved(f"http://other:x@127.0.0.1:{port}/c"),
-            ]
+            script.answers = [moved(f"http://127.0.0.1:{port}/b"), moved(f"http://other:x@127.0.0.1:{port}/c")]
             return await get(f"http://me:pw@127.0.0.1:{port}/a")
 
     assert asking(use).body == b"0123"
@@ -514,8 +501,7 @@ def test_what_the_client_does_not_speak_is_left_to_others(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "url",
-    ["http://127.0.0.1:port/", "http://h:99999/", "http://a\tb/", "http://[::1/", "http:///x", "ftp://h/x"],
+    "url", ["http://127.0.0.1:port/", "http://h:99999/", "http://a\tb/", "http://[::1/", "http:///x", "ftp://h/x"]
 )
 def test_a_bad_url_is_an_error_of_the_store(url):
     """A URL that names no place fails as every bad URL does."""
@@ -569,9 +555,7 @@ def places(*addresses):
 
     def look_up(host, port, *rest, **more):
         family = {4: socket.AF_INET, 6: socket.AF_INET6}
-        return [
-            (family[ipaddress.ip_address(a).version], socket.SOCK_STREAM, 6, "", (a, port)) for a in addresses
-        ]
+        return [(family[ipaddress.ip_address(a).version], socket.SOCK_STREAM, 6, "", (a, port)) for a in addresses]
 
     return look_up
 
@@ -763,13 +747,7 @@ def test_what_follows_the_answer_of_a_proxy_is_not_the_server(monkeypatch):
 
 @pytest.mark.parametrize(
     "url",
-    [
-        "http://us:s3cret@",
-        "us:s3cret@",
-        "http://us:s3cret/x@p:1",
-        "http://us:s3cret@[::1:1",
-        "socks5://us:s3cret@p",
-    ],
+    ["http://us:s3cret@", "us:s3cret@", "http://us:s3cret/x@p:1", "http://us:s3cret@[::1:1", "socks5://us:s3cret@p"],
 )
 def test_a_proxy_that_cannot_be_used_is_not_shown(monkeypatch, url):
     """The error says which variable is meant, and nothing of what it holds."""

@@ -118,9 +118,7 @@ def test_a_range_outside_the_value_is_an_error(store, read):
         run(store.read_many([read]))
 
 
-@pytest.mark.parametrize(
-    "read", [Read("no"), Read("no", 5, 9), Read("no", -3), Read("no", 2, 2), Read("no", 7)]
-)
+@pytest.mark.parametrize("read", [Read("no"), Read("no", 5, 9), Read("no", -3), Read("no", 2, 2), Read("no", 7)])
 def test_a_missing_key_is_missing(store, read):
     """A key the server does not have is missing, however it is asked for."""
     result = run(store.read_many([read]))[0]
@@ -424,9 +422,7 @@ def test_threads_of_a_cancelled_batch_take_no_more_of_it(object_server):
         object_server.released.clear()
         started.clear()
         assert run(cancelled(batch))
-        run(
-            http_store(object_server, "obstore").read_many([Read(f"y{n}") for n in range(32)])
-        )  # all have ended
+        run(http_store(object_server, "obstore").read_many([Read(f"y{n}") for n in range(32)]))  # all have ended
         begun = [path for verb, path, _ in object_server.log if verb == method and "x" in path]
         assert len(begun) <= 32
 
@@ -434,10 +430,7 @@ def test_threads_of_a_cancelled_batch_take_no_more_of_it(object_server):
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
 def test_errors_do_not_show_secrets(object_server, engine):
     """The query of a presigned URL, header values and credentials appear in no message."""
-    members = {
-        "base_url": object_server.url + "?X-Amz-Signature=s3cr3t",
-        "headers": ["Authorization: Bearer s3cr3t"],
-    }
+    members = {"base_url": object_server.url + "?X-Amz-Signature=s3cr3t", "headers": ["Authorization: Bearer s3cr3t"]}
     driver = run(HTTP.open(KvOpening(members, {"http_request_retries": RETRIES})))
     object_server.fail("hidden", answer(403, b"no"))
     with pytest.raises(PermissionDeniedError) as caught:

@@ -153,14 +153,10 @@ ANSWERS = {
     "an empty coding": OK + b"Content-Encoding:\r\n" + LENGTH + b"\r\n" + VALUE,
     "twice the same": OK + LENGTH * 2 + b"\r\n" + VALUE,
     "gzip": coded(PACKED, b"gzip"),
-    "gzip of two members": coded(
-        gzip.compress(VALUE[:9], mtime=0) + gzip.compress(VALUE[9:], mtime=0), b"x-gzip"
-    ),
+    "gzip of two members": coded(gzip.compress(VALUE[:9], mtime=0) + gzip.compress(VALUE[9:], mtime=0), b"x-gzip"),
     "deflate": coded(zlib.compress(VALUE), b"deflate"),
     "deflate without a header": coded(RAW, b"deflate"),
-    "gzip in chunks": OK
-    + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
-    + chunked(PACKED, 7),
+    "gzip in chunks": OK + b"Content-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n" + chunked(PACKED, 7),
 }
 
 
@@ -174,9 +170,7 @@ def test_answers_are_read_in_whatever_pieces_they_arrive(told, name, size):
 
 
 @pytest.mark.parametrize("size", [1, 64, 10**9])
-@pytest.mark.parametrize(
-    "first", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200\r\n", OK + b"Connection: close\r\n"]
-)
+@pytest.mark.parametrize("first", [b"HTTP/1.0 200 OK\r\n", b"HTTP/1.1 200\r\n", OK + b"Connection: close\r\n"])
 def test_a_body_may_end_with_the_connection(told, first, size):
     """Without a length the end of the connection ends the value."""
     reply, kept = told(first + b"\r\n" + VALUE, size=size, end=True)
@@ -249,9 +243,7 @@ def test_what_is_not_clear_is_refused(told, name, size):
         told(MALFORMED[name], size=size)
 
 
-@pytest.mark.parametrize(
-    "head", [OK + b"Content-Length: 3\r\n", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n"]
-)
+@pytest.mark.parametrize("head", [OK + b"Content-Length: 3\r\n", b"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n"])
 def test_lengths_and_chunks_are_not_believed_together(told, head):
     """Chunks decide where both are said, or by a version that has none; who says so is not asked again."""
     reply, kept = told(head + b"Transfer-Encoding: chunked\r\n\r\n" + chunked(VALUE))
@@ -290,9 +282,7 @@ def test_more_than_the_part_asked_for_is_not_received(told):
         told(head % (LARGE - 1, LARGE, LARGE), want=Want(part=10))
 
 
-@pytest.mark.parametrize(
-    "framing", [b"Content-Length: %d\r\n" % LARGE, b"Transfer-Encoding: chunked\r\n", b""]
-)
+@pytest.mark.parametrize("framing", [b"Content-Length: %d\r\n" % LARGE, b"Transfer-Encoding: chunked\r\n", b""])
 def test_of_a_failure_only_the_beginning_is_received(told, framing):
     """A page that explains an error may be endless."""
     body = b"%x\r\n" % LARGE + b"x" * 200_000 if b"chunked" in framing else b"x" * 200_000

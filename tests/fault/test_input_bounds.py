@@ -104,9 +104,7 @@ def test_a_field_that_occurs_twice_is_named():
 def test_a_type_of_thousands_of_digits_is_refused(dtype):
     """Python refuses to read such numbers with an error of its own."""
     with pytest.raises(StoreError, match="Unsupported zarr dtype"):
-        ts.open(
-            {"driver": "zarr2"}, kvstore={".zarray": json.dumps({**V2, "dtype": dtype}).encode()}
-        ).result()
+        ts.open({"driver": "zarr2"}, kvstore={".zarray": json.dumps({**V2, "dtype": dtype}).encode()}).result()
 
 
 def test_groups_nested_deeply_are_shown(tmp_path):
@@ -139,20 +137,12 @@ def test_objects_without_a_fill_value_are_refused():
     with pytest.raises(StoreError, match="fill_value"):
         ts.open(
             {"driver": "zarr2"},
-            kvstore={
-                ".zarray": json.dumps({**document, "dtype": "|O", "filters": [{"id": "json2"}]}).encode()
-            },
+            kvstore={".zarray": json.dumps({**document, "dtype": "|O", "filters": [{"id": "json2"}]}).encode()},
         ).result()
 
 
 @pytest.mark.parametrize(
-    "date",
-    [
-        "Mon, 01 Jan 99999999999 00:00:00 GMT",
-        "x",
-        "Mon, 01 Jan 2024 99:99:99 +99999999999",
-        "",
-    ],
+    "date", ["Mon, 01 Jan 99999999999 00:00:00 GMT", "x", "Mon, 01 Jan 2024 99:99:99 +99999999999", ""]
 )
 def test_malformed_dates_leave_a_value_readable(date):
     """A header that says no date says nothing about the generation, and no more."""
@@ -245,15 +235,7 @@ def one(chance):
     refs = {
         "version": 1,
         "templates": {"u": "memory://t"},
-        "gen": [
-            {
-                "key": "{{i}}",
-                "url": "{{u}}",
-                "offset": "{{i*2}}",
-                "length": "2",
-                "dimensions": {"i": {"stop": 5}},
-            }
-        ],
+        "gen": [{"key": "{{i}}", "url": "{{u}}", "offset": "{{i*2}}", "length": "2", "dimensions": {"i": {"stop": 5}}}],
         "refs": {"a": ["{{u}}", 0, 1]},
     }
     spec = {

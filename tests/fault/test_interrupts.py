@@ -146,12 +146,7 @@ OPERATIONS = {
 @pytest.mark.filterwarnings("ignore:unclosed scandir iterator")
 @pytest.mark.parametrize(
     ("mode", "operation"),
-    [
-        *product(["os", "lockfile"], OPERATIONS),
-        ("none", "batch"),
-        ("none", "create"),
-        ("non_atomic", "write"),
-    ],
+    [*product(["os", "lockfile"], OPERATIONS), ("none", "batch"), ("none", "create"), ("non_atomic", "write")],
 )
 def test_local_files(tmp_path, monkeypatch, mode, operation):
     """The key can be locked and written at once, has an old or a new value till then, and no file is open."""
@@ -182,9 +177,7 @@ def submitted(queue, request, answers):
         else:
             answers.append((request, "done"))
 
-    thread = threading.Thread(
-        target=submit, daemon=True
-    )  # one that waits for ever fails the test, and ends with it
+    thread = threading.Thread(target=submit, daemon=True)  # one that waits for ever fails the test, and ends with it
     thread.start()
     return thread
 
@@ -202,9 +195,7 @@ def test_commit_queue(fails):
     def join_in(name):
         """Submit a request, and return when it waits, or has been answered."""
         threads.append(submitted(queue, name, answers))
-        assert eventually(
-            lambda: name in [ticket.request for ticket in queue._waiting] or not threads[-1].is_alive()
-        )
+        assert eventually(lambda: name in [ticket.request for ticket in queue._waiting] or not threads[-1].is_alive())
 
     async def commit(requests):
         if "first" in requests:
@@ -249,9 +240,7 @@ def test_memory():
 
     drive(driver.write_many([Write(*item) for item in before.items()]))
     seen = []
-    for _ in interrupted(
-        lambda: run(driver.write_atomic(writes, unchanged={}, deleted=[KeyRange.prefix("a/")]))
-    ):
+    for _ in interrupted(lambda: run(driver.write_atomic(writes, unchanged={}, deleted=[KeyRange.prefix("a/")]))):
         assert not driver.storage.lock._is_owned()
         seen.append(stored())
         drive(driver.delete_range(KeyRange()))

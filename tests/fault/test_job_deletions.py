@@ -14,9 +14,7 @@ import fsstore as ts
 QUICK = ts.Context({"file_io_sync": False})
 
 
-def killed(
-    job, number: int, changes: tuple[str, ...] = ("unlink", "rmdir", "rename", "replace", "link")
-) -> bool:
+def killed(job, number: int, changes: tuple[str, ...] = ("unlink", "rmdir", "rename", "replace", "link")) -> bool:
     """Do a job in a child that dies before a change of a directory by number; return whether it came to that."""
     child = os.fork()
     if child:
@@ -56,9 +54,7 @@ def test_replacing_an_array_is_finished_after_a_kill(tmp_path):
     for number in itertools.count(1):
         place = tmp_path / str(number)
         shutil.copytree(tmp_path / "a/old", place)
-        more = killed(
-            lambda place=place: ts.copy(new, place, if_exists="replace", context=QUICK).result(), number
-        )
+        more = killed(lambda place=place: ts.copy(new, place, if_exists="replace", context=QUICK).result(), number)
         try:
             seen = ts.open(f"file://{place}/").result().read().result().tolist()
         except (ts.errors.NotFoundError, ts.errors.FailedPreconditionError):

@@ -13,9 +13,7 @@ LOOP = Path(__file__).with_name("job_kill_loop.py")
 
 def killed(kills: int, timeout: int) -> int:
     """Return how many jobs were killed while they were under way."""
-    done = subprocess.run(
-        [sys.executable, str(LOOP), str(kills), "0"], capture_output=True, text=True, timeout=timeout
-    )
+    done = subprocess.run([sys.executable, str(LOOP), str(kills), "0"], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     return sum(int(line.split()[-4]) for line in done.stdout.splitlines())
 

@@ -17,10 +17,7 @@ CHECKER = Path(__file__).with_name("job_checker.py")
 def counted(programs: int, first: int, timeout: int) -> dict[str, int]:
     """Run programs; return how often each thing was met."""
     done = subprocess.run(
-        [sys.executable, str(CHECKER), str(programs), str(first)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
+        [sys.executable, str(CHECKER), str(programs), str(first)], capture_output=True, text=True, timeout=timeout
     )
     assert done.returncode == 0, done.stdout or done.stderr
     counts = dict(line.rsplit(": ", 1) for line in done.stdout.splitlines())

@@ -13,9 +13,7 @@ LOOP = Path(__file__).with_name("job_reader_loop.py")
 
 def seen(kills: int, timeout: int) -> tuple[int, int]:
     """Return how many jobs were killed while they were under way, and how often a reader looked."""
-    done = subprocess.run(
-        [sys.executable, str(LOOP), str(kills), "0"], capture_output=True, text=True, timeout=timeout
-    )
+    done = subprocess.run([sys.executable, str(LOOP), str(kills), "0"], capture_output=True, text=True, timeout=timeout)
     assert done.returncode == 0, done.stderr
     counts = [[int(text) for text in line.split(": ")[1:]] for line in done.stdout.splitlines()]
     assert len(counts) == 11

@@ -16,9 +16,7 @@ def large(driver, rows, chunk=100, dtype="int8"):
     """Return an array of `rows` rows of four elements."""
     layout = ts.ChunkLayout(chunk_shape=[chunk, 4])
     spec = {"driver": driver, "kvstore": {"driver": "memory"}}
-    return ts.open(
-        spec, create=True, dtype=dtype, shape=[rows, 4], chunk_layout=layout, fill_value=7
-    ).result()
+    return ts.open(spec, create=True, dtype=dtype, shape=[rows, 4], chunk_layout=layout, fill_value=7).result()
 
 
 WHOLE = {
@@ -49,9 +47,7 @@ def test_reading_all(driver, rows, read):
 
 
 @DRIVERS
-@pytest.mark.parametrize(
-    ("rows", "message"), [(LARGEST, r"\[4611686018427387902, 4\]"), (2**47, "touches .* chunks")]
-)
+@pytest.mark.parametrize(("rows", "message"), [(LARGEST, r"\[4611686018427387902, 4\]"), (2**47, "touches .* chunks")])
 def test_writing_all(driver, rows, message):
     """So does writing it; a chunk is not written for each of its numbers."""
     store = large(driver, rows)

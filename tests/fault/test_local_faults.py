@@ -121,9 +121,7 @@ def test_permission_denied(tmp_path):
             path.chmod(path.stat().st_mode | 0o011)
     try:
         lines = run_script("local_permission.py", folder).splitlines()
-        assert all(
-            "PERMISSION_DENIED: Failed to " in line and "Permission denied" in line for line in lines[:3]
-        ), lines
+        assert all("PERMISSION_DENIED: Failed to " in line and "Permission denied" in line for line in lines[:3]), lines
         assert f'open: "{folder}/secret"' in lines[0]
         assert f'open: "{folder}/new.__lock"' in lines[1]
         assert lines[3] == "allowed"
@@ -147,9 +145,7 @@ def test_files_that_come_and_go(tmp_path):
             key = f"d{step % 3}/e/k{step % 5}"
             if number == 0:
                 drive(
-                    store.write_many(
-                        [Write(key, b"ab"[step % 2 : step % 2 + 1] * (10 if step % 2 == 0 else 70_000))]
-                    )
+                    store.write_many([Write(key, b"ab"[step % 2 : step % 2 + 1] * (10 if step % 2 == 0 else 70_000))])
                 )
             elif number == 1:
                 drive(store.delete_range(KeyRange.prefix(f"d{step % 3}")))

@@ -46,9 +46,7 @@ def test_a_write_is_one_request_and_has_a_mark(bucket_store, object_server):  # 
         object_server.log.clear()
         run(bucket_store.write("k", b"new", condition))
         assert methods(object_server) == ["PUT"]
-        marks |= {
-            value for name, value in object_server.metadata["/d/k"].items() if name.lower().endswith(MARK)
-        }
+        marks |= {value for name, value in object_server.metadata["/d/k"].items() if name.lower().endswith(MARK)}
     assert len(marks) == 3
 
 
@@ -150,13 +148,9 @@ def test_what_is_known_of_an_object_after_a_loss():
                 first.after_loss(Standing(b"g", mark, time.time()))
         assert first.after_loss(None) is None
     with TrackedWrite(Write("k", b""), "k") as third:
-        assert (
-            third.after_loss(Standing(b"g", first.mark, time.time())) is None
-        )  # ended before the third began
+        assert third.after_loss(Standing(b"g", first.mark, time.time())) is None  # ended before the third began
     with TrackedWrite(Write("k", b"", b"f"), "k") as swap:
-        assert (
-            swap.after_loss(Standing(b"g", second.mark, time.time())).generation == UNKNOWN
-        )  # refused for certain
+        assert swap.after_loss(Standing(b"g", second.mark, time.time())).generation == UNKNOWN  # refused for certain
         assert swap.after_loss(Standing(b"f", "other", time.time())) is None  # its condition holds
         with pytest.raises(OutcomeUnknownError):
             swap.after_loss(None)

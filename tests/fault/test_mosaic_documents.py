@@ -31,18 +31,13 @@ def _mosaic(count=4):
         names[f".sources/a-/{number}"] = len(rows)
         rows.append(Row(0, 4 * number, 4))
     start = np.arange(count) * 2
-    pieces = Pieces(
-        (2 * count,), (CellAxis(0, start, start + 2),), np.arange(count) % 2, start[:, None].copy()
-    )
+    pieces = Pieces((2 * count,), (CellAxis(0, start, start + 2),), np.arange(count) % 2, start[:, None].copy())
     sources = tuple(
-        PieceSource(".sources/a-", (2 * count,), 2, Decoding("<f8", missing=(-1,), scale=scale))
-        for scale in (1.0, 0.5)
+        PieceSource(".sources/a-", (2 * count,), 2, Decoding("<f8", missing=(-1,), scale=scale)) for scale in (1.0, 0.5)
     )
     layered = Layered("v", "<f8", (2 * count,), (2,), "nan", {"_ARRAY_DIMENSIONS": ["t"]}, sources, pieces)
     table = Table(["memory://data"], inline, names, Rows.of(rows))
-    return Mosaic(
-        TableSet(table), {"v": layered}, [FileFact("memory://data", 4 * count, "")], {"dims": {"t": 2}}
-    )
+    return Mosaic(TableSet(table), {"v": layered}, [FileFact("memory://data", 4 * count, "")], {"dims": {"t": 2}})
 
 
 @pytest.mark.parametrize("write", [to_json, to_parquet], ids=["JSON", "parquet"])

@@ -49,12 +49,7 @@ def seen(folder: Path, name: str) -> list[bool]:
     found = []
     for path in ("a", "b/c"):
         try:
-            values = (
-                ts.open(f"file://{folder}/g/{name}/{path}/|zarr3:", context=ts.Context())
-                .result()
-                .read()
-                .result()
-            )
+            values = ts.open(f"file://{folder}/g/{name}/{path}/|zarr3:", context=ts.Context()).result().read().result()
         except (errors.NotFoundError, errors.FailedPreconditionError):
             found.append(False)
         else:
@@ -202,9 +197,10 @@ def test_a_chunk_that_is_new_since_a_kill_is_not_lost(tmp_path):
         ts.open(f"file://{tmp_path}/g/x/d/|zarr3:", context=QUICK).result()[2:] = 7
         with pytest.raises(errors.FailedPreconditionError, match="was changed at one of them since"):
             group.move("x", "y").result()
-        assert ts.open(f"file://{tmp_path}/g/x/d/", context=ts.Context()).result()[
-            2:
-        ].read().result().tolist() == [7, 7]
+        assert ts.open(f"file://{tmp_path}/g/x/d/", context=ts.Context()).result()[2:].read().result().tolist() == [
+            7,
+            7,
+        ]
         tried += 1
     assert tried
 

@@ -52,12 +52,7 @@ def behind_proxy(url, seed=1):
 
 def bucket(port, engine, path):
     """Return a store in the bucket of moto at a port."""
-    spec = {
-        "driver": "s3",
-        "bucket": "tests",
-        "endpoint": f"http://127.0.0.1:{port}",
-        "aws_region": "us-east-1",
-    }
+    spec = {"driver": "s3", "bucket": "tests", "endpoint": f"http://127.0.0.1:{port}", "aws_region": "us-east-1"}
     more = {"path": path, "engine": engine, "s3_request_retries": RETRIES}
     return ts.KvStore.open({**spec, **more}, context=ts.Context()).result()
 
@@ -162,9 +157,7 @@ def test_swaps_have_one_order(moto_bucket, engine, steps):
                 thread.join()
             proxy.rate = 0.0
         assert not history.failed
-        history.check(
-            bytes(bucket(urlsplit(moto_bucket[0]).port, "obstore", path).read("register").result().value)
-        )
+        history.check(bytes(bucket(urlsplit(moto_bucket[0]).port, "obstore", path).read("register").result().value))
         assert history.slowest < DEADLINE_S
         assert sum(proxy.done.values()) > proxy.done["proper"]
         total += history.counts
@@ -197,9 +190,9 @@ def test_values_and_listings_of_buckets_are_whole(moto_bucket, engine, steps):
                     span = chance.choice((slice(low, low + 1), slice(low, None)))
                     assert bytes(store.read(key, byte_range=span).result().value) == known[key][span]
                 case "list":
-                    assert {
-                        name.decode() for name in store.list(ts.KvStore.KeyRange("k/", "k0")).result()
-                    } == set(known)
+                    assert {name.decode() for name in store.list(ts.KvStore.KeyRange("k/", "k0")).result()} == set(
+                        known
+                    )
                 case "delete":
                     store.write(key, None).result()
                     known.pop(key, None)
@@ -237,9 +230,7 @@ def test_copies_into_and_out_of_buckets_are_whole(moto_bucket, engine, tmp_path)
     """A copy through the faults holds every value, in other chunks and back; a run that gives up goes on when repeated."""
     values = np.random.default_rng(3).integers(1, 1000, (24, 20)).astype("i4")
     group = ts.open_group(tmp_path / "a", mode="w").result()
-    source = group.create_array(
-        "v", shape=values.shape, dtype="i4", chunks=(2, 20), dimension_names=["t", "x"]
-    )
+    source = group.create_array("v", shape=values.shape, dtype="i4", chunks=(2, 20), dimension_names=["t", "x"])
     source.result().write(values).result()
     with behind_proxy(moto_bucket[0], 7) as (proxy, port):
         target = bucket(port, engine, f"copies-{engine}/")

@@ -23,9 +23,7 @@ def store(client, port, retries):
     place = f"http://127.0.0.1:{port}"
     spec = {"driver": kind, "engine": engine, f"{kind}_request_retries": retries}
     spec |= (
-        {"base_url": place}
-        if kind == "http"
-        else {"bucket": "bucket", "endpoint": place, "aws_region": "us-east-1"}
+        {"base_url": place} if kind == "http" else {"bucket": "bucket", "endpoint": place, "aws_region": "us-east-1"}
     )
     return ts.KvStore.open(spec, context=ts.Context()).result()
 

@@ -19,12 +19,7 @@ from fsstore.ocdbt.manifest import decode_manifest, encode_manifest
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.execution import drive
 
-CONFIG = {
-    "compression": None,
-    "max_decoded_node_bytes": 200,
-    "max_inline_value_bytes": 4,
-    "version_tree_arity_log2": 1,
-}
+CONFIG = {"compression": None, "max_decoded_node_bytes": 200, "max_inline_value_bytes": 4, "version_tree_arity_log2": 1}
 
 
 def database(config=CONFIG, commits=9):
@@ -128,18 +123,14 @@ def test_endless_trees_are_walked_lazily():
         children = [Child(key, 1, place, sums) for key in (b"a", b"b")]
         keys = [child.key for child in children]
         lengths = key_lengths(keys)
-        body = encode_interior(
-            children, height, omit=0, shared=shared_prefixes(keys, lengths), lengths=lengths
-        )
+        body = encode_interior(children, height, omit=0, shared=shared_prefixes(keys, lengths), lengths=lengths)
         data = seal(BTREE_NODE, body, None)
         file = place.file._replace(relative_path=b"d/%d" % height)
         base.driver.storage.put(f"d/{height}", data)
         place = Location(file, 0, len(data))
         count, size = min(count * 2, 2**64 - 1), min(size * 2 + len(data), 2**64 - 1)
     version = manifest.newest._replace(root=place, height=54, statistics=TreeStatistics(count, size, 0))
-    base.driver.storage.put(
-        "manifest.ocdbt", encode_manifest(type(manifest)(manifest.config, (version,), ()))
-    )
+    base.driver.storage.put("manifest.ocdbt", encode_manifest(type(manifest)(manifest.config, (version,), ())))
     driver = open_database(base)
 
     async def first():

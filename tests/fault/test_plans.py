@@ -54,9 +54,7 @@ def plan(request, tmp_path):
 def simple(tmp_path):
     """Save the plan of a copy in one pass, and return its place."""
     array_at(tmp_path / "in")
-    ts.plan_copy(tmp_path / "in", tmp_path / "out", schema={"codec": "gzip"}).result().save(
-        tmp_path / "plan.json"
-    )
+    ts.plan_copy(tmp_path / "in", tmp_path / "out", schema={"codec": "gzip"}).result().save(tmp_path / "plan.json")
     return tmp_path / "plan.json"
 
 
@@ -218,13 +216,7 @@ def test_a_plan_holds_no_secrets(tmp_path):
     """Neither those of options nor those of headers and URLs."""
     array_at(tmp_path / "in")
     options = {"key": "hush", "secret": "hush", "client_kwargs": {"headers": {"Authorization": "hush"}}}
-    target = {
-        "driver": "s3",
-        "bucket": "bucket",
-        "path": "out/",
-        "engine": "fsspec",
-        "storage_options": options,
-    }
+    target = {"driver": "s3", "bucket": "bucket", "path": "out/", "engine": "fsspec", "storage_options": options}
     plan = ts.plan_copy(tmp_path / "in", target).result()
     plan.save(tmp_path / "plan.json")
     assert "hush" not in (tmp_path / "plan.json").read_text()
@@ -241,9 +233,7 @@ def test_other_jobs_are_kept_away_until_the_end(simple):
             job().result()
     ts.finish(simple, give_up=True).result()
     assert not [path for path in (simple.parent / "out").rglob("*") if path.is_file()]
-    with pytest.raises(
-        FailedPreconditionError, match=r"no part was run yet, or the plan is finished or given up"
-    ):
+    with pytest.raises(FailedPreconditionError, match=r"no part was run yet, or the plan is finished or given up"):
         ts.finish(simple).result()
     ts.copy(simple.parent / "in", simple.parent / "out").result()
 
@@ -433,10 +423,7 @@ def test_commands_run_a_plan(tmp_path):
 
     def command(*arguments):
         done = subprocess.run(
-            [sys.executable, "-m", "fsstore", *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            timeout=100,
+            [sys.executable, "-m", "fsstore", *map(str, arguments)], capture_output=True, text=True, timeout=100
         )
         return done.returncode, done.stdout + done.stderr
 
@@ -460,13 +447,7 @@ def test_a_plan_between_buckets(object_server, s3_credentials, tmp_path):
     pytest.importorskip("s3fs")
 
     def place(path):
-        return {
-            "driver": "s3",
-            "bucket": "bucket",
-            "path": path,
-            "endpoint": object_server.url,
-            "engine": "fsspec",
-        }
+        return {"driver": "s3", "bucket": "bucket", "path": path, "endpoint": object_server.url, "engine": "fsspec"}
 
     options = {"dtype": "f4", "shape": VALUES.shape, "chunks": (5, 20, 12), "create": True}
     made = ts.open({"driver": "zarr3", "kvstore": place("in/")}, **options).result()

@@ -105,15 +105,7 @@ def test_many_damaged_segmentations():
 
 @pytest.mark.parametrize(
     ("place", "word"),
-    [
-        (0, 1000),
-        (0, 2**32 - 1),
-        (2, 1 << 24 | 0xFFFFFF),
-        (2, 32 << 24),
-        (2, 5 << 24),
-        (3, 0xFFFFFF),
-        (3, 2**32 - 1),
-    ],
+    [(0, 1000), (0, 2**32 - 1), (2, 1 << 24 | 0xFFFFFF), (2, 32 << 24), (2, 5 << 24), (3, 0xFFFFFF), (3, 2**32 - 1)],
 )
 def test_blocks_that_point_outside(place: int, word: int):
     """A channel, a table or indices outside of the chunk are an error that names the chunk."""

@@ -168,11 +168,7 @@ def test_a_large_read_is_of_one_version(tmp_path, cached):
         (np.full((40, 80), 1.5, "f4"), {}, '"dtype" was "<i4" and is "<f4"'),
         (np.full((40, 80), 2, "i4"), {"fillvalue": 7}, '"fill_value" was null and is 7'),
         (np.full((40, 80), 2, "i4"), {"compression": "gzip"}, '"filters" was null and is'),
-        (
-            np.full((30, 80), 2, "i4"),
-            {},
-            r"had shape \(40, 80\) when the array was opened, and has \(30, 80\)",
-        ),
+        (np.full((30, 80), 2, "i4"), {}, r"had shape \(40, 80\) when the array was opened, and has \(30, 80\)"),
     ],
 )
 def test_an_open_array_is_not_read_as_what_it_was(tmp_path, far, whole, values, how, says):

@@ -75,8 +75,7 @@ CUT = [
 
 
 @pytest.mark.parametrize(
-    "scheme",
-    ["ftp", "sftp", "webhdfs", "hdfs", "webdav", "webdavs", "oci", "oss", "FTP", "smb", "ssh", "jdbc"],
+    "scheme", ["ftp", "sftp", "webhdfs", "hdfs", "webdav", "webdavs", "oci", "oss", "FTP", "smb", "ssh", "jdbc"]
 )
 @pytest.mark.parametrize("form", CUT)
 def test_clients_that_connect_as_they_please_are_refused(form, scheme):
@@ -92,11 +91,7 @@ def test_clients_are_permitted_by_name(scheme):
     assert Policy("remote", allow=(named,)).check(named + "x") == named + "x"
     assert Policy("remote", granted=(named,)).check(named + "x") == named + "x"
     assert Policy("local").check(named + "x") == named + "x"
-    for other in (
-        f"{scheme}://data.example.evil/x",
-        f"{scheme}://data.example@127.0.0.1/x",
-        f"{scheme}://127.0.0.1/x",
-    ):
+    for other in (f"{scheme}://data.example.evil/x", f"{scheme}://data.example@127.0.0.1/x", f"{scheme}://127.0.0.1/x"):
         with pytest.raises(StoreError):
             Policy("remote", allow=(named,)).check(other)
 
@@ -123,16 +118,7 @@ def test_ordinary_hosts_stay_readable(host):
 
 @pytest.mark.parametrize(
     "address",
-    [
-        "127.0.0.1",
-        "::1",
-        "169.254.169.254",
-        "0.0.0.0",
-        "::ffff:127.0.0.1",
-        "fe80::1%2",
-        "64:ff9b::7f00:1",
-        "none",
-    ],
+    ["127.0.0.1", "::1", "169.254.169.254", "0.0.0.0", "::ffff:127.0.0.1", "fe80::1%2", "64:ff9b::7f00:1", "none"],
 )  # noqa: S104
 def test_addresses_behind_names_are_judged(address):
     """A name of a stranger that leads to this machine is refused; one that the caller named is not."""
@@ -189,9 +175,7 @@ def servers():
     home, inside = made
     inside.values["/secret"] = b"INTERNAL"
     home.away["/set/away"] = f"{inside.url}/secret"
-    home.values["/set/refs.json"] = json.dumps(
-        {"x": ["away"], "y": ["away", 0, 3], "z": ["near", 0, 3]}
-    ).encode()
+    home.values["/set/refs.json"] = json.dumps({"x": ["away"], "y": ["away", 0, 3], "z": ["near", 0, 3]}).encode()
     home.values["/set/near"] = b"nearby"
     yield home, inside
     for each in made:
@@ -199,9 +183,7 @@ def servers():
         each.server_close()
 
 
-@pytest.mark.filterwarnings(
-    "ignore::pytest.PytestUnraisableExceptionWarning"
-)  # fsspec's blockcache closes no file
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # fsspec's blockcache closes no file
 @pytest.mark.parametrize("key", ["x", "y"])
 @pytest.mark.parametrize(
     "place",
@@ -268,9 +250,7 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     place = f"http://evil.example:{inside.server_port}/"
-    home.values["/set/refs.json"] = json.dumps(
-        {"x": [place + "secret"], "y": [place + "secret", 0, 3]}
-    ).encode()
+    home.values["/set/refs.json"] = json.dumps({"x": [place + "secret"], "y": [place + "secret", 0, 3]}).encode()
     check = Policy("remote", home=home.url + "/")
 
     def opened(**members):
@@ -287,9 +267,7 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
         from fsstore.reference.web_root import guarded_root
 
         held = guarded_root(place, options, bound=None, check=check.check, judge=check.check_address)
-        with pytest.raises(
-            StoreError, match="Cannot connect"
-        ):  # aiohttp's words for any failure to look a name up
+        with pytest.raises(StoreError, match="Cannot connect"):  # aiohttp's words for any failure to look a name up
             execution.call(held.driver.read_many([Read("secret")]))
     assert not inside.asked
     assert bytes(opened(targets={place: {}}).read("x").result().value) == b"INTERNAL", "the caller named it"

@@ -31,8 +31,7 @@ def run(coroutine):
 
 
 @pytest.mark.parametrize(
-    "target",
-    [None, {"engine": "fsstore"}, {"engine": "fsspec"}, {"engine": "obstore"}, {"headers": {"X-A": "b"}}],
+    "target", [None, {"engine": "fsstore"}, {"engine": "fsspec"}, {"engine": "obstore"}, {"headers": {"X-A": "b"}}]
 )
 def test_whole_targets_of_a_local_set_are_refused_by_the_size_they_announce(server, tmp_path, target):
     """Nothing of a web target larger than a chunk can need is downloaded, and no request is made to find out."""
@@ -54,9 +53,7 @@ def test_whole_targets_of_a_local_set_are_refused_by_the_size_they_announce(serv
 
 
 @pytest.mark.parametrize("engine", ["fsspec", "obstore"])
-def test_whole_targets_in_buckets_are_refused_by_the_size_they_announce(
-    moto_bucket, tmp_path, engine, monkeypatch
-):
+def test_whole_targets_in_buckets_are_refused_by_the_size_they_announce(moto_bucket, tmp_path, engine, monkeypatch):
     """The same of S3, whatever library speaks to it."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
@@ -134,15 +131,7 @@ def test_a_set_from_a_server_reads_its_own_server(server):
 
 @pytest.mark.parametrize(
     "form",
-    [
-        "/{}",
-        "file:///{}",
-        "file://localhost/{}",
-        "local:///{}",
-        "/x/../{}",
-        "zip://a::/{}",
-        "simplecache::file:///{}",
-    ],
+    ["/{}", "file:///{}", "file://localhost/{}", "local:///{}", "/x/../{}", "zip://a::/{}", "simplecache::file:///{}"],
 )
 def test_a_set_from_a_server_reads_no_local_file(server, tmp_path, form):
     """Local files are refused in every spelling, by every entry point."""
@@ -190,11 +179,7 @@ def test_redirects_are_authorised_hop_by_hop(server, other):
 
 @pytest.mark.parametrize(
     "base",
-    [
-        {"driver": "http", "headers": ["X-Token: hush"]},
-        {"driver": "fsspec"},
-        {"driver": "http", "engine": "obstore"},
-    ],
+    [{"driver": "http", "headers": ["X-Token: hush"]}, {"driver": "fsspec"}, {"driver": "http", "engine": "obstore"}],
 )
 @pytest.mark.parametrize("allow", [None, True])
 def test_redirects_beside_the_set_are_authorised_too(server, other, base, allow):
@@ -210,9 +195,7 @@ def test_redirects_beside_the_set_are_authorised_too(server, other, base, allow)
     driver = run(opened({**base, **place}, **({"allow": [server.url]} if allow else {})))
     server.headers_seen.clear()
     assert run(read(driver, "good", "beside")) == [b"fine", b"in"]
-    assert all(
-        headers.get("X-Token") == ("hush" if "headers" in base else None) for headers in server.headers_seen
-    )
+    assert all(headers.get("X-Token") == ("hush" if "headers" in base else None) for headers in server.headers_seen)
     for key in ("evil", "part"):
         with pytest.raises(PermissionDeniedError, match="may not be read"):
             run(read(driver, key))
@@ -262,18 +245,12 @@ def test_two_places_have_credentials_of_their_own(server, other):
     """One set, two servers: each is sent what was given for it, whatever the protocol that both have."""
     for each in (server, other):
         each.put("a/x", b"1")
-    targets = {
-        f"{server.url}/a/": {"headers": {"X-Token": "one"}},
-        other.url: {"headers": {"X-Token": "two"}},
-    }
+    targets = {f"{server.url}/a/": {"headers": {"X-Token": "one"}}, other.url: {"headers": {"X-Token": "two"}}}
     driver = served(server, {"a": [f"{server.url}/a/x"], "b": [f"{other.url}/a/x"]}, targets=targets)
     for each in (server, other):
         each.headers_seen.clear()
     assert run(read(driver, "a", "b")) == [b"1", b"1"]
-    assert [{headers.get("X-Token") for headers in each.headers_seen} for each in (server, other)] == [
-        {"one"},
-        {"two"},
-    ]
+    assert [{headers.get("X-Token") for headers in each.headers_seen} for each in (server, other)] == [{"one"}, {"two"}]
 
 
 @pytest.mark.parametrize("engine", ["fsstore", "fsspec", "obstore"])
@@ -345,9 +322,7 @@ def test_damaged_partitions_are_errors(tmp_path, damage):
     from pyarrow import parquet
 
     array = {"zarr_format": 2, "shape": [100], "chunks": [1]}
-    references.open({"x/.zarray": array, **{f"x/{n}": ["u", n, 5] for n in range(100)}}).save(
-        tmp_path / "r.parq"
-    )
+    references.open({"x/.zarray": array, **{f"x/{n}": ["u", n, 5] for n in range(100)}}).save(tmp_path / "r.parq")
     path = tmp_path / "r.parq" / "x" / "refs.0.parq"
     data = path.read_bytes()
     tables = {
@@ -360,9 +335,7 @@ def test_damaged_partitions_are_errors(tmp_path, damage):
     if damage in tables:
         parquet.write_table(pa.table(tables[damage]), path)
     else:
-        path.write_bytes(
-            {"text": b"hello", "cut": data[:-20], "flipped": data[:-6] + b"\xff" + data[-5:]}[damage]
-        )
+        path.write_bytes({"text": b"hello", "cut": data[:-20], "flipped": data[:-6] + b"\xff" + data[-5:]}[damage])
     with pytest.raises(DataLossError, match=r"refs\.0\.parq"):
         references.open(tmp_path / "r.parq").get_many(["x/0"])
 
@@ -415,11 +388,11 @@ def test_inspection_fetches_nothing(server):
     assert report.arrays == ("x",)
     assert report.nbytes == 151
     assert set(report.places) == {server.url, "s3://b", "relative"}
-    assert (
-        report.places["s3://b"].urls,
-        report.places["s3://b"].references,
-        report.places["s3://b"].whole,
-    ) == (2, 2, 1)
+    assert (report.places["s3://b"].urls, report.places["s3://b"].references, report.places["s3://b"].whole) == (
+        2,
+        2,
+        1,
+    )
 
 
 def test_verification_finds_what_is_wrong(tmp_path):
@@ -427,9 +400,7 @@ def test_verification_finds_what_is_wrong(tmp_path):
     (tmp_path / "good").write_bytes(bytes(100))
     (tmp_path / "short").write_bytes(bytes(55))
     (tmp_path / "empty").write_bytes(b"")
-    refs = {f"x/{n}": ["good", n * 10, 10] for n in range(10)} | {
-        f"y/{n}": ["short", n * 10, 10] for n in range(10)
-    }
+    refs = {f"x/{n}": ["good", n * 10, 10] for n in range(10)} | {f"y/{n}": ["short", n * 10, 10] for n in range(10)}
     refs |= {"z/0": ["gone", 0, 1], "w/0": ["good"], "e/0": ["empty"], "i": "inline"}
     (tmp_path / "r.json").write_text(json.dumps(refs))
     found = references.verify(tmp_path / "r.json")
@@ -480,9 +451,7 @@ def test_pickle_is_refused_when_the_array_is_opened(tmp_path, filters):
     assert isinstance(error, PermissionDeniedError)
     assert "runs code" in str(error)
     for dtype in ("|O", "|u1"):
-        assert isinstance(
-            an_array(tmp_path, "x", dtype=dtype, compressor={"id": "pickle"}), PermissionDeniedError
-        )
+        assert isinstance(an_array(tmp_path, "x", dtype=dtype, compressor={"id": "pickle"}), PermissionDeniedError)
 
 
 def test_objects_without_a_codec_for_them_are_refused(tmp_path):

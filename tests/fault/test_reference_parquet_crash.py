@@ -65,9 +65,7 @@ def array(*shape):
 def ours(store):
     """Return what a store of ours has for the keys."""
     results = execution.call(store.read_many([Read(key) for key in KEYS]))
-    return {
-        key: bytes(result.value) for key, result in zip(KEYS, results, strict=True) if result.state == "value"
-    }
+    return {key: bytes(result.value) for key, result in zip(KEYS, results, strict=True) if result.state == "value"}
 
 
 def theirs(mapper):
@@ -76,10 +74,7 @@ def theirs(mapper):
     for key in KEYS:
         path, _, chunk = key.partition("/")
         grid = mapper.zmetadata.get(f"{path}/.zarray", {"shape": [0] * 2})["shape"]
-        if (
-            all(int(part) < size for part, size in zip(chunk.split("."), grid, strict=False))
-            and key in mapper
-        ):
+        if all(int(part) < size for part, size in zip(chunk.split("."), grid, strict=False)) and key in mapper:
             value = mapper[key]
             found[key] = value if isinstance(value, bytes) else bytes(range(value[1], value[1] + value[2]))
     return found
@@ -212,10 +207,7 @@ def killed_writer(path, number, chance):
 @pytest.mark.long
 def test_killed_writers(tmp_path):
     """A writer killed at any moment leaves what it had answered, or a part of its next batch, for either reader."""
-    refs = {
-        "x/.zarray": {"zarr_format": 2, "shape": [60], "chunks": [1]},
-        **{f"x/{n}": ["t", n, 1] for n in range(60)},
-    }
+    refs = {"x/.zarray": {"zarr_format": 2, "shape": [60], "chunks": [1]}, **{f"x/{n}": ["t", n, 1] for n in range(60)}}
     references.open(refs).save(tmp_path / "r.parq", record_size=16)
     number, chance = 0, random.Random(5)
     for _ in range(60):

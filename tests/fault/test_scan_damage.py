@@ -21,13 +21,7 @@ from numcodecs.checksum32 import jenkins_lookup3
 
 import fsstore as ts
 from fsstore.codec.numcodecs.kerchunk_v2 import check_grib
-from fsstore.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    NotFoundError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import DataLossError, FailedPreconditionError, NotFoundError, StoreError, UnimplementedError
 from fsstore.scan.hdf5.filters import encoded_plainly, undone
 from fsstore.scan.hdf5.layout import Filter
 
@@ -41,12 +35,7 @@ def write_files(folder):
         with h5py.File(folder / f"{libver}.h5", "w", libver=libver) as file:
             for name, maxshape in {"fixed": (20, 12), "one": (20, None), "two": (None, None)}.items():
                 file.create_dataset(
-                    f"g/{name}",
-                    data=values,
-                    chunks=(3, 5),
-                    maxshape=maxshape,
-                    compression="gzip",
-                    shuffle=True,
+                    f"g/{name}", data=values, chunks=(3, 5), maxshape=maxshape, compression="gzip", shuffle=True
                 )
             file["texts"] = np.array(["a", "bcd"], h5py.string_dtype())
             file["run"] = values
@@ -115,9 +104,7 @@ def write_messages(folder):
     for packing in ("grid_simple", "grid_complex", "grid_ccsds", "grid_jpeg", "grid_png"):
         packed = message("regular_ll_sfc_grib2", packingType=packing)
         (folder / f"{packing}.grib").write_bytes(packed)
-    (folder / "first.grib").write_bytes(
-        message("regular_ll_pl_grib1") + message("polar_stereographic_sfc_grib2")
-    )
+    (folder / "first.grib").write_bytes(message("regular_ll_pl_grib1") + message("polar_stereographic_sfc_grib2"))
 
 
 class EndedByLibraryError(Exception):
@@ -132,9 +119,7 @@ def fuzz(folder, first, count, limit_s):
     """Run the program in a process of its own; return what it reports besides the seeds."""
     command = [sys.executable, str(PROGRAM), str(folder), str(first), str(count)]
     environment = {**os.environ, "PYTHONPATH": str(Path(ts.__file__).parents[1])}
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment
-    )
+    done = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False, env=environment)
     if done.returncode == -signal.SIGABRT and "ecCodes assertion failed" in done.stderr:
         assert "error" not in done.stdout
         raise EndedByLibraryError(int(done.stdout.split()[-1]))
@@ -192,12 +177,8 @@ def test_images_in_messages_are_compared_with_their_values(packing, before, tmp_
     with pytest.raises(DataLossError, match="an image of"):
         check_grib(bytes(message))
     (tmp_path / "damaged.grib").write_bytes(message)
-    entry = next(
-        entry for entry in ts.list_arrays(f"file://{tmp_path}/damaged.grib|grib:") if len(entry.shape) > 1
-    )
-    array = ts.open(
-        {"driver": "zarr", "kvstore": f"file://{tmp_path}/damaged.grib|grib:{entry.path}/"}
-    ).result()
+    entry = next(entry for entry in ts.list_arrays(f"file://{tmp_path}/damaged.grib|grib:") if len(entry.shape) > 1)
+    array = ts.open({"driver": "zarr", "kvstore": f"file://{tmp_path}/damaged.grib|grib:{entry.path}/"}).result()
     with pytest.raises(StoreError, match="an image of"):
         array.read().result()
     for wrong in (message[: message.index(before)] + b"7777", message[:20] + b"\0\0\0\1" + message[24:]):

@@ -111,12 +111,7 @@ def asking(monkeypatch):
 
 def opened(site, context=None, **more):
     """Return a store of the server."""
-    spec = {
-        "driver": "http",
-        "engine": site.engine,
-        "base_url": f"http://127.0.0.1:{site.server_port}",
-        **more,
-    }
+    spec = {"driver": "http", "engine": site.engine, "base_url": f"http://127.0.0.1:{site.server_port}", **more}
     return ts.KvStore.open(spec, context=ts.Context(context or {})).result()
 
 

@@ -14,19 +14,7 @@ from fsstore.kvstore.local import lock as local_lock
 from fsstore.kvstore.local import stage as local_stage
 from fsstore.kvstore.local import write as local_write
 
-CALLS = (
-    "open",
-    "write",
-    "writev",
-    "fsync",
-    "fstat",
-    "stat",
-    "lstat",
-    "rename",
-    "ftruncate",
-    "mkdir",
-    "close",
-)
+CALLS = ("open", "write", "writev", "fsync", "fstat", "stat", "lstat", "rename", "ftruncate", "mkdir", "close")
 TURNS = 3
 SHARD = {
     "name": "sharding_indexed",
@@ -117,8 +105,7 @@ def test_any_call_may_fail(tmp_path, machine, layout):
                 failed.add(name)
             machine.arm(None, 0)
             assert all(
-                row in pair
-                for row, pair in zip(rows(array.read().result()), zip(rows(old), rows(new)), strict=True)
+                row in pair for row, pair in zip(rows(array.read().result()), zip(rows(old), rows(new)), strict=True)
             )
             array[where].write(new[where]).result()
             assert rows(array.read().result()) == rows(new)

@@ -12,13 +12,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fsstore.errors import (
-    DataLossError,
-    OutOfRangeError,
-    ResourceExhaustedError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import DataLossError, OutOfRangeError, ResourceExhaustedError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import from_live
@@ -80,9 +74,7 @@ def test_methods(method, zip_builder):
     """Every compression method gives whole values and ranges."""
     options = {"method": method, "packed": METHODS[method](VALUE)}
     store = opened(
-        zip_builder(
-            [("m", VALUE, options), ("empty", b"", {"method": method, "packed": METHODS[method](b"")})]
-        )
+        zip_builder([("m", VALUE, options), ("empty", b"", {"method": method, "packed": METHODS[method](b"")})])
     )
     assert value(store) == VALUE
     assert value(store, "m", 300, 310) == VALUE[300:310]
@@ -115,11 +107,7 @@ ARCHIVES = {
 @pytest.mark.parametrize("shape", ARCHIVES)
 def test_archive_shapes(shape, large, zip_builder):
     """Prefixes, comments and ZIP64 records, with the archive inside the last bytes read and larger than them."""
-    members = [
-        ("m", VALUE, {"method": 8}),
-        ("s", VALUE, {}),
-        *([("big", bytes(200_000), {})] if large else []),
-    ]
+    members = [("m", VALUE, {"method": 8}), ("s", VALUE, {}), *([("big", bytes(200_000), {})] if large else [])]
     members += [(f"k{n}", b"%d" % n, {}) for n in range(1500)] if large else []
     store = opened(zip_builder(members, **ARCHIVES[shape]))
     assert value(store) == value(store, "s") == VALUE
@@ -161,9 +149,7 @@ def test_the_last_of_duplicates_counts(zip_builder):
 def test_names_that_are_no_keys_are_hidden(zip_builder):
     """Directories, absolute names and names that climb are neither listed nor found."""
     hidden = ["d/", "/abs", "../up", "a/../b", "a\\..\\b", ".."]
-    store = opened(
-        zip_builder([*((name, b"x", {}) for name in hidden), ("a..b", b"", {}), ("a\\b", b"", {})])
-    )
+    store = opened(zip_builder([*((name, b"x", {}) for name in hidden), ("a..b", b"", {}), ("a\\b", b"", {})]))
     assert names(store) == ["a..b", "a\\b"]
     assert all(call(store.read(name)).state == "missing" for name in hidden)
 
@@ -249,16 +235,7 @@ def test_a_block_of_zeros_is_no_bomb(zip_builder):
 
 
 @pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"x",
-        b"PK\5\6",
-        b"PK\5\6" + bytes(17),
-        b"PK\5\6" + b"\xff" * 18,
-        bytes(70_000),
-        b"PK\3\4" * 30_000,
-    ],
+    "data", [b"", b"x", b"PK\5\6", b"PK\5\6" + bytes(17), b"PK\5\6" + b"\xff" * 18, bytes(70_000), b"PK\3\4" * 30_000]
 )
 def test_what_is_no_archive_is_data_loss(data):
     """Not an archive: an error that names the file, from reads and listings."""
@@ -287,11 +264,7 @@ FUZZED = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), min_siz
 @given(FUZZED, st.booleans())
 def test_flipped_bytes_never_crash(zip_builder, flips, wide):
     """Damage gives the right bytes or an error of ours, quickly."""
-    members = [
-        ("m", VALUE[:300], {"method": 8, "wide": wide}),
-        ("n", VALUE[:50], {}),
-        ("é", b"", {"streamed": True}),
-    ]
+    members = [("m", VALUE[:300], {"method": 8, "wide": wide}), ("n", VALUE[:50], {}), ("é", b"", {"streamed": True})]
     data = bytearray(zip_builder(members, comment=b"note", zip64=wide))
     for place, byte in flips:
         data[place % len(data)] = byte
@@ -309,11 +282,7 @@ def test_a_replaced_archive_is_noticed(zip_builder):
     driver = MemoryDriver()
     store = opened(zip_builder([("m", b"one", {}), ("x", b"x", {})]), driver)
     assert value(store) == b"one"
-    call(
-        KvPrefix(driver, "z.zip").write(
-            "", zip_builder([("pad", VALUE, {}), ("m", b"two", {}), ("y", b"y", {})])
-        )
-    )
+    call(KvPrefix(driver, "z.zip").write("", zip_builder([("pad", VALUE, {}), ("m", b"two", {}), ("y", b"y", {})])))
     results = call(store.read_many([Read("m"), Read("x"), Read("y")]))
     assert [(result.state, bytes(result.value)) for result in results] == [
         ("value", b"two"), ("missing", b""), ("value", b"y"),
@@ -327,9 +296,7 @@ def test_writing_without_conditions_is_refused(zip_builder):
     """An archive in a store that cannot guard its replacement is read-only."""
     from zarr.storage import MemoryStore
 
-    store = KvPrefix(
-        ZipDriver(filled(from_live(MemoryStore()), {"z": zip_builder([("m", b"one", {})])}).join("z"))
-    )
+    store = KvPrefix(ZipDriver(filled(from_live(MemoryStore()), {"z": zip_builder([("m", b"one", {})])}).join("z")))
     assert not store.driver.features.writable
     with pytest.raises(UnimplementedError, match="does not support writing.*conditions"):
         execution.call(store.write_many([Write("m", b"two")]), waits=True)
@@ -376,16 +343,11 @@ def test_requests_are_few(zip_builder):
     call(store.read("c/0"))
     assert len(batches) == 3
     batches.clear()
-    assert [bytes(r.value) for r in call(store.read_many([Read(f"c/{n}") for n in range(50)]))] == [
-        VALUE
-    ] * 50
+    assert [bytes(r.value) for r in call(store.read_many([Read(f"c/{n}") for n in range(50)]))] == [VALUE] * 50
     assert [len(batch) for batch in batches] == [50]
     batches.clear()
     assert value(store, "big", 500_000, 500_100) == (VALUE * 100)[500_000:500_100]
-    assert [read.stop - read.start for batch in batches for read in batch] == [
-        33,
-        100,
-    ]  # the header with its name
+    assert [read.stop - read.start for batch in batches for read in batch] == [33, 100]  # the header with its name
     batches.clear()
     assert value(store, "big", 7, 9) == VALUE[7:9]
     assert [read.stop - read.start for batch in batches for read in batch] == [2]
@@ -434,9 +396,7 @@ def _contents(store):
 def _rewritten(count, seed, zip_builder):
     """Add a member to damaged archives: it is refused and nothing changes, or all that could be read stays."""
     draw, outcomes = random.Random(seed), set()
-    whole = zip_builder(
-        [("a", VALUE, {}), ("b/c", VALUE * 2, {"method": 8}), ("d", b"", {}), ("e", b"e" * 70_000, {})]
-    )
+    whole = zip_builder([("a", VALUE, {}), ("b/c", VALUE * 2, {"method": 8}), ("d", b"", {}), ("e", b"e" * 70_000, {})])
     for _ in range(count):
         data = _changed(draw, whole)
         store = opened(data)

@@ -25,9 +25,7 @@ def write_hdf5(path):
         f.create_dataset("zeros", data=np.array([0, 3, 0, 4], "u1"), fillvalue=0)
         f.create_dataset("holes", shape=(100,), chunks=(10,), dtype="i4", fillvalue=-1)[35:45] = 7
         f.create_dataset("nan", shape=(9,), chunks=(4,), dtype="f4", fillvalue=np.nan)[:3] = 2
-        grown = f.create_dataset(
-            "grown", shape=(3, 4), maxshape=(None, 9), chunks=(2, 3), dtype="f8", fillvalue=9
-        )
+        grown = f.create_dataset("grown", shape=(3, 4), maxshape=(None, 9), chunks=(2, 3), dtype="f8", fillvalue=9)
         grown[0] = 1
         f.create_dataset("fixed", data=np.array([b"ab", b"c", b"defg"], "S4"), chunks=(2,))
         f.create_dataset("empty", shape=(0, 3), dtype="i4", chunks=(1, 3), maxshape=(None, 3))

@@ -70,9 +70,7 @@ def early(plist):
 
 def plain_edges(plist):
     """Store chunks at the edge without filters: h5py has no function for it, its library has."""
-    names = [
-        line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libhdf5" in line
-    ]
+    names = [line.split()[-1] for line in Path("/proc/self/maps").read_text().splitlines() if "/libhdf5" in line]
     library = ctypes.CDLL(next(name for name in names if "_hl" not in name))
     library.H5Pset_chunk_opts.argtypes = [ctypes.c_int64, ctypes.c_uint]
     plist.set_chunk((4, 5))
@@ -257,9 +255,7 @@ def nbit(file):
 
 def direct(file):
     """Write chunks past the library, with filters skipped."""
-    found = file.create_dataset(
-        "v", (8,), "i4", chunks=(4,), compression="gzip", shuffle=True, fletcher32=True
-    )
+    found = file.create_dataset("v", (8,), "i4", chunks=(4,), compression="gzip", shuffle=True, fletcher32=True)
     found.id.write_direct_chunk((0,), np.arange(4, dtype="i4").tobytes(), 0b111)
     found[4:] = [5, 6, 7, 8]
     other = file.create_dataset("w", (8,), "i4", chunks=(4,), compression="gzip", shuffle=True)
@@ -298,9 +294,7 @@ def types(file):
     file["opaque"] = np.array([b"ab", b"cd"], "V2")
     file["times"] = np.array(["2020-01-01", "2021-01-01"], "M8[s]").astype(h5py.opaque_dtype("M8[s]"))
     chunked = np.array([f"s{number}" for number in range(100)], object)
-    file.create_dataset(
-        "chunked_texts", data=chunked, dtype=h5py.string_dtype(), chunks=(7,), compression="gzip"
-    )
+    file.create_dataset("chunked_texts", data=chunked, dtype=h5py.string_dtype(), chunks=(7,), compression="gzip")
     kind = h5t.STD_I16LE.copy()
     kind.set_precision(11)
     kind.set_offset(2)
@@ -309,9 +303,7 @@ def types(file):
         kind = h5t.C_S1.copy()
         kind.set_size(4)
         kind.set_strpad(padding)
-        _typed(
-            file, name, kind, np.array([b"ab", b"xyz"], "S4"), kind if padding == h5t.STR_NULLTERM else None
-        )
+        _typed(file, name, kind, np.array([b"ab", b"xyz"], "S4"), kind if padding == h5t.STR_NULLTERM else None)
     kind = h5t.IEEE_F32LE.copy()
     kind.set_fields(15, 7, 8, 0, 7)
     kind.set_size(2)

@@ -15,19 +15,7 @@ from pathlib import Path
 import xarray as xr
 
 OPTIONS = {"h5netcdf": {"phony_dims": "sort"}, "netcdf4": {}}
-_DEADLY = (
-    "bitshuffle",
-    "blosc",
-    "bzip2",
-    "fills",
-    "lz4",
-    "lzf",
-    "szip",
-    "types",
-    "user_block",
-    "zfp",
-    "zstd",
-)
+_DEADLY = ("bitshuffle", "blosc", "bzip2", "fills", "lz4", "lzf", "szip", "types", "user_block", "zfp", "zstd")
 
 
 def shown(path: Path, engine: str) -> xr.Dataset | str:

@@ -105,9 +105,7 @@ def slice_near(rng, dim):
     if r < 0.25:
         return ":"
     step = (
-        rng.choice([None, None, None, 1, 2, 3, -1, -2, -3])
-        if rng.random() < 0.97
-        else rng.choice([0, 2**62, -(2**40)])
+        rng.choice([None, None, None, 1, 2, 3, -1, -2, -3]) if rng.random() < 0.97 else rng.choice([0, 2**62, -(2**40)])
     )
     if (
         dim.size == 0
@@ -189,9 +187,7 @@ def numpy_key(rng, dims, arrays=True, strict=False, newaxis=True):
                 sh = (rng.randint(0, 4),)
             terms.append(array_near(rng, dim, sh))
         elif r < 0.72:
-            terms.append(
-                str(index_near(rng, dim)) if rng.random() < 0.9 else f"np.int32({index_near(rng, dim)})"
-            )
+            terms.append(str(index_near(rng, dim)) if rng.random() < 0.9 else f"np.int32({index_near(rng, dim)})")
         else:
             terms.append(slice_near(rng, dim))
         left = left[1:]
@@ -277,10 +273,7 @@ def dim_op(rng, dims, sel_count, can_new):
         return ".translate_by[1]", n  # TensorStore crashes on [...] of no dimensions
     mode = rng.choice(["", "", ".oindex", ".vindex"])
     key = numpy_key(
-        rng,
-        [rng.choice(dims) for _ in range(n)] if dims else [],
-        strict=True,
-        newaxis=can_new and rng.random() < 0.2,
+        rng, [rng.choice(dims) for _ in range(n)] if dims else [], strict=True, newaxis=can_new and rng.random() < 0.2
     )
     return f"{mode}[{key}]", None
 
@@ -301,7 +294,9 @@ def dim_expression(rng, dims):
         op, n2 = dim_op(rng, dims, n, i == 0)
         text += op
         if n2 is None:
-            return f"t[{sel}{text}{rng.choice(['', '', '.translate_by[2]', '.label[[' + repr('q') + ']]', '.stride[2]'])}]"
+            return (
+                f"t[{sel}{text}{rng.choice(['', '', '.translate_by[2]', '.label[[' + repr('q') + ']]', '.stride[2]'])}]"
+            )
         else:
             n = n2
     return f"t[{sel}{text}]"
@@ -329,9 +324,7 @@ def step(rng, t):
     if r < 0.83:
         return f"t.translate_backward_by[{vector(rng, n, MOVES)}]"
     if r < 0.85:
-        return (
-            "t.mark_bounds_implicit[" + rng.choice(["True", "False", "True:False", ":True", "False:"]) + "]"
-        )
+        return "t.mark_bounds_implicit[" + rng.choice(["True", "False", "True:False", ":True", "False:"]) + "]"
     if r < 0.87:
         names = rng.sample(["a", "b", "c", "x", "y", "", ""], min(n, 7))
         return f"t.label[{names!r}]"
@@ -441,9 +434,7 @@ def disagreement(theirs, their_error, ours, our_error):
             else f"{theirs} != {ours}"
         )
     if their_error is None or our_error is None or kind(their_error) != kind(our_error):
-        return (
-            f"{type(their_error).__name__} {str(their_error)[:200]} != {type(our_error).__name__} {our_error}"
-        )
+        return f"{type(their_error).__name__} {str(their_error)[:200]} != {type(our_error).__name__} {our_error}"
     return None
 
 

@@ -96,14 +96,10 @@ def _codec(name: str, **configuration: Any) -> dict[str, Any]:
 
 
 def _packs(wide: bool) -> tuple[dict[str, Any], dict[str, Any]]:
-    return (
-        (_codec("bytes", endian="little"), _codec("bytes", endian="big")) if wide else (_codec("bytes"),) * 2
-    )
+    return (_codec("bytes", endian="little"), _codec("bytes", endian="big")) if wide else (_codec("bytes"),) * 2
 
 
-def _chains(
-    itemsize: int, rank: int, chunks: tuple[int, ...]
-) -> Iterator[tuple[str, list[Any], tuple[int, ...]]]:
+def _chains(itemsize: int, rank: int, chunks: tuple[int, ...]) -> Iterator[tuple[str, list[Any], tuple[int, ...]]]:
     """Yield chains of zarr v3 by name, and the chunks that go with them."""
     little, big = _packs(itemsize > 1)
     index = [_codec("bytes", endian="little"), _codec("crc32c")]
@@ -141,9 +137,7 @@ def _chains(
     yield "packbits", [_codec("packbits")], chunks
 
 
-def _v3(
-    kind: str, codecs: list[Any], shape: tuple[int, ...], chunks: tuple[int, ...], fill: Any
-) -> dict[str, Any]:
+def _v3(kind: str, codecs: list[Any], shape: tuple[int, ...], chunks: tuple[int, ...], fill: Any) -> dict[str, Any]:
     keys = _codec("default", separator="/") if shape[0] % 2 else _codec("v2", separator=".")
     return {
         "zarr.json": {
@@ -163,16 +157,13 @@ def _zarr3() -> Iterator[Case]:
                 if codec == "packbits" and kind in ("complex64", "complex128"):
                     continue
                 shown = place == 0 and (
-                    kind in ("int32", "bool")
-                    or codec in ("bytes", "sharding_indexed, zstd, index at the start")
+                    kind in ("int32", "bool") or codec in ("bytes", "sharding_indexed, zstd, index at the start")
                 )
                 yield Case("zarr v3", codec, kind, _v3(kind, chain, shape, grid, fill), values, shown)
         for kind, packs in (("string", "vlen-utf8"), ("bytes", "vlen-bytes")):
             text = _values("string", shape)
             values = (
-                text
-                if kind == "string"
-                else np.array([each.encode() for each in text.flat], object).reshape(shape)
+                text if kind == "string" else np.array([each.encode() for each in text.flat], object).reshape(shape)
             )
             for stage in ([], [_codec("zstd", level=1, checksum=False)]):
                 kind3 = kind if kind == "string" else "variable_length_bytes"
@@ -223,12 +214,7 @@ def _n5() -> Iterator[Case]:
     )  # fmt: skip
     for place, (shape, chunks) in enumerate(LAYOUTS):
         for kind, compression in itertools.product(_NUMBERS, compressions):
-            document = {
-                "dimensions": shape,
-                "blockSize": chunks,
-                "dataType": kind,
-                "compression": compression,
-            }
+            document = {"dimensions": shape, "blockSize": chunks, "dataType": kind, "compression": compression}
             codec = str(compression["type"]) + (" (zlib)" if compression.get("useZlib") else "")
             shown = place == 0 and (kind == "int32" or codec == "raw")
             yield Case("N5", codec, kind, {"attributes.json": document}, _values(kind, shape), shown)
@@ -239,12 +225,7 @@ def _precomputed() -> Iterator[Case]:
         "@type": "neuroglancer_uint64_sharded_v1", "preshift_bits": 1, "hash": "identity", "minishard_bits": 1,
         "shard_bits": 1, "data_encoding": "raw", "minishard_index_encoding": "raw",
     }  # fmt: skip
-    hashed = {
-        **sharding,
-        "hash": "murmurhash3_x86_128",
-        "data_encoding": "gzip",
-        "minishard_index_encoding": "gzip",
-    }
+    hashed = {**sharding, "hash": "murmurhash3_x86_128", "data_encoding": "gzip", "minishard_index_encoding": "gzip"}
     kinds = ("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32")
     for place, (size, chunk, channels) in enumerate((((7, 5, 4), (3, 2, 4), 1), ((9, 4, 3), (4, 4, 2), 2))):
         for kind, encoding, (row, shards) in itertools.product(
@@ -396,10 +377,7 @@ def same(found: Any, wanted: np.ndarray[Any, Any]) -> bool:
     found = np.asarray(found)
     if wanted.dtype.kind in "OUS":
         return bool(found.tolist() == wanted.tolist())
-    return (
-        found.shape == wanted.shape
-        and found.astype(wanted.dtype.newbyteorder("=")).tobytes() == wanted.tobytes()
-    )
+    return found.shape == wanted.shape and found.astype(wanted.dtype.newbyteorder("=")).tobytes() == wanted.tobytes()
 
 
 def _placed(case: Case, directory: Path, name: str) -> Path:
@@ -424,9 +402,7 @@ def exchanged(case: Case, library: str, directory: Path) -> str:
     try:
         place = _placed(case, directory, f"{library}-theirs")
         act(case, place, case.values)
-        assert same(by_fsstore(case, place), case.values), (
-            f"{case.name}: fsstore does not read what {library} wrote"
-        )
+        assert same(by_fsstore(case, place), case.values), f"{case.name}: fsstore does not read what {library} wrote"
         does.append("writes")
     except RefusedError:
         pass

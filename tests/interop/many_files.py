@@ -58,19 +58,14 @@ def write(path: Path, of: FileOf) -> None:
         time.units, time.calendar = of.time_units, of.calendar
         import cftime
 
-        stamps = cftime.num2date(
-            np.arange(of.start, of.start + of.steps), "hours since 2000-01-01", of.calendar
-        )
+        stamps = cftime.num2date(np.arange(of.start, of.start + of.steps), "hours since 2000-01-01", of.calendar)
         time[:] = cftime.date2num(stamps, of.time_units, of.calendar)
         data.createVariable("x", "f4", ("x",))[:] = np.arange(NX) / 2
         if of.lacks:
             return
         options: dict[str, Any] = {"endian": of.endian} if of.form == "NETCDF4" else {}
         if of.form == "NETCDF4" and of.chunks is not None:
-            sides = [
-                min(a, b) if not of.unlimited else a
-                for a, b in zip(of.chunks, (of.steps, NY, NX), strict=True)
-            ]
+            sides = [min(a, b) if not of.unlimited else a for a, b in zip(of.chunks, (of.steps, NY, NX), strict=True)]
             options |= {"zlib": of.zlib, "shuffle": of.shuffle, "chunksizes": sides}
         if of.fill is not None:
             options["fill_value"] = of.fill

@@ -33,9 +33,7 @@ def spec(name, array):
 
 async def main():
     """Save all arrays together, restore them together, and compare."""
-    await asyncio.gather(
-        *(serialization.async_serialize(array, spec(name, array)) for name, array in ARRAYS.items())
-    )
+    await asyncio.gather(*(serialization.async_serialize(array, spec(name, array)) for name, array in ARRAYS.items()))
     place = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     begun = [serialization.async_deserialize(place, spec(name, array)) for name, array in ARRAYS.items()]
     for result, array in zip(await asyncio.gather(*begun), ARRAYS.values(), strict=True):

@@ -23,9 +23,7 @@ class Observer:
             self.seen[name] = str(run())
         except ValueError as error:
             text = str(error)
-            code = next(
-                (c for c in ("NOT_FOUND", "FAILED_PRECONDITION", "ALREADY_EXISTS") if text.startswith(c)), ""
-            )
+            code = next((c for c in ("NOT_FOUND", "FAILED_PRECONDITION", "ALREADY_EXISTS") if text.startswith(c)), "")
             self.seen[name] = f"refused {code}"
 
     def spec(self, path="a/", **members):
@@ -36,9 +34,7 @@ class Observer:
         """Create an array of 10 elements in chunks of 4."""
         layout = self.ts.ChunkLayout(chunk_shape=[4])
         given = {"dtype": "int32", "shape": [10], "chunk_layout": layout, "fill_value": 0, **options}
-        return self.ts.open(
-            spec or self.spec(), create=True, context=context or self.context, **given
-        ).result()
+        return self.ts.open(spec or self.spec(), create=True, context=context or self.context, **given).result()
 
     def open(self, spec=None, context=None, **options):
         """Open an array."""
@@ -113,9 +109,7 @@ def transactions(o):
     atomic.commit_sync()
     o.note("atomic", lambda: store.read().result())
     aborted = o.ts.Transaction()
-    o.note(
-        "resize inside", lambda: store.with_transaction(aborted).resize(exclusive_max=[12]).result().domain
-    )
+    o.note("resize inside", lambda: store.with_transaction(aborted).resize(exclusive_max=[12]).result().domain)
     o.note("resize outside", lambda: o.open().domain)
     aborted.abort()
     o.note("resize aborted", lambda: o.open().domain)
@@ -196,11 +190,7 @@ def batches(o):
 def pickles(o):
     """A pickled view keeps its domain and mode."""
     store = o.create()
-    for name, view in {
-        "view": store[2:5],
-        "reversed": store[::-1],
-        "labeled": store[o.ts.d[0].label["x"]],
-    }.items():
+    for name, view in {"view": store[2:5], "reversed": store[::-1], "labeled": store[o.ts.d[0].label["x"]]}.items():
         copy = pickle.loads(pickle.dumps(view))
         o.note(name, lambda copy=copy: (copy.domain, copy.dtype, copy.mode))
     o.note("read only", lambda: pickle.loads(pickle.dumps(o.open(read=True))).mode)
@@ -211,12 +201,7 @@ def statistics(o):
     store = o.create()
     store[0:4].write(1).result()
     for name, view in {"all": store, "first": store[0:2], "last": store[8:], "cut": store[3:5]}.items():
-        o.note(
-            name,
-            lambda view=view: view.storage_statistics(
-                query_not_stored=True, query_fully_stored=True
-            ).result(),
-        )
+        o.note(name, lambda view=view: view.storage_statistics(query_not_stored=True, query_fully_stored=True).result())
     o.note("one question", lambda: store.storage_statistics(query_not_stored=True).result().fully_stored)
 
 
@@ -230,9 +215,7 @@ def rechecks(o):
         o.note(f"metadata {recheck} read", lambda mine=mine: mine.read().result())
         o.note(f"metadata {recheck} resolved", lambda mine=mine: mine.resolve().result().domain)
         o.ts.KvStore.open(spec["kvstore"]).result().delete_range(o.ts.KvStore.KeyRange()).result()
-        if (
-            recheck != "open"
-        ):  # where TensorStore shows fill values, chunks of an array that is gone are an error
+        if recheck != "open":  # where TensorStore shows fill values, chunks of an array that is gone are an error
             o.note(f"metadata {recheck} gone", lambda mine=mine: mine.read().result())
         spec = {"driver": o.driver, "kvstore": {"driver": "file", "path": f"{o.folder}/d{recheck}/"}}
         for limit in (0, 10**6):
@@ -274,9 +257,7 @@ def _json_steps(o):
 def open_stores(o):
     """An array may be opened in a key-value store that is open: the same store, and its transaction."""
     kv = o.ts.KvStore.open({"driver": "memory"}).result()
-    store = o.ts.open(
-        {"driver": o.driver}, kvstore=kv, create=True, dtype="int8", shape=[3], fill_value=0
-    ).result()
+    store = o.ts.open({"driver": o.driver}, kvstore=kv, create=True, dtype="int8", shape=[3], fill_value=0).result()
     o.note("keys", lambda: kv.list().result())
     with o.ts.Transaction() as transaction:
         inside = o.ts.open({"driver": o.driver}, kvstore=kv.with_transaction(transaction)).result()

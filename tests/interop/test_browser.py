@@ -42,9 +42,7 @@ def node(script: str, *arguments: str, folder: Path) -> dict:
     """Return what a module prints as JSON."""
     path = folder / "script.mjs"
     path.write_text(script)
-    done = subprocess.run(
-        ["node", str(path), *arguments], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run(["node", str(path), *arguments], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -254,10 +252,7 @@ def test_the_viewer_in_chromium(place, running, tmp_path):
     names = {}
     exec(python, names)
     lines = subprocess.run(
-        [sys.executable, "-m", *shlex.split(command), "--format", "csv"],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-m", *shlex.split(command), "--format", "csv"], capture_output=True, text=True, check=True
     ).stdout.splitlines()
     shown = np.array([line.split(",") for line in lines], "i4")
     assert shown.size and shown.size < VALUES.size and np.array_equal(shown, names["values"])
@@ -309,11 +304,7 @@ def test_a_notebook_frames_the_page(place, running, tmp_path):
     alone = running(page_server(str(place)))
     view = ts.open_group(place).result()["t"].view()
     try:
-        pages |= {
-            "/": view._repr_html_(),
-            "/alone": f"<iframe src='{alone.url}'></iframe>",
-            "/favicon.ico": "",
-        }
+        pages |= {"/": view._repr_html_(), "/alone": f"<iframe src='{alone.url}'></iframe>", "/favicon.ico": ""}
         origin = f"http://localhost:{notebook.server_port}"
         script = FRAME.replace("PLAYWRIGHT", json.dumps(str(MODULES / "playwright-core" / "index.mjs")))
         found = node(script, f"{origin}/", CHROMIUM, f"{origin}/alone", folder=tmp_path)

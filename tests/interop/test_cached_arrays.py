@@ -17,9 +17,7 @@ def test_writes(module, recheck, read_chunk):
     context = module.Context({"cache_pool": {"total_bytes_limit": 1_000_000}})
     spec = {**SPEC, "recheck_cached_data": recheck}
     layout = module.ChunkLayout(read_chunk_shape=[read_chunk], write_chunk_shape=[4])
-    store = module.open(
-        spec, create=True, dtype=module.int32, shape=[8], chunk_layout=layout, context=context
-    ).result()
+    store = module.open(spec, create=True, dtype=module.int32, shape=[8], chunk_layout=layout, context=context).result()
     other = module.open(spec, context=context).result()
     expected = [1] * 8
     for begin, end, value in [(0, 8, 1), (1, 2, 5), (0, 4, 7), (2, 4, 0), (3, 6, 2), (0, 8, 0)]:

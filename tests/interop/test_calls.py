@@ -124,11 +124,7 @@ s.update(minimal_spec=True, dtype="int16")
 (z := ts.Spec({"driver": "zarr", "metadata": {"chunks": [4, 5]}}), z.update(minimal_spec=True), z.to_json())
 """,
 }  # fmt: skip
-CALLS = [
-    pytest.param(setup, call, id=call)
-    for setup, calls in SETUPS.items()
-    for call in calls.strip().splitlines()
-]
+CALLS = [pytest.param(setup, call, id=call) for setup, calls in SETUPS.items() for call in calls.strip().splitlines()]
 
 
 def outcome(module, setup, call):
@@ -224,9 +220,7 @@ def test_copies_in_batches():
     """A copy of a store that joins a batch reads when that is submitted, and not before."""
     for module in (fsstore, tensorstore):
         source = array(module)
-        target = module.open(
-            "memory://|zarr3:", create=True, dtype="int32", shape=[10, 6], fill_value=0
-        ).result()
+        target = module.open("memory://|zarr3:", create=True, dtype="int32", shape=[10, 6], fill_value=0).result()
         batch = module.Batch()
         written = target.write(source, batch=batch)
         assert not written.copy.done()
@@ -246,43 +240,8 @@ def _submitted():
 
 
 VALUES = [
-    *(
-        5,
-        -5,
-        0,
-        1,
-        2,
-        5.0,
-        5.5,
-        1e30,
-        2**31,
-        2**63 - 1,
-        2**63,
-        -(2**63),
-        2**64 - 1,
-        True,
-        False,
-        None,
-        {"a": 1},
-    ),
-    *(
-        "5",
-        "-5",
-        "+5",
-        " 5 ",
-        "5.0",
-        "1e3",
-        "1_0",
-        "true",
-        "false",
-        "True",
-        "nan",
-        "-Infinity",
-        "",
-        "x",
-        "٥",
-        "YQ==",
-    ),
+    *(5, -5, 0, 1, 2, 5.0, 5.5, 1e30, 2**31, 2**63 - 1, 2**63, -(2**63), 2**64 - 1, True, False, None, {"a": 1}),
+    *("5", "-5", "+5", " 5 ", "5.0", "1e3", "1_0", "true", "false", "True", "nan", "-Infinity", "", "x", "٥", "YQ=="),
 ]
 NUMBERS = (
     *("bool", "int2", "int4", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),

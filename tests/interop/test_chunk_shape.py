@@ -67,20 +67,8 @@ PAIRS = [
     (V3, S, {"write_chunk_shape": [97] * 3, "read_chunk_elements": 1000}, (1,) * 3, (97,) * 3),
     (V3, S, {"read_chunk_shape": [64] * 3, "write_chunk_elements": 10**8}, (64,) * 3, (448,) * 3),
     (V3, S, {"read_chunk_shape": [30] * 3, "write_chunk_shape": [64] * 3}, N, N),
-    (
-        V3,
-        S,
-        {"read_chunk_shape": [30] * 3, "write_chunk_shape_soft_constraint": [64] * 3},
-        (30,) * 3,
-        (60,) * 3,
-    ),
-    (
-        V3,
-        S,
-        {"read_chunk_shape_soft_constraint": [30] * 3, "write_chunk_shape": [64] * 3},
-        (32,) * 3,
-        (64,) * 3,
-    ),
+    (V3, S, {"read_chunk_shape": [30] * 3, "write_chunk_shape_soft_constraint": [64] * 3}, (30,) * 3, (60,) * 3),
+    (V3, S, {"read_chunk_shape_soft_constraint": [30] * 3, "write_chunk_shape": [64] * 3}, (32,) * 3, (64,) * 3),
     (
         V3,
         S,
@@ -91,13 +79,7 @@ PAIRS = [
     (V3, S, {"read_chunk_elements": 1000}, (10,) * 3, (100,) * 3),
     (V3, S, {"write_chunk_elements": 10**7}, (101,) * 3, (202,) * 3),
     (V3, S, {"read_chunk_elements": 1000, "write_chunk_elements": 100}, (10,) * 3, (10,) * 3),
-    (
-        V3,
-        S,
-        {"read_chunk_shape": [1, N, N], "write_chunk_shape": [N, 512, 512]},
-        (1, 512, 512),
-        (4, 512, 512),
-    ),
+    (V3, S, {"read_chunk_shape": [1, N, N], "write_chunk_shape": [N, 512, 512]}, (1, 512, 512), (4, 512, 512)),
     (
         V3,
         S,
@@ -170,17 +152,11 @@ def random_constraints(rng):
         for suffix in ("", "_soft_constraint"):
             if rng.random() < 0.25:
                 sizes = [-1, 0, 1, 2, 3, 4, 6, 8, 12, 30, 64, 97, 100, 360, 5000]
-                grid["shape" + suffix] = [
-                    rng.choice(sizes) if rng.random() < 0.4 else None for _ in range(rank)
-                ]
+                grid["shape" + suffix] = [rng.choice(sizes) if rng.random() < 0.4 else None for _ in range(rank)]
             if rng.random() < 0.25:
-                grid["aspect_ratio" + suffix] = [
-                    rng.choice([0, 0.1, 0.5, 1, 2, 3, 7.5, 100]) for _ in range(rank)
-                ]
+                grid["aspect_ratio" + suffix] = [rng.choice([0, 0.1, 0.5, 1, 2, 3, 7.5, 100]) for _ in range(rank)]
             if rng.random() < 0.2:
-                grid["elements" + suffix] = rng.choice(
-                    [0, 1, 10, 1000, 4096, 10**5, 10**6, 12345, 10**8, 10**10]
-                )
+                grid["elements" + suffix] = rng.choice([0, 1, 10, 1000, 4096, 10**5, 10**6, 12345, 10**8, 10**10])
     return shape, layout
 
 

@@ -33,9 +33,7 @@ def new_cluster(workers):
 def client(tmp_path_factory):
     """Return a client of a cluster whose workers know neither our directory nor our environment."""
     folder = tmp_path_factory.mktemp("dask")
-    patient = dask.config.set(
-        {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(folder)}
-    )
+    patient = dask.config.set({"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(folder)})
     with patient, new_cluster(2) as cluster, distributed.Client(cluster, timeout=120) as client:
         client.run(os.chdir, "/")
         client.run(os.environ.pop, "HOME", None)
@@ -75,9 +73,9 @@ def test_a_worker_that_is_killed(client, array, tmp_path):
             os.kill(killed[0], signal.SIGKILL)
 
     with client.get_executor() as executor:
-        ts.copy(
-            array, tmp_path / "b", schema=SCHEMA, executor=executor, max_memory="60kB", progress=kill
-        ).result(timeout=120)
+        ts.copy(array, tmp_path / "b", schema=SCHEMA, executor=executor, max_memory="60kB", progress=kill).result(
+            timeout=120
+        )
     assert killed
     assert np.array_equal(read(tmp_path / "b"), VALUES)
     assert [path for path in (tmp_path / "b").iterdir() if "fsstore" in path.name] == []
@@ -96,11 +94,7 @@ def test_another_scheduler_continues(client, array, tmp_path):
     options = {"schema": SCHEMA, "max_memory": "60kB"}
     with client.get_executor() as executor, pytest.raises(_GoneError):
         ts.copy(array, tmp_path / "b", executor=executor, progress=stop, **options).result(timeout=120)
-    with (
-        new_cluster(1) as cluster,
-        distributed.Client(cluster, timeout=120) as other,
-        other.get_executor() as executor,
-    ):
+    with new_cluster(1) as cluster, distributed.Client(cluster, timeout=120) as other, other.get_executor() as executor:
         report = ts.copy(array, tmp_path / "b", executor=executor, **options).result(timeout=120)
     assert report.resumed >= 1
     assert np.array_equal(read(tmp_path / "b"), VALUES)
@@ -136,12 +130,7 @@ def test_secrets_reach_workers_where_the_context_says_so(client, array, tmp_path
     for path in (tmp_path / "a/a").rglob("*"):
         if path.is_file():
             object_server.put(f"/s/{path.relative_to(tmp_path / 'a/a')}", path.read_bytes())
-    base = {
-        "driver": "http",
-        "base_url": object_server.url,
-        "path": "/s/",
-        "headers": ["Authorization: Bearer s3cr3t"],
-    }
+    base = {"driver": "http", "base_url": object_server.url, "path": "/s/", "headers": ["Authorization: Bearer s3cr3t"]}
     spec = {"driver": "zarr3", "kvstore": base}
     with client.get_executor() as executor:
         source = ts.open(spec, read=True).result()
@@ -171,14 +160,9 @@ def test_one_commit_from_many_workers(client, array, tmp_path):
     """Workers of a cluster write into databases of their own, and one commit takes all."""
     target = f"file://{tmp_path}/db/|ocdbt:x/"
     with client.get_executor() as executor:
-        ts.copy(array, target, schema=SCHEMA, atomic=True, executor=executor, max_memory="100kB").result(
-            timeout=120
-        )
+        ts.copy(array, target, schema=SCHEMA, atomic=True, executor=executor, max_memory="100kB").result(timeout=120)
     assert np.array_equal(ts.open(f"{target}|zarr3:").result().read().result(), VALUES)
-    assert (
-        len([each for each in ts.ocdbt.versions(f"file://{tmp_path}/db/|ocdbt:").result() if each.num_keys])
-        == 1
-    )
+    assert len([each for each in ts.ocdbt.versions(f"file://{tmp_path}/db/|ocdbt:").result() if each.num_keys]) == 1
 
 
 def _failing_once(mark):

@@ -29,9 +29,7 @@ def random_chain(choose, depth=0):
     kind = choose.random()
     if kind < 0.3:
         chain.append(
-            choose.choice(
-                ["bytes", {"name": "bytes", "configuration": {"endian": choose.choice(["little", "big"])}}]
-            )
+            choose.choice(["bytes", {"name": "bytes", "configuration": {"endian": choose.choice(["little", "big"])}}])
         )
     elif kind < 0.6 and depth < 2:
         options = {
@@ -84,9 +82,7 @@ def create(codecs, dtype, read, write, inner_order):
         **({"inner_order": inner_order} if inner_order else {}),
     }
     schema = {"dtype": dtype, "domain": {"shape": [8, 12]}, "chunk_layout": layout, "codec": spec(codecs)}
-    store = ts.open(
-        {"driver": "zarr3", "kvstore": {"driver": "memory"}, "schema": schema}, create=True
-    ).result()
+    store = ts.open({"driver": "zarr3", "kvstore": {"driver": "memory"}, "schema": schema}, create=True).result()
     stored = json.loads(store.kvstore["zarr.json"])["codecs"]
     return [stored, list(store.chunk_layout.inner_order), list(store.chunk_layout.read_chunk.shape)]
 
@@ -166,12 +162,8 @@ def test_incomplete_stored_chains_are_refused_like_tensorstore(tmp_path, codecs)
                 "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [4]}}, "chunk_key_encoding": {"name": "default"}}  # fmt: skip
     (tmp_path / "zarr.json").write_text(json.dumps(document))
     with pytest.raises(ValueError) as theirs:
-        ts.open(
-            {"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}}, open=True
-        ).result()
+        ts.open({"driver": "zarr3", "kvstore": {"driver": "file", "path": f"{tmp_path}/"}}, open=True).result()
     with pytest.raises(StoreError) as caught:
         CodecChain.from_json(codecs).bind(ChunkSpec(np.dtype("i4"), (4,)))
     # tensorstore prints a missing integer as a value that it discarded
-    assert caught.value.message in str(theirs.value).replace(
-        "but received: <discarded>", "but member is missing"
-    )
+    assert caught.value.message in str(theirs.value).replace("but received: <discarded>", "but member is missing")

@@ -34,22 +34,7 @@ CHAINS = {
     "nested": [NESTED],
 }  # fmt: skip
 V3_DTYPES = "bool int8 uint8 int16 uint16 int32 uint32 int64 uint64 float16 float32 float64 complex64 complex128 bfloat16 int4 int2 float8_e4m3fn".split()
-V2_DTYPES = [
-    "|b1",
-    "|i1",
-    "|u1",
-    "<i2",
-    ">i2",
-    "<u4",
-    ">u8",
-    "<f2",
-    ">f4",
-    "<f8",
-    "<c8",
-    ">c16",
-    "bfloat16",
-    "int4",
-]
+V2_DTYPES = ["|b1", "|i1", "|u1", "<i2", ">i2", "<u4", ">u8", "<f2", ">f4", "<f8", "<c8", ">c16", "bfloat16", "int4"]
 COMPRESSORS = [
     None, {"id": "zlib"}, {"id": "zlib", "level": 9}, {"id": "gzip", "level": 3}, {"id": "bz2"}, {"id": "zstd", "level": 2}, {"id": "blosc"},
     {"id": "blosc", "shuffle": 2, "cname": "zstd"}, {"id": "blosc", "shuffle": 0, "clevel": 1, "cname": "lz4hc"}, {"id": "blosc", "cname": "blosclz", "blocksize": 64},
@@ -253,9 +238,7 @@ def test_v2_objects_without_dimensions(name):
 ITEMS = [None, True, -7, 2**63, 1.5, "snow ☃", [1, [2, "x"]], {"a": {"b": []}}]
 
 
-@pytest.mark.parametrize(
-    "options", [{}, {"use_single_float": True}, {"use_bin_type": False}, {"raw": True}], ids=str
-)
+@pytest.mark.parametrize("options", [{}, {"use_single_float": True}, {"use_bin_type": False}, {"raw": True}], ids=str)
 @pytest.mark.parametrize("shape", [(8,), (2, 4), (2, 2, 2)])
 def test_v2_msgpack_agrees_with_numcodecs(options, shape):
     """Anything that MessagePack can hold gives the bytes of numcodecs and is read back as numcodecs reads it."""
@@ -315,9 +298,7 @@ def test_v2_vlen_array_and_categories():
 
     rows = np.empty(2, object)
     rows[:] = [np.array([1, 2], "i4"), np.array([3], "i4")]
-    bound = V2Pipeline.from_json(None, [{"id": "vlen-array", "dtype": "<i4"}]).bind(
-        ChunkSpec(np.dtype(object), (2,))
-    )
+    bound = V2Pipeline.from_json(None, [{"id": "vlen-array", "dtype": "<i4"}]).bind(ChunkSpec(np.dtype(object), (2,)))
     decoded = bound.decode(bytes(numcodecs.VLenArray("<i4").encode(rows)))
     assert [row.tolist() for row in decoded] == [[1, 2], [3]]
     words = np.array(["x", "y", "x"], object)
@@ -369,10 +350,7 @@ V3_BYTES = [
     "crc32c",
 ]
 V3_NUMCODECS += [
-    (
-        [{"name": f"numcodecs.{name}", "configuration": {"elementsize": 4} if name == "shuffle" else {}}],
-        "int32",
-    )
+    ([{"name": f"numcodecs.{name}", "configuration": {"elementsize": 4} if name == "shuffle" else {}}], "int32")
     for name in V3_BYTES
 ]
 

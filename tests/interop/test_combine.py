@@ -17,9 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # test modules are imported by p
 
 from many_files import FileOf, drifted, expected, series, write
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::FutureWarning", "ignore:.*:xarray.coding.common.SerializationWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore:.*:xarray.coding.common.SerializationWarning")
 
 DRIFTS = {
     "scale and offset": {"scale": 0.25, "offset": -3.0},
@@ -67,9 +65,7 @@ def test_a_file_that_drifts_gives_no_wrong_number(tmp_path, drift):
     np.testing.assert_array_equal(found["v"].values, want.astype(found["v"].dtype))
     hours = np.arange(16) * np.timedelta64(1, "h")
     np.testing.assert_array_equal(found["time"].values, np.datetime64("2000-01-01") + hours)
-    np.testing.assert_array_equal(
-        found["v"][3:11, 1, ::2].values, want[3:11, 1, ::2].astype(found["v"].dtype)
-    )
+    np.testing.assert_array_equal(found["v"][3:11, 1, ::2].values, want[3:11, 1, ::2].astype(found["v"].dtype))
 
 
 @pytest.mark.parametrize("drift", ["another codec", "scale and offset", "missing variable", "type"])
@@ -77,9 +73,7 @@ def test_combined_files_are_what_xarray_makes_of_them(tmp_path, drift):
     """The dataset equals that of `open_mfdataset`, by its dimensions, coordinates and values."""
     files = drifted(series(3), 1, **DRIFTS[drift])
     paths = _written(tmp_path, files)
-    with xr.open_mfdataset(
-        paths, combine="by_coords", data_vars="all", join="outer", compat="no_conflicts"
-    ) as want:
+    with xr.open_mfdataset(paths, combine="by_coords", data_vars="all", join="outer", compat="no_conflicts") as want:
         found = _read(references.combine(paths, "time").result(), tmp_path)
         assert dict(found.sizes) == dict(want.sizes)
         xr.testing.assert_equal(found.load(), want.load())
@@ -195,9 +189,7 @@ def test_several_dimensions(tmp_path, layered):
                 continue
             values = rng.normal(size=(2, 4))
             want[2 * i : 2 * i + 2, 4 * j : 4 * j + 4] = values
-            data = xr.Dataset(
-                {"t": (("y", "x"), values)}, {"y": np.arange(2) + 2 * i, "x": np.arange(4.0) + 4 * j}
-            )
+            data = xr.Dataset({"t": (("y", "x"), values)}, {"y": np.arange(2) + 2 * i, "x": np.arange(4.0) + 4 * j})
             zlib = {"zlib": layered and i == 2, "chunksizes": (2, 4)}
             data.to_netcdf(tmp_path / f"{i}{j}.nc", engine="netcdf4", encoding={"t": zlib})
     combined = references.combine(str(tmp_path / "*.nc"), ["y", "x"]).result()

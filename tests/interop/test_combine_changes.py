@@ -125,9 +125,7 @@ def test_a_file_written_anew_at_the_same_size_is_never_read(made, form):
     paths[1].write_bytes(paths[1].read_bytes()[:-1] + b"?")
     np.testing.assert_array_equal(array[:4].read().result(), before[:4])
     for reader in (array, ts.open(f"{place.as_uri()}|mosaic:v").result()):
-        with pytest.raises(
-            ts.errors.DataLossError, match=r"1\.nc.*written anew since it was scanned; scan it again"
-        ):
+        with pytest.raises(ts.errors.DataLossError, match=r"1\.nc.*written anew since it was scanned; scan it again"):
             reader[4:8].read().result()
 
 
@@ -232,9 +230,7 @@ def test_the_batch_of_a_lost_worker_is_scanned_again(made, cancels):
     _, paths, _ = made
     told = []
     with _Dying(cancels=cancels) as executor:
-        combined = references.combine(
-            paths, "time", executor=executor, batch=2, progress=told.append
-        ).result()
+        combined = references.combine(paths, "time", executor=executor, batch=2, progress=told.append).result()
     assert combined.report.dims == {"time": 24}
     assert told[-1].tasks == told[-1].total == 6
     assert told[-1].retries == 1

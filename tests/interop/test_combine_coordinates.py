@@ -75,9 +75,7 @@ def test_files_are_added_dropped_and_scanned_again(tmp_path, paths, name):
     order = [1, 2, 0, 3] if kind == "2000" else [0, 1, 2, 3]
     with _read(place) as found:
         np.testing.assert_array_equal(found["t"].values[:, 0], order)
-        assert (
-            found["day"].values[-1] == {"2000": np.datetime64("2000-01-04"), "number": 3, "text": "r3"}[kind]
-        )
+        assert found["day"].values[-1] == {"2000": np.datetime64("2000-01-04"), "number": 3, "text": "r3"}[kind]
     xr.load_dataset(paths[1]).assign(t=("y", np.full(4, 9.0))).to_netcdf(paths[1], engine="netcdf4")
     references.replace(place, paths[1]).result()
     references.drop(place, paths[0]).result()
@@ -124,9 +122,7 @@ def test_hierarchies_of_both_versions(tmp_path, version):
     """Texts that tell where hierarchies lie, and times that each counts from its own day, are written in their version."""
     places = []
     for number, day in enumerate(DAYS):
-        data = xr.Dataset(
-            {"t": ("y", np.full(4, float(number))), "made": ((), day), "mode": ((), f"m{number}")}
-        )
+        data = xr.Dataset({"t": ("y", np.full(4, float(number))), "made": ((), day), "mode": ((), f"m{number}")})
         places.append(str(tmp_path / f"{number}.zarr"))
         data.assign_attrs(tag=f"r{number}").to_zarr(places[-1], zarr_format=version, consolidated=False)
     combined = references.combine(places, "run", coords={"run": "attr:tag"}).result()

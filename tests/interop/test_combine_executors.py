@@ -128,9 +128,7 @@ def test_a_worker_of_a_cluster_that_is_killed(client, made, tmp_path, kill_at):
             os.kill(killed[0], signal.SIGKILL)
 
     with client.get_executor() as executor:
-        combined = references.combine(paths, "time", executor=executor, batch=1, progress=kill).result(
-            timeout=120
-        )
+        combined = references.combine(paths, "time", executor=executor, batch=1, progress=kill).result(timeout=120)
     assert killed
     _check(combined, tmp_path, want)
 
@@ -142,9 +140,9 @@ def test_a_file_that_kills_its_worker_is_named(client, made, tmp_path, monkeypat
     killer.write_bytes(paths[0].read_bytes())
     monkeypatch.setattr(many, "timed_scan", _scan_or_die)
     with client.get_executor() as executor:
-        combined = references.combine(
-            [*paths[:3], killer, *paths[3:]], "time", executor=executor, batch=4
-        ).result(timeout=120)
+        combined = references.combine([*paths[:3], killer, *paths[3:]], "time", executor=executor, batch=4).result(
+            timeout=120
+        )
     assert list(combined.report.left_out) == [str(killer)]
     assert "failed 3 times" in combined.report.left_out[str(killer)]
     _check(combined, tmp_path, want)

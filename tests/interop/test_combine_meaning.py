@@ -39,9 +39,7 @@ def test_bounds_are_told_by_the_units_of_their_own_file(tmp_path):
 
 def test_times_that_are_missing_stay_missing(tmp_path):
     """A time that is the fill value of its file is no time in the whole, in whatever units files count."""
-    for number, units in enumerate(
-        ["days since 2000-01-01", "hours since 1999-01-01", "days since 1999-01-01"]
-    ):
+    for number, units in enumerate(["days since 2000-01-01", "hours since 1999-01-01", "days since 1999-01-01"]):
         data = xr.Dataset(
             {"t": ("time", [1.0, 2.0]), "seen": ("time", [24, -999])}, {"time": [2 * number, 2 * number + 1]}
         )
@@ -118,9 +116,7 @@ def test_a_file_without_steps_is_left_out(tmp_path):
     """A file that was begun and never written to holds nothing; the report says so."""
     for number in range(2):
         steps = np.arange(2.0 * number)
-        xr.Dataset({"v": ("time", steps)}, {"time": steps}).to_netcdf(
-            tmp_path / f"{number}.nc", unlimited_dims="time"
-        )
+        xr.Dataset({"v": ("time", steps)}, {"time": steps}).to_netcdf(tmp_path / f"{number}.nc", unlimited_dims="time")
     report = references.combine(str(tmp_path / "?.nc"), "time", dry_run=True).result()
     assert report.left_out == {str(tmp_path / "0.nc"): "it has no steps"}
     assert report.dims == {"time": 2}
@@ -147,9 +143,7 @@ def test_files_of_which_nothing_is_left_leave_no_piece(tmp_path):
 
 
 @given(
-    st.lists(
-        st.tuples(st.integers(0, 12), st.integers(0, 5)), min_size=2, max_size=5, unique_by=lambda one: one[0]
-    ),
+    st.lists(st.tuples(st.integers(0, 12), st.integers(0, 5)), min_size=2, max_size=5, unique_by=lambda one: one[0]),
     st.sampled_from(["first", "last"]),
 )
 @settings(max_examples=15, deadline=None)
@@ -196,9 +190,7 @@ def test_nanoseconds_are_times(tmp_path, kind):
     want = [0, 5_000_000, 20_500_000, 30_000_000, 1_000_001_000, 1_123_456_000]
     with _combined(tmp_path) as found:
         start = np.datetime64("2001-01-01", "ns")
-        assert found["time"].values.tolist() == [
-            (start + np.timedelta64(at, "ns")).astype(int) for at in want
-        ]
+        assert found["time"].values.tolist() == [(start + np.timedelta64(at, "ns")).astype(int) for at in want]
     with netCDF4.Dataset(tmp_path / "2.nc", "a") as file:
         file["time"][:] = [1000, 123_456_001]
     with pytest.raises(references.CombineError, match="finer than microseconds"):

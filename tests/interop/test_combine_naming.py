@@ -53,10 +53,7 @@ def test_a_coordinate_is_renamed_with_its_dimension(tmp_path):
 
 def test_a_file_that_lacks_a_renamed_variable_is_added(tmp_path):
     """A variable that is missing in what is added is missing there, whatever it is called."""
-    paths = [
-        _write(tmp_path, number, **({"extra": ("t", np.ones(2))} if number < 2 else {}))
-        for number in range(3)
-    ]
+    paths = [_write(tmp_path, number, **({"extra": ("t", np.ones(2))} if number < 2 else {})) for number in range(3)]
     names = {**RENAMED, "extra": "more"}
     references.combine(paths[:2], "time", variables=names).result().save(tmp_path / "all.mosaic")
     references.append(tmp_path / "all.mosaic", paths[2]).result()

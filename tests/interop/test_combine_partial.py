@@ -122,12 +122,7 @@ def _runs(folder, shifts, units="days since 2000-01-01"):
 
 def test_times_that_are_no_coordinates_are_compared(tmp_path):
     """Times of one place may be counted otherwise, but must be the same times."""
-    units = [
-        "days since 2000-01-01",
-        "hours since 2000-01-01",
-        "days since 2000-01-01",
-        "days since 1999-12-31",
-    ]
+    units = ["days since 2000-01-01", "hours since 2000-01-01", "days since 2000-01-01", "days since 1999-12-31"]
     with pytest.raises(references.CombineError, match=r'"made".*other values'):
         references.combine(_runs(tmp_path, [0, 0, 0, 0], units), ["time", "member"]).result()
     units[1] = units[0]
@@ -161,11 +156,7 @@ def test_a_new_dimension_and_one_that_is_there(tmp_path, size):
                 "time_bnds": (("time", "nv"), np.stack([np.arange(2.0), np.arange(2.0) + 1], axis=1)),
             },
             {
-                "time": (
-                    "time",
-                    np.arange(2),
-                    {"units": f"days since 2000-01-0{1 + 2 * time}", "bounds": "time_bnds"},
-                ),
+                "time": ("time", np.arange(2), {"units": f"days since 2000-01-0{1 + 2 * time}", "bounds": "time_bnds"}),
                 "member": member,
             },
         )
@@ -173,12 +164,8 @@ def test_a_new_dimension_and_one_that_is_there(tmp_path, size):
     paths = [str(tmp_path / f"{number}.nc") for number in range(4)]
     with _read(references.combine(paths, ["time", "member"]).result(), tmp_path) as found:
         assert found["mask"].dims == ("z",)
-        np.testing.assert_array_equal(
-            found["oro"].transpose("member", "z").values, [LEVELS[size], LEVELS[size] + 1]
-        )
-        np.testing.assert_array_equal(
-            found["t"].transpose("member", "time").values, [np.arange(4), np.arange(4) + 10]
-        )
+        np.testing.assert_array_equal(found["oro"].transpose("member", "z").values, [LEVELS[size], LEVELS[size] + 1])
+        np.testing.assert_array_equal(found["t"].transpose("member", "time").values, [np.arange(4), np.arange(4) + 10])
         bounds = found["time_bnds"].isel(member=1, missing_dims="ignore").values
         np.testing.assert_array_equal(bounds[:, 0], found["time"].values)
     data = xr.load_dataset(paths[3])
@@ -251,10 +238,7 @@ def _random_tiles(folder, grid):
     references.combine(listed[:1], ["y", "x"]).result().save(folder / "grown.mosaic", overwrite=True)
     for each in listed[1:]:
         references.append(folder / "grown.mosaic", each).result()
-    with (
-        _read(combined, folder) as found,
-        xr.open_dataset(str(folder / "grown.mosaic"), engine="fsstore") as grown,
-    ):
+    with _read(combined, folder) as found, xr.open_dataset(str(folder / "grown.mosaic"), engine="fsstore") as grown:
         xr.testing.assert_equal(found.load(), grown.load())
         # tiles of one row do not tell that rows descend
         at_y = [int(np.flatnonzero(y == each)[0]) for each in found["y"].values]

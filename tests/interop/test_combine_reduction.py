@@ -38,12 +38,7 @@ def made(tmp_path_factory):
     """Give files of which some drift, one lacks the variable, and one is none; and what is found in each alone."""
     folder = tmp_path_factory.mktemp("files")
     files = [FileOf(start=4 * number, extra={"step": number % 3}) for number in range(COUNT)]
-    for at, changes in (
-        (5, {"scale": 0.25}),
-        (17, {"zlib": False}),
-        (18, {"lacks": True}),
-        (30, {"units": "degC"}),
-    ):
+    for at, changes in ((5, {"scale": 0.25}), (17, {"zlib": False}), (18, {"lacks": True}), (30, {"units": "degC"})):
         files = drifted(files, at, **changes)
     paths = [folder / f"{number:02}.nc" for number in range(COUNT)]
     for path, of in zip(paths, files, strict=True):
@@ -143,9 +138,7 @@ def test_large_parts_are_not_sent(tune, made):
 def test_what_is_no_packed_batch(made):
     """Bytes that are none, lack the URLs, are cut, damaged, or larger than they say, are an error."""
     _, each = made
-    good = packed(
-        joined([one for one in each if not one.failed]), [url for url in made[0] if "22" not in url]
-    )
+    good = packed(joined([one for one in each if not one.failed]), [url for url in made[0] if "22" not in url])
     assert len(unpacked(good)[0].files) == COUNT - 1
     with pytest.raises(JsonError, match="no packed batch"):
         unpacked(b"this is something else, and long enough")
@@ -283,9 +276,7 @@ def test_a_journal_holds_what_tasks_answered(made, tmp_path, monkeypatch):
     with _Recording() as first:
         references.combine(urls[:30], "time", executor=first, batch=3, journal=tmp_path / "notes").result()
     with _Recording() as second:
-        there = references.combine(
-            urls, "time", executor=second, batch=1, journal=tmp_path / "notes"
-        ).result()
+        there = references.combine(urls, "time", executor=second, batch=1, journal=tmp_path / "notes").result()
     assert second.asked.count("packed_scan") == COUNT - 30 + 1  # and the one that fails always
     here = references.combine(urls, "time").result()
     assert there.report == here.report

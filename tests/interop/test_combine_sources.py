@@ -37,20 +37,14 @@ def test_zarr_hierarchies_are_combined(tmp_path, version):
     combined = references.combine(places, "time").result()
     assert not combined.is_references
     combined.save(tmp_path / "all.mosaic")
-    np.testing.assert_array_equal(
-        _values(tmp_path / "all.mosaic"), (np.arange(4.0) + np.arange(3)[:, None]).ravel()
-    )
+    np.testing.assert_array_equal(_values(tmp_path / "all.mosaic"), (np.arange(4.0) + np.arange(3)[:, None]).ravel())
 
 
 def test_a_hierarchy_beside_an_object_of_its_name_is_combined(tmp_path, moto_url, monkeypatch):
     """Buckets may hold an object where a directory would be; a mere object that is no file of data is told so."""
     import s3fs
 
-    for name, value in {
-        "AWS_ENDPOINT_URL": moto_url,
-        "AWS_ACCESS_KEY_ID": "a",
-        "AWS_SECRET_ACCESS_KEY": "b",
-    }.items():
+    for name, value in {"AWS_ENDPOINT_URL": moto_url, "AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b"}.items():
         monkeypatch.setenv(name, value)
     bucket = f"bucket-{tmp_path.name.replace('_', '-')}"
     files = s3fs.S3FileSystem(endpoint_url=moto_url, key="a", secret="b", skip_instance_cache=True)

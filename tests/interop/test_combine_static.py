@@ -60,9 +60,7 @@ def test_one_other_number_is_told(tmp_path, encoding):
     for wish in ("layer", "raise"):
         with pytest.raises(references.CombineError, match='"height".*other values') as caught:
             references.combine(paths, "time", on_difference=wish).result()
-        (values,) = (
-            each for each in caught.value.report.arrays["height"].differences if each.what == "values"
-        )
+        (values,) = (each for each in caught.value.report.arrays["height"].differences if each.what == "values")
         assert values.groups == {"those of most files": [paths[0], paths[1], paths[3]], "others": [paths[2]]}
     report = references.combine(paths, "time", on_difference="skip", dry_run=True).result()
     assert list(report.left_out) == [paths[2]]
@@ -107,12 +105,7 @@ def test_chunks_that_are_not_there_are_fill_values(tmp_path, fill):
         times = group.create_array("time", shape=[2], dtype="f8", dimension_names=["time"]).result()
         times[:] = np.arange(2.0) + 2 * number
         static = group.create_array(
-            "s/0",
-            shape=[300, 100],
-            dtype="f8",
-            chunks=(100, 100),
-            fill_value=fill,
-            dimension_names=["y", "x"],
+            "s/0", shape=[300, 100], dtype="f8", chunks=(100, 100), fill_value=fill, dimension_names=["y", "x"]
         ).result()
         static[:100] = 3.0
         if value is not None:

@@ -75,9 +75,7 @@ def test_coordinates_of_one_unit_may_be_stored_as_several_types(tmp_path):
     for number, kind in enumerate(["i4", "f8"]):
         times = start + (np.arange(3) + 3 * number) * hour
         data = xr.Dataset({"f": ("t", np.arange(3.0))}, {"t": times})
-        data.to_netcdf(
-            tmp_path / f"{number}.nc", encoding={"t": {"units": "hours since 2001-01-01", "dtype": kind}}
-        )
+        data.to_netcdf(tmp_path / f"{number}.nc", encoding={"t": {"units": "hours since 2001-01-01", "dtype": kind}})
     references.combine(f"{tmp_path}/*.nc", "t").result().save(tmp_path / "all.mosaic")
     with xr.open_dataset(str(tmp_path / "all.mosaic"), engine="fsstore") as found:
         np.testing.assert_array_equal(found["t"].values, start + np.arange(6) * hour)
@@ -101,6 +99,4 @@ def test_directories_may_be_told_from_here(tmp_path, monkeypatch, places):
     monkeypatch.chdir(tmp_path)
     references.combine(places, "t").result().save("all.mosaic")
     with xr.open_dataset("all.mosaic", engine="fsstore") as found:
-        np.testing.assert_array_equal(
-            found["p"].values, np.concatenate([piece["p"].values for piece in pieces])
-        )
+        np.testing.assert_array_equal(found["p"].values, np.concatenate([piece["p"].values for piece in pieces]))

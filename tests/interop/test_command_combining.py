@@ -43,9 +43,7 @@ def test_a_dry_run_prints_the_report_and_writes_nothing(days, capsys):
     assert "t (6,): layers from 2 sources, 3 files" in out
     assert "scale_factor" in out and "day2.nc" in out
     assert sorted(days.iterdir()) == before
-    code, out, _ = _run(
-        capsys, "refs", "combine", "x.json", "day*.nc", "--dim", "time", "--dry-run", "--json"
-    )
+    code, out, _ = _run(capsys, "refs", "combine", "x.json", "day*.nc", "--dim", "time", "--dry-run", "--json")
     assert code == 0
     assert json.loads(out)["dims"] == {"time": 6}
     assert sorted(days.iterdir()) == before
@@ -96,9 +94,7 @@ def test_files_are_replaced_and_dropped(days, capsys):
 def test_what_cannot_be_combined_is_told(days, capsys):
     """A text file, and one that is not there, are named with the reason."""
     (days / "note.txt").write_text("hello")
-    code, out, _ = _run(
-        capsys, "refs", "combine", "all.mosaic", "day0.nc", "note.txt", "none.nc", "--dim", "time"
-    )
+    code, out, _ = _run(capsys, "refs", "combine", "all.mosaic", "day0.nc", "note.txt", "none.nc", "--dim", "time")
     assert code == 1
     assert out.startswith("1 file along time: 2\n")
     assert re.search(r"left out: note\.txt: .*begins like no format that can be combined", out)
@@ -149,9 +145,7 @@ def test_files_without_a_time_are_placed_by_their_names(days, capsys):
     dated = r"time=_(?P<year>\d{4})(?P<month>\d\d)(?P<day>\d\d)"
     files = ["w_20240103.nc", "w_20240101.nc"]
     names = ["--rename", "w=wind", "--leave-out", "junk", "--along", "n=time"]
-    assert (
-        _run(capsys, "refs", "combine", "w.mosaic", *files, "--dim", "time", "--coord", dated, *names)[0] == 0
-    )
+    assert _run(capsys, "refs", "combine", "w.mosaic", *files, "--dim", "time", "--coord", dated, *names)[0] == 0
     assert _run(capsys, "refs", "append", "w.mosaic", "w_20240102.nc")[0] == 0
     with xr.open_dataset("file://w.mosaic", engine="fsstore") as found:
         assert set(found.data_vars) == {"wind", "n"}

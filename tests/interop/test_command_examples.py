@@ -45,21 +45,14 @@ def files(tmp_path_factory):
         data = values[0] if name == "image" else values
         attributes = {"units": "degC", "old": 1}
         group.create_array(
-            array,
-            shape=data.shape,
-            dtype="i4",
-            chunks=data.shape,
-            dimension_names=names,
-            attributes=attributes,
+            array, shape=data.shape, dtype="i4", chunks=data.shape, dimension_names=names, attributes=attributes
         ).result()[:] = data
     store = ts.open_group(f"file://{place}/data.zip|zip:", mode="w").result()
     store.create_array("t", shape=[4], dtype="i4").result()[:] = 1
     (place / "data").mkdir()
     for number, name in enumerate(("jan", "feb", "data/one", "data/two", "data", "data/tomorrow")):
         step = np.arange(2.0) + 2 * number
-        xr.Dataset({"t": ("time", step * 10)}, {"time": step}).to_netcdf(
-            place / f"{name}.nc", engine="h5netcdf"
-        )
+        xr.Dataset({"t": ("time", step * 10)}, {"time": step}).to_netcdf(place / f"{name}.nc", engine="h5netcdf")
     database = ts.KvStore.open(f"file://{place}/data.ocdbt|ocdbt:").result()
     for number in range(3):
         database[f"k{number}"] = b"value"
@@ -114,9 +107,7 @@ BEFORE = {
 }
 
 
-@pytest.mark.parametrize(
-    "command", [each for each in COMMANDS if each.name not in SERVING], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.name not in SERVING], ids=lambda each: each.name)
 def test_the_example_of_a_command(command, place, capsys):
     """The example in the help of a command does what it shows, and ends with 0."""
     BEFORE.get(command.name, lambda: None)()
@@ -126,9 +117,7 @@ def test_the_example_of_a_command(command, place, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize(
-    "command", [each for each in COMMANDS if each.name in SERVING], ids=lambda each: each.name
-)
+@pytest.mark.parametrize("command", [each for each in COMMANDS if each.name in SERVING], ids=lambda each: each.name)
 def test_the_example_of_a_server(command, place):
     """The example of a command that serves prints an address that answers, and Ctrl-C ends it."""
     words = [re.sub(r"^8000$", "0", word) for word in shlex.split(command.example)[1:]]
@@ -143,18 +132,12 @@ def test_what_the_demo_tells_one_to_look_at():
     """The last line of the demo is a command, as it can be typed, that shows a page of the data beside it."""
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, str(root / "examples" / "demo.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=root,
+        [sys.executable, str(root / "examples" / "demo.py")], capture_output=True, text=True, check=True, cwd=root
     )
     label, _, command = done.stdout.splitlines()[-1].partition(": ")
     words = shlex.split(command)
     assert (label, words[1:4]) == ("look at it", ["-m", "fsstore", "view"])
-    process = subprocess.Popen(
-        [*words, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([*words, "--no-browser"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     url = process.stdout.readline().strip()
     question = urllib.request.Request(f"{url}api/tree", headers={"Fsstore-View": "1"})
     with urllib.request.urlopen(question) as answer:
@@ -240,9 +223,7 @@ def test_progress_is_told_to_a_terminal_only(place):
     code, out, told = _in_terminal(["copy", "data.zarr", "b.zarr", "--json"])
     assert (code, told) == (0, "")
     json.loads(out)
-    done = subprocess.run(
-        [*FSSTORE, "copy", "data.zarr", "c.zarr"], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([*FSSTORE, "copy", "data.zarr", "c.zarr"], capture_output=True, text=True, check=True)
     assert done.stderr == ""
 
 
@@ -281,9 +262,7 @@ def test_an_interrupt_ends_what_waits_for_a_server():
         thread.start()
         try:
             words = ["cat", f"http://127.0.0.1:{server.server_port}/x.zarr"]
-            process = subprocess.Popen(
-                [*FSSTORE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
+            process = subprocess.Popen([*FSSTORE, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
             assert server.asked.wait(30)
             began = time.monotonic()
             process.send_signal(signal.SIGINT)
@@ -298,9 +277,7 @@ def test_an_interrupt_ends_what_waits_for_a_server():
 
 def test_a_dask_scheduler_as_executor(place, capsys):
     """`--executor tcp://...` has the workers of a scheduler do a copy and a verification."""
-    distributed = pytest.importorskip(
-        "distributed", reason="dask.distributed is not installed: no scheduler is tried"
-    )
+    distributed = pytest.importorskip("distributed", reason="dask.distributed is not installed: no scheduler is tried")
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": False, "dashboard_address": ":0"}
     with distributed.LocalCluster(**options, protocol="tcp://", host="127.0.0.1") as cluster:
         address = cluster.scheduler_address
@@ -343,15 +320,11 @@ COMPLETED = {
 def test_completions_in_their_shell(shell, tmp_path):
     """What `completion` prints is read by its shell, which then completes commands, commands of families, and options."""
     if shutil.which(shell) is None:
-        pytest.skip(
-            f"{shell} is not installed on this machine (make test installs it): completion in it is not tried"
-        )
+        pytest.skip(f"{shell} is not installed on this machine (make test installs it): completion in it is not tried")
     with (tmp_path / "comp").open("wb") as file:
         subprocess.run([*FSSTORE, "completion", shell], stdout=file, check=True)
     environment = {**os.environ, "HOME": str(tmp_path)}
-    done = subprocess.run(
-        COMPLETED[shell], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment
-    )
+    done = subprocess.run(COMPLETED[shell], capture_output=True, text=True, check=True, cwd=tmp_path, env=environment)
     assert done.stderr == ""
     words = re.findall(r"[\w-]+", done.stdout.partition("<")[2] if shell == "bash" else done.stdout)
     assert words == ["verify", "verify", "--atomic"]
@@ -360,9 +333,7 @@ def test_completions_in_their_shell(shell, tmp_path):
 def test_completions_in_zsh(tmp_path):
     """A zsh at a terminal completes a command, a command of a family, and an option."""
     if shutil.which("zsh") is None:
-        pytest.skip(
-            "zsh is not installed on this machine (make test installs it): completion in it is not tried"
-        )
+        pytest.skip("zsh is not installed on this machine (make test installs it): completion in it is not tried")
     with (tmp_path / "comp").open("wb") as file:
         subprocess.run([*FSSTORE, "completion", "zsh"], stdout=file, check=True)
     ours, theirs = pty.openpty()
@@ -375,10 +346,7 @@ def test_completions_in_zsh(tmp_path):
         heard = _Heard(ours)
         try:
             shown = b'fsstore() { print "<$*>" }'
-            os.write(
-                ours,
-                b"autoload -U compinit && compinit -u && source comp && " + shown + b" && print RE''ADY\n",
-            )
+            os.write(ours, b"autoload -U compinit && compinit -u && source comp && " + shown + b" && print RE''ADY\n")
             heard.until(b"READY")
             for typed, rest, whole in (
                 (b"ver", b"ify", b"<verify>"), (b"refs v", b"erify", b"<refs verify>"), (b"copy --at", b"omic", b"<copy --atomic>"),

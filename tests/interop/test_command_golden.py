@@ -48,14 +48,12 @@ def make_place(place: Path) -> None:
     ).result()  # fmt: skip
     array[:] = values
     group.create_array("names", shape=[2], dtype="ustring").result()[:] = np.array(["a", "b"], object)
-    group.create_array(
-        "gap", shape=[4], dtype="f8", chunks=(2,), codec=None, fill_value=float("nan")
-    ).result()[:2] = 1.5
+    group.create_array("gap", shape=[4], dtype="f8", chunks=(2,), codec=None, fill_value=float("nan")).result()[:2] = (
+        1.5
+    )
     group.create_array("b\x1b[2Jd", shape=[1], dtype="i1", attributes={"\x1b]0;x\x07": "\x9b31m"}).result()
     old = ts.open_group(place / "old.zarr", mode="w", zarr_format=2).result()
-    old.create_array("v", shape=[6], dtype="u1", chunks=(4,), codec=None).result()[:] = np.arange(
-        6, dtype="u1"
-    )
+    old.create_array("v", shape=[6], dtype="u1", chunks=(4,), codec=None).result()[:] = np.arange(6, dtype="u1")
     (place / "data.bin").write_bytes(b"...." + np.arange(4, dtype="<i4").tobytes())
     zarray = {
         "zarr_format": 2, "shape": [4], "chunks": [4], "dtype": "<i4", "compressor": None, "filters": None,
@@ -68,9 +66,9 @@ def make_place(place: Path) -> None:
         steps = 2 * number + np.arange(2.0)
         for name, values in (("time", steps), ("t", 10 * steps)):
             codec = {"id": "zlib", "level": 1} if (name, number) == ("t", 2) else None
-            day.create_array(
-                name, shape=[2], dtype="f8", chunks=(2,), codec=codec, dimension_names=["time"]
-            ).result()[:] = values
+            day.create_array(name, shape=[2], dtype="f8", chunks=(2,), codec=codec, dimension_names=["time"]).result()[
+                :
+            ] = values
     (place / "day4.zarr").mkdir()
     store = ts.KvStore.open(f"file://{place}/data.ocdbt|ocdbt:").result()
     for number in range(3):

@@ -48,10 +48,7 @@ def run(capsys, *arguments):
     ("arguments", "printed"),
     [
         (["info", "d.zarr"], ["kind        group", "members     sea", "title: Sea"]),
-        (
-            ["info", "d.zarr/sea/t"],
-            ["shape       2, 3, 4", "dtype       int32", "chunks      1, 3, 4", "units: K"],
-        ),
+        (["info", "d.zarr/sea/t"], ["shape       2, 3, 4", "dtype       int32", "chunks      1, 3, 4", "units: K"]),
         (["info", "d.zarr/sea/t", "--sizes"], ["stored_chunks  2 of 2", "ratio"]),
         (["ls", "d.zarr"], ["sea\n"]),
         (["ls", "d.zarr", "--keys"], ["/sea/t/c/0/0/0\n", "/zarr.json\n"]),
@@ -174,14 +171,10 @@ def test_copies_and_verification(place, capsys):
     assert code == 1
     assert json.loads(out)["findings"][0]["array"] == "sea/t"
     code, out, _ = run(capsys, "verify", "d.zarr", "e.zarr", "--json")
-    assert [each["kind"] for each in json.loads(out)["findings"]] == [
-        "damaged"
-    ]  # in the second, which is the copy
+    assert [each["kind"] for each in json.loads(out)["findings"]] == ["damaged"]  # in the second, which is the copy
     assert run(capsys, "verify", "d.zarr", "e.zarr", "--repair")[0] == 2
     assert run(capsys, "verify", "d.zarr", "e.zarr", "--against", "d.zarr")[0] == 2
-    assert (
-        run(capsys, "copy", "d.zarr/sea/t", "f.zarr", "--region", "0, :, ::2", "--dtype", "float64")[0] == 0
-    )
+    assert run(capsys, "copy", "d.zarr/sea/t", "f.zarr", "--region", "0, :, ::2", "--dtype", "float64")[0] == 0
     assert np.array_equal(ts.open("file://f.zarr/").result().read().result(), VALUES[0, :, ::2])
     assert run(capsys, "delete", "e.zarr", "--yes")[0] == 0
     assert not (place / "e.zarr/sea").exists()
@@ -192,9 +185,7 @@ def test_jobs(place, capsys):
     assert run(capsys, "copy", "d.zarr/sea/t", "x.ocdbt|ocdbt:t/", "--atomic", "--verify", "values")[0] == 0
     assert run(capsys, "copy", "d.zarr/sea", "e.zarr")[0] == 0
     assert run(capsys, "copy", "d.zarr/sea/t", "e.zarr/t", "--if-exists", "update")[0] == 0
-    chunk = next(
-        path for path in sorted(Path("e.zarr/t").rglob("*")) if path.is_file() and path.name != "zarr.json"
-    )
+    chunk = next(path for path in sorted(Path("e.zarr/t").rglob("*")) if path.is_file() and path.name != "zarr.json")
     chunk.write_bytes(b"")
     assert run(capsys, "verify", "e.zarr/t", "--level", "sizes")[0] == 1
     assert run(capsys, "verify", "e.zarr/t", "--repair")[0] == 2
@@ -241,9 +232,7 @@ def test_databases(place, capsys):
 def test_escapes_in_names_do_not_reach_the_terminal(place, capsys):
     """Control characters in names and attributes are printed as escapes."""
     group = ts.open_group("evil.zarr", mode="w").result()
-    group.create_array(
-        "a\x1b[2Jb", shape=[1], dtype="i1", attributes={"\x1b]0;owned\x07": "\x9b31m"}
-    ).result()
+    group.create_array("a\x1b[2Jb", shape=[1], dtype="i1", attributes={"\x1b]0;owned\x07": "\x9b31m"}).result()
     for arguments in (
         ["tree", "evil.zarr"],
         ["ls", "evil.zarr"],
@@ -270,12 +259,7 @@ def test_json_has_names_for_numbers_that_it_lacks(place, capsys):
     ).result()  # fmt: skip
     array[1:3] = np.array([1.5, np.inf], "f4")
     refuse = {"parse_constant": lambda name: pytest.fail(f"{name} is no JSON")}
-    assert json.loads(run(capsys, "cat", "n.zarr/v", "--json")[1], **refuse) == [
-        "NaN",
-        1.5,
-        "Infinity",
-        "NaN",
-    ]
+    assert json.loads(run(capsys, "cat", "n.zarr/v", "--json")[1], **refuse) == ["NaN", 1.5, "Infinity", "NaN"]
     told = json.loads(run(capsys, "info", "n.zarr/v", "--json")[1], **refuse)
     assert (told["fill_value"], told["attributes"]) == ("NaN", {"least": "-Infinity"})
 
@@ -287,12 +271,7 @@ def test_json_has_names_for_numbers_that_it_lacks(place, capsys):
         ("{} ls names.zarr >&-", 0, "", ""),
         ("{} info missing.zarr 2>&-", 3, "", ""),
         ("{} ls names.zarr > /dev/full", 3, "", "fsstore: [Errno 28] No space left on device\n"),
-        (
-            "{} cat names.zarr/é --format raw > /dev/full",
-            3,
-            "",
-            "fsstore: [Errno 28] No space left on device\n",
-        ),
+        ("{} cat names.zarr/é --format raw > /dev/full", 3, "", "fsstore: [Errno 28] No space left on device\n"),
     ],
 )
 def test_output_that_cannot_be_written_as_it_is(place, shell, code, out, err):
@@ -356,18 +335,14 @@ def test_a_reader_that_has_seen_enough(place):
     """`| head` ends a command without a word."""
     ts.open_group("many.zarr", mode="w").result().create_array("a", shape=[200_000], dtype="i4").result()
     shell = f"{sys.executable} -m fsstore cat many.zarr/a --format csv | head -n 1"
-    done = subprocess.run(
-        ["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run(["bash", "-o", "pipefail", "-c", shell], capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("0\n", "")
 
 
 def test_an_interrupt_ends_it(place):
     """Ctrl-C ends a command with one line and the shell's code for it."""
     code = "import fsstore.command.main as m, time; m._run = lambda parsed: (print('on', flush=True), time.sleep(60)); m.sys.exit(m.main(['ls', '.']))"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "on\n"
     began = time.monotonic()
     os.kill(process.pid, signal.SIGINT)

@@ -66,9 +66,7 @@ def test_four_processes(kind, tmp_path):
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", CHAINS)
-@pytest.mark.parametrize(
-    "libraries", [["fsstore"] * 8, ["fsstore", "tensorstore"] * 4], ids=["fsstore", "both"]
-)
+@pytest.mark.parametrize("libraries", [["fsstore"] * 8, ["fsstore", "tensorstore"] * 4], ids=["fsstore", "both"])
 def test_eight_processes(kind, libraries, tmp_path):
     """Eight processes, more elements."""
     assert race(tmp_path, kind, libraries, 800) == list(range(1, 801))

@@ -97,9 +97,7 @@ def test_attributes_are_seen_by_readers_of_consolidated_metadata(tmp_path, zarr_
     array.attrs.update(units="K", gone=1)
     del array.attrs["gone"]
     array.attrs["units"] = "degC"
-    fresh = ts.open(
-        f"file://{path}{below}/n/|zarr{zarr_format}:", create=True, dtype="int8", shape=[1]
-    ).result()
+    fresh = ts.open(f"file://{path}{below}/n/|zarr{zarr_format}:", create=True, dtype="int8", shape=[1]).result()
     fresh.attrs["nobody"] = "knows of it"
     for engine, options in (("zarr", {"consolidated": True}), ("fsstore", {})):
         place = f"{path}{below}" if engine == "zarr" else f"file://{path}{below}/"

@@ -46,9 +46,7 @@ def made(folder, kind, values, name="a", chunks=(1,)):
     else:
         held = np.array(values, native)
     place = {"driver": "zarr3", "kvstore": f"file://{folder}/{name}/"}
-    array = ts.open(
-        place, create=True, dtype=kind, shape=held.shape, chunk_layout=ts.ChunkLayout(chunk_shape=chunks)
-    )
+    array = ts.open(place, create=True, dtype=kind, shape=held.shape, chunk_layout=ts.ChunkLayout(chunk_shape=chunks))
     opened = array.result()
     opened[...] = held
     return opened, held
@@ -59,9 +57,7 @@ def same(one, other):
     return bool(np.all((one == other) | ((one != one) & (other != other))))
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "wanted", "where", "shown"), CHANGED, ids=lambda each: str(each)[:20]
-)
+@pytest.mark.parametrize(("kind", "values", "wanted", "where", "shown"), CHANGED, ids=lambda each: str(each)[:20])
 def test_a_value_that_would_change_ends_the_copy(tmp_path, kind, values, wanted, where, shown):
     """The error names the first place and value, and nothing is at the target."""
     array, _ = made(tmp_path, kind, values)
@@ -73,9 +69,7 @@ def test_a_value_that_would_change_ends_the_copy(tmp_path, kind, values, wanted,
         ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/b/"}).result()
 
 
-@pytest.mark.parametrize(
-    ("kind", "values", "wanted", "where", "shown"), CHANGED, ids=lambda each: str(each)[:20]
-)
+@pytest.mark.parametrize(("kind", "values", "wanted", "where", "shown"), CHANGED, ids=lambda each: str(each)[:20])
 def test_the_rest_of_the_values_is_copied(tmp_path, kind, values, wanted, where, shown):
     """Values before the first that would change have a place in the other type, and the check finds them equal."""
     array, held = made(tmp_path, kind, values)
@@ -94,9 +88,7 @@ def test_a_change_is_asked_for(tmp_path, memory):
     wishes = {"dtype": "uint8", "chunks": (1, 64)}
     with pytest.raises(FailedPreconditionError, match=r"\(0, \d+\) is -"):
         ts.copy(array, tmp_path / "b", schema=wishes, max_memory=memory).result()
-    ts.copy(
-        array, tmp_path / "b", schema=wishes, max_memory=memory, casting="unsafe", verify="values"
-    ).result()
+    ts.copy(array, tmp_path / "b", schema=wishes, max_memory=memory, casting="unsafe", verify="values").result()
     assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result().read().result(), held.astype("u1"))
 
 
@@ -125,10 +117,7 @@ def test_an_update_checks_values(tmp_path):
 def test_workers_check_values(tmp_path):
     """A worker that finds a value that would change ends the copy as the caller itself would."""
     array, _ = made(tmp_path, "int16", np.arange(250, 260))
-    with (
-        ThreadPoolExecutor(2) as pool,
-        pytest.raises(FailedPreconditionError, match=r"is 25[6-9], and would"),
-    ):
+    with ThreadPoolExecutor(2) as pool, pytest.raises(FailedPreconditionError, match=r"is 25[6-9], and would"):
         ts.copy(array, tmp_path / "b", schema={"dtype": "uint8"}, executor=pool).result()
 
 

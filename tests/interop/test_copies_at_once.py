@@ -44,9 +44,7 @@ def left_in(folder):
 def source(tmp_path):
     """Return an array with attributes, larger than the old one."""
     group = ts.open_group(tmp_path / "in", mode="w").result()
-    array = group.create_array(
-        "new", shape=NEW.shape, dtype="i4", chunks=[5, 6], attributes={"new": 2}
-    ).result()
+    array = group.create_array("new", shape=NEW.shape, dtype="i4", chunks=[5, 6], attributes={"new": 2}).result()
     array[:] = NEW
     return array
 
@@ -185,13 +183,8 @@ def test_what_no_parquet_set_changes_in_one_step(tmp_path, source):
     place, root = PARQUET.format(tmp_path), tmp_path / "refs.parquet"
     put(OLD, f"{place}x/")
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    for options in (
-        {"schema": {**SCHEMA, "chunks": [5, 6]}, "if_exists": "replace"},
-        {"if_exists": "update"},
-    ):
-        with pytest.raises(
-            ts.errors.UnimplementedError, match="gets other metadata.*copy to a path that is new"
-        ):
+    for options in ({"schema": {**SCHEMA, "chunks": [5, 6]}, "if_exists": "replace"}, {"if_exists": "update"}):
+        with pytest.raises(ts.errors.UnimplementedError, match="gets other metadata.*copy to a path that is new"):
             ts.copy(source, f"{place}x/", atomic=True, **options).result()
     metadata = json.loads((root / ".zmetadata").read_bytes())
     (root / ".zmetadata").write_text(json.dumps({**metadata, "record_size": 5}))

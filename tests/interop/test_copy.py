@@ -29,12 +29,7 @@ VALUES = np.random.default_rng(0).integers(0, 1000, (50, 60, 35)).astype("f4")
 def source(place, version=3, shape=VALUES.shape, **options):
     """Return an array with values; the last fifth of the first dimension is not stored."""
     group = ts.open_group(place, mode="w", zarr_format=version).result()
-    options = {
-        "chunks": (5, 30, 35),
-        "dimension_names": ["t", "y", "x"],
-        "attributes": {"unit": "K"},
-        **options,
-    }
+    options = {"chunks": (5, 30, 35), "dimension_names": ["t", "y", "x"], "attributes": {"unit": "K"}, **options}
     array = group.create_array("a", shape=shape, dtype="f4", **options).result()
     array[:40] = VALUES[:40]
     return array
@@ -99,9 +94,7 @@ def test_untouched_chunks_are_the_same_bytes(tmp_path):
     source(tmp_path / "a")
     ts.copy(str(tmp_path / "a" / "a"), tmp_path / "b").result()
     ours = {p.relative_to(tmp_path / "b"): p.read_bytes() for p in (tmp_path / "b").rglob("*") if p.is_file()}
-    theirs = {
-        p.relative_to(tmp_path / "a/a"): p.read_bytes() for p in (tmp_path / "a/a").rglob("*") if p.is_file()
-    }
+    theirs = {p.relative_to(tmp_path / "a/a"): p.read_bytes() for p in (tmp_path / "a/a").rglob("*") if p.is_file()}
     assert ours.keys() == theirs.keys()
     assert all(ours[name] == theirs[name] for name in ours if name.name != "zarr.json")
 
@@ -124,9 +117,7 @@ def test_hierarchies(tmp_path):
     root.attrs["title"] = "T"
     root.create_group("empty", attributes={"e": 1}).result()
     for name in ("x/a", "x/y/b", "c"):
-        root.create_array(name, shape=[5], dtype="i4", attributes={"n": name}).result()[:] = np.arange(
-            5, dtype="i4"
-        )
+        root.create_array(name, shape=[5], dtype="i4", attributes={"n": name}).result()[:] = np.arange(5, dtype="i4")
     report = ts.copy(str(tmp_path / "a"), tmp_path / "b", schema={"zarr_format": 2}).result()
     assert set(report.arrays) == {"x/a", "x/y/b", "c"}
     made = zarr.open_group(tmp_path / "b", mode="r")
@@ -274,9 +265,7 @@ def test_progress_is_told(tmp_path):
     """A function hears how much is done, the last time that all is."""
     array = source(tmp_path / "a")
     heard = []
-    ts.copy(
-        array, tmp_path / "b", schema={"chunks": (5, 10, 10)}, max_memory="400kB", progress=heard.append
-    ).result()
+    ts.copy(array, tmp_path / "b", schema={"chunks": (5, 10, 10)}, max_memory="400kB", progress=heard.append).result()
     assert heard[-1].tasks == heard[-1].total > 1
     assert heard[-1].nbytes == heard[-1].total_bytes == VALUES.nbytes
     assert "100%" in str(heard[-1])
@@ -298,18 +287,14 @@ def test_mistakes(tmp_path):
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize(
-    ("text", "size"), [("512MB", 512_000_000), ("1.5 GiB", 1_610_612_736), (7, 7), ("9", 9)]
-)
+@pytest.mark.parametrize(("text", "size"), [("512MB", 512_000_000), ("1.5 GiB", 1_610_612_736), (7, 7), ("9", 9)])
 def test_sizes_are_read(text, size):
     """Sizes are numbers, or text with a unit of ten or of two."""
     assert parse_bytes(text) == size
 
 
 sides = st.lists(
-    st.tuples(st.integers(0, 9), st.integers(0, 30), st.integers(1, 9), st.integers(1, 12)),
-    min_size=1,
-    max_size=3,
+    st.tuples(st.integers(0, 9), st.integers(0, 30), st.integers(1, 9), st.integers(1, 12)), min_size=1, max_size=3
 )
 
 
@@ -357,9 +342,7 @@ before = peak()
 b.write(a).result()
 print(peak() - before, b[37, 999, 500].read().result(), b[::30, 3, 3].read().result().tolist())
 """
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=250)
     grown, value, row = done.stdout.split(maxsplit=2)
     assert int(grown) < 110
     assert float(value) == 35

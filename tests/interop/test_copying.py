@@ -68,11 +68,7 @@ def test_dimensions_align():
 def one(ts, name, value=True):
     """Return a store of one element."""
     given = {"string": b"1", "ustring": "1"}.get(name, value)
-    array = (
-        np.empty((1,), object)
-        if name in ("string", "ustring", "json")
-        else np.zeros(1, ts.dtype(name).numpy_dtype)
-    )
+    array = np.empty((1,), object) if name in ("string", "ustring", "json") else np.zeros(1, ts.dtype(name).numpy_dtype)
     array[0] = given
     return ts.array(array, dtype=name)
 
@@ -83,9 +79,7 @@ def test_types_convert_where_nothing_is_lost(source):
     for target in NAMES:
         if (source, target) == ("float8_e5m2fnuz", "float16"):
             continue  # nothing is lost, but TensorStore refuses
-        ours, theirs = (
-            outcome(lambda ts=ts: one(ts, target, 0).write(one(ts, source)).result()) for ts in LIBRARIES
-        )
+        ours, theirs = (outcome(lambda ts=ts: one(ts, target, 0).write(one(ts, source)).result()) for ts in LIBRARIES)
         assert ours == theirs, target
 
 
@@ -111,9 +105,7 @@ def test_large_integers_cast(target):
 @pytest.mark.parametrize("name", ["float32", "float64", "complex128"])
 def test_numbers_as_text(value, name):
     """Numbers are text of six digits."""
-    ours, theirs = (
-        ts.array(np.array([value], name)).astype("ustring").read().result().tolist() for ts in LIBRARIES
-    )
+    ours, theirs = (ts.array(np.array([value], name)).astype("ustring").read().result().tolist() for ts in LIBRARIES)
     assert ours == theirs
 
 

@@ -146,11 +146,7 @@ def test_a_cluster_of_processes_in_another_directory(tmp_path, monkeypatch):
         {"distributed.comm.timeouts.connect": "120s", "temporary_directory": str(tmp_path / "dask")}
     )
     options = {"n_workers": 1, "threads_per_worker": 2, "processes": True, "dashboard_address": ":0"}
-    with (
-        patient,
-        distributed.LocalCluster(**options) as cluster,
-        distributed.Client(cluster, timeout=120) as client,
-    ):
+    with patient, distributed.LocalCluster(**options) as cluster, distributed.Client(cluster, timeout=120) as client:
         client.run(os.chdir, "/")
         assert np.array_equal((array + 1).compute(), DATA + 1)
         to_tensorstore(array * 2, target)

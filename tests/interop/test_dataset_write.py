@@ -41,11 +41,7 @@ def opened():
     return open_it
 
 
-PLACES = {
-    "directory": "file://{}/a.zarr/",
-    "zip": "file://{}/a.zip|zip:",
-    "database": "file://{}/a.ocdbt/|ocdbt:",
-}
+PLACES = {"directory": "file://{}/a.zarr/", "zip": "file://{}/a.zip|zip:", "database": "file://{}/a.ocdbt/|ocdbt:"}
 
 
 @pytest.mark.parametrize("zarr_format", [2, 3])
@@ -137,9 +133,7 @@ def test_gaps_and_other_orders_are_refused_unless_chosen(tmp_path, opened):
     """What follows in the step of the stored days is appended; with a gap or before them only when asked."""
     place = tmp_path / "a.zarr"
     grown(place)
-    with pytest.raises(
-        FailedPreconditionError, match=r"1 days apart and end with 2000-01-06, and 2000-01-08"
-    ):
+    with pytest.raises(FailedPreconditionError, match=r"1 days apart and end with 2000-01-06, and 2000-01-08"):
         ts.write_dataset(days(7, 2), place, append="time")
     ts.write_dataset(days(7, 2), place, append="time", order="increasing")
     with pytest.raises(FailedPreconditionError, match="do not follow the stored ones in their order"):
@@ -373,9 +367,7 @@ def test_a_shard_that_is_replaced_meanwhile_is_read_whole(tmp_path):
     dice, ended = np.random.default_rng(0), Event()
 
     def rewrite():
-        while (
-            not ended.is_set()
-        ):  # one version has equal numbers, of as many bits as it likes: chunks differ in size
+        while not ended.is_set():  # one version has equal numbers, of as many bits as it likes: chunks differ in size
             values = np.where(dice.random(4000) < dice.random(), dice.integers(2**30), -1)
             array.write(values.astype("i4")).result()
 
@@ -397,9 +389,7 @@ def test_a_bucket_takes_datasets(moto_bucket, s3_credentials):
     options = {"endpoint_url": endpoint}
     url = f"s3://{bucket}/grows.zarr"
     for first in (0, 5):
-        ts.write_dataset(
-            days(first, 5), url, append="time", schema={"chunks": {"time": 3}}, storage_options=options
-        )
+        ts.write_dataset(days(first, 5), url, append="time", schema={"chunks": {"time": 3}}, storage_options=options)
     ts.write_dataset(days(4, 3) * 2, url, region="auto", storage_options=options)
     found = xr.open_dataset(url, engine="fsstore", storage_options=options).load()
     expected = days(0, 10).load()

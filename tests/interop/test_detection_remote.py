@@ -121,9 +121,7 @@ def test_every_kind_of_place_in_a_bucket(moto_bucket, objects, engine):
         found = ts.open({"driver": "auto", "kvstore": {**base, "path": base["path"] + place}}).result()
         assert _steps(found) == steps
         assert np.array_equal(found.read().result(), VALUES), place
-    document = ts.open(
-        {"driver": "auto", "kvstore": {**base, "path": base["path"] + "document.json.gz"}}
-    ).result()
+    document = ts.open({"driver": "auto", "kvstore": {**base, "path": base["path"] + "document.json.gz"}}).result()
     assert document.read().result()[()] == {"a": 1}
     with pytest.raises(FailedPreconditionError, match="There is nothing at"):
         ts.open({"driver": "auto", "kvstore": {**base, "path": base["path"] + "none"}}).result()
@@ -156,9 +154,7 @@ def _requests(server, objects, open_it):
 
 
 def _auto(kind, server, place, engine):
-    return lambda bucket: ts.open(
-        {"driver": "auto", "kvstore": _kvstore(kind, server.url, bucket, place, engine)}
-    )
+    return lambda bucket: ts.open({"driver": "auto", "kvstore": _kvstore(kind, server.url, bucket, place, engine)})
 
 
 @ENGINES
@@ -187,23 +183,15 @@ THEIRS = [each for each in ENTERED if each not in ("x.zip.gz", "refs.json", "ref
 def test_no_more_requests_than_tensorstore_makes(object_server, objects, engine, place):
     """Over HTTP, whether something is found or not; only what is of no format is asked for marks of formats of ours."""
     url = object_server.url
-    theirs = _requests(
-        object_server, objects, lambda bucket: tensorstore.open(f"{url}/{bucket}/{place}", read=True)
-    )
+    theirs = _requests(object_server, objects, lambda bucket: tensorstore.open(f"{url}/{bucket}/{place}", read=True))
     ours = _requests(object_server, objects, _auto("http", object_server, place, engine))
     more = UNKNOWN.get(place, 0) + (HEADS if (place, engine) == ("empty", "obstore") else 0)
-    assert len(ours) <= len(theirs) + more + (place == "empty.zip"), (
-        ours
-    )  # the archive is listed for the message
+    assert len(ours) <= len(theirs) + more + (place == "empty.zip"), ours  # the archive is listed for the message
 
 
 @ENGINES
-@pytest.mark.parametrize(
-    ("place", "most"), [("none", 7 + 1), ("none/", 5 + 1), ("g3", 8), ("db/none", 7 + 1)]
-)
-def test_a_store_that_lists_is_not_asked_for_one_mark_after_another(
-    object_server, objects, engine, place, most
-):
+@pytest.mark.parametrize(("place", "most"), [("none", 7 + 1), ("none/", 5 + 1), ("g3", 8), ("db/none", 7 + 1)])
+def test_a_store_that_lists_is_not_asked_for_one_mark_after_another(object_server, objects, engine, place, most):
     """In a bucket one listing says that there is nothing, and which arrays there are: TensorStore's requests and one."""
     assert len(_requests(object_server, objects, _auto("s3", object_server, place, engine))) <= most
 
@@ -255,11 +243,7 @@ def test_a_web_directory_without_a_slash(tmp_path, engine):
         server.handle_error = lambda *_: None  # connections may be closed before all is sent
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            base = {
-                "driver": "http",
-                "base_url": f"http://127.0.0.1:{server.server_address[1]}",
-                "path": "/x",
-            }
+            base = {"driver": "http", "base_url": f"http://127.0.0.1:{server.server_address[1]}", "path": "/x"}
             found = ts.open({"driver": "auto", "kvstore": {**base, "engine": engine}}).result()
             assert np.array_equal(found.read().result(), VALUES)
         finally:

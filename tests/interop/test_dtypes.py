@@ -52,14 +52,7 @@ def test_lookup_agrees(value):
     ("name", "value"),
     [("int32", 3.7), ("int32", "3"), ("int32", [1, 2]), ("int8", 300), ("uint8", -1), ("string", b"abc")]
     + [("ustring", "abc"), ("ustring", 5), ("json", {"a": (1, 2)}), ("json", object()), ("bool", 5)]
-    + [
-        ("float32", "abc"),
-        ("float32", 1 + 2j),
-        ("complex64", 1 + 2j),
-        ("int4", 3),
-        ("bfloat16", [1]),
-        ("char", b"x"),
-    ],
+    + [("float32", "abc"), ("float32", 1 + 2j), ("complex64", 1 + 2j), ("int4", 3), ("bfloat16", [1]), ("char", b"x")],
 )
 def test_conversion_agrees(name, value):
     """Calling a type converts, or raises the exception, as TensorStore's does."""
@@ -77,7 +70,5 @@ def test_conversion_agrees(name, value):
 def test_text_for_octets_is_refused_with_the_way_out():
     """The type "string" holds octets; whoever writes text is told which type holds that."""
     octets = ts.array(np.array([b"a"], object), dtype="string")
-    with pytest.raises(
-        TypeError, match="expected bytes .* str found; encode it, or make the array with dtype str"
-    ):
+    with pytest.raises(TypeError, match="expected bytes .* str found; encode it, or make the array with dtype str"):
         octets[...] = np.array(["a"], object)

@@ -166,9 +166,7 @@ def test_a_group_of_which_an_array_is_written_meanwhile_is_no_success(tmp_path):
     """Arrays that are done when their source is written would be older than those that follow."""
     group = ts.open_group(tmp_path / "in", mode="w").result()
     for name in "ab":
-        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(
-            VALUES
-        ).result()
+        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(VALUES).result()
     begun = []
 
     def report(state):
@@ -189,9 +187,7 @@ def test_an_append_whose_source_is_written_meanwhile_is_no_success(tmp_path, nam
     """Its rows would be of two states; the array is as it was, and the next call appends what is there then."""
     group = ts.open_group(tmp_path / "in", mode="w").result()
     for name in "ab":
-        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(
-            VALUES
-        ).result()
+        group.create_array(name, shape=VALUES.shape, dtype="i4", chunks=[5, 50]).result().write(VALUES).result()
     target, source = str(tmp_path / "in/b"), str(tmp_path / "in/a")
     options = {"max_memory": "20kB"} | ({"append_id": "today"} if named else {})
     with pytest.raises(FailedPreconditionError, match="was written meanwhile, and the array is as it was"):

@@ -219,11 +219,7 @@ def said(module, store, expression):
     try:
         value = eval(expression, names)
     except (ValueError, TypeError, OverflowError, AttributeError) as error:
-        kind = next(
-            kind
-            for kind in (NotImplementedError, ValueError, TypeError, Exception)
-            if isinstance(error, kind)
-        )
+        kind = next(kind for kind in (NotImplementedError, ValueError, TypeError, Exception) if isinstance(error, kind))
         return f"{kind.__name__}: " + ("" if kind is TypeError else str(error).partition(" [")[0])
     except NotImplementedError as error:
         return f"NotImplementedError: {error}"
@@ -238,14 +234,10 @@ def test_expressions(name):
     """Every expression gives the same value, or is refused in the same words."""
     wrong = {}
     for expression in SAID:
-        mine, theirs = (
-            said(module, built(module, *STORES[name]), expression) for module in (fsstore, tensorstore)
-        )
+        mine, theirs = (said(module, built(module, *STORES[name]), expression) for module in (fsstore, tensorstore))
         if mine != theirs and expression not in ODD:
             wrong[expression] = (mine, theirs)
-    assert not wrong, "\n".join(
-        f"{key}\n  fsstore      {a}\n  tensorstore  {b}" for key, (a, b) in wrong.items()
-    )
+    assert not wrong, "\n".join(f"{key}\n  fsstore      {a}\n  tensorstore  {b}" for key, (a, b) in wrong.items())
 
 
 def test_odd_expressions_work():
@@ -290,9 +282,7 @@ def test_picture_of_a_grid():
 
     def lines(shape, chunk):
         layout = fsstore.ChunkLayout(chunk_shape=chunk)
-        store = fsstore.open(
-            "memory://|zarr3:", create=True, dtype="int8", shape=shape, chunk_layout=layout
-        ).result()
+        store = fsstore.open("memory://|zarr3:", create=True, dtype="int8", shape=shape, chunk_layout=layout).result()
         ET.fromstring(store._repr_html_())
         return store._repr_html_().count("<line")
 
@@ -308,12 +298,7 @@ def test_picture_of_a_grid():
 def test_orders_of_complete_codecs(name):
     """Codecs that are given leave out of account what a layout merely wishes for, and refuse what it demands."""
     metadata = {"data_type": "int16", "shape": [8, 8], "codecs": ["bytes"]}
-    spec = {
-        "driver": "zarr3",
-        "kvstore": "memory://",
-        "metadata": metadata,
-        "schema": {"chunk_layout": {name: [1, 0]}},
-    }
+    spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata, "schema": {"chunk_layout": {name: [1, 0]}}}
     for module in (fsstore, tensorstore):
         if name == "inner_order":
             with pytest.raises(ValueError, match="Cannot create"):

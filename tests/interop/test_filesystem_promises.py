@@ -37,10 +37,7 @@ def test_errors_of_many_reads_are_where_they_are_wanted(broken):
     assert (ranges[0], ranges[2]) == (b"in", b"he")
     assert isinstance(ranges[1], ts.errors.StoreError)
     assert broken.get_mapper("").getitems(names, on_error="omit") == {"a": b"inline", "c": b"here"}
-    for read in (
-        lambda: broken.cat(names),
-        lambda: broken.cat_ranges(names, [0] * 4, [2] * 4, on_error="raise"),
-    ):
+    for read in (lambda: broken.cat(names), lambda: broken.cat_ranges(names, [0] * 4, [2] * 4, on_error="raise")):
         with pytest.raises((ts.errors.StoreError, FileNotFoundError)):
             read()
 

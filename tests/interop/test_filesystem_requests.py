@@ -168,9 +168,7 @@ def test_chunks_in_one_file_are_few_requests(object_server, form):
     if form == "references":
         object_server.put("bucket/data", data.tobytes())
         chunks = {f"v/{row}.0": [f"{object_server.url}/bucket/data", row * 256, 256] for row in range(count)}
-        object_server.put(
-            "bucket/set", json.dumps({"version": 1, "refs": {"v/.zarray": meta, **chunks}}).encode()
-        )
+        object_server.put("bucket/set", json.dumps({"version": 1, "refs": {"v/.zarray": meta, **chunks}}).encode())
     else:
         with io.BytesIO() as buffer:
             with zipfile.ZipFile(buffer, "w") as archive:
@@ -179,9 +177,7 @@ def test_chunks_in_one_file_are_few_requests(object_server, form):
                     archive.writestr(f"v/{row}.0", data[row].tobytes())
             object_server.put("bucket/set", buffer.getvalue())
     adapter = "reference" if form == "references" else "zip"
-    fs = KvFileSystem(
-        f"{object_server.url}/bucket/set|{adapter}:", asynchronous=True, skip_instance_cache=True
-    )
+    fs = KvFileSystem(f"{object_server.url}/bucket/set|{adapter}:", asynchronous=True, skip_instance_cache=True)
     found = zarr.open_array(zarr.storage.FsspecStore(fs, path="v", read_only=True), mode="r", zarr_format=2)
     before = len(object_server.log)
     assert (found[...] == data).all()

@@ -191,9 +191,7 @@ def test_pandas_through_detection(tmp_path, name):
 @pytest.mark.parametrize("kind", ["file", "memory", "ocdbt"])
 def test_files_and_directories_of_every_store(tmp_path, kind):
     """What is a file and what a directory does not depend on the store: local ones have directories of their own."""
-    url = {"file": f"file://{tmp_path}/s/", "memory": "memory://", "ocdbt": f"file://{tmp_path}/s/|ocdbt:"}[
-        kind
-    ]
+    url = {"file": f"file://{tmp_path}/s/", "memory": "memory://", "ocdbt": f"file://{tmp_path}/s/|ocdbt:"}[kind]
     fs = KvFileSystem.of(ts.KvStore.open(url).result())
     fs.pipe({"a": b"12", "b/c": b"3"})
     assert fs.ls("a", detail=False) == fs.find("a") == ["a"]

@@ -71,9 +71,7 @@ def references(tmp_path):
         ".zgroup": '{"zarr_format": 2}',
         ".zattrs": '{"title": "refs"}',
         "g/.zgroup": '{"zarr_format": 2}',
-        "g/v/.zarray": json.dumps(
-            {**array, "shape": [4, 5], "chunks": [2, 5], "dtype": "<i4", "fill_value": -1}
-        ),
+        "g/v/.zarray": json.dumps({**array, "shape": [4, 5], "chunks": [2, 5], "dtype": "<i4", "fill_value": -1}),
         "g/v/.zattrs": json.dumps({"_ARRAY_DIMENSIONS": ["y", "x"], "units": "m"}),
         "g/v/0.0": [str(tmp_path / "data"), 0, 40],
     }
@@ -164,18 +162,7 @@ def test_removing_what_is_not_there_is_an_error(tmp_path):
     assert fs.find("") == []
 
 
-DTYPES = [
-    "bool",
-    "int8",
-    "uint16",
-    "int32",
-    "uint64",
-    "float16",
-    "float32",
-    "float64",
-    "complex64",
-    "complex128",
-]
+DTYPES = ["bool", "int8", "uint16", "int32", "uint64", "float16", "float32", "float64", "complex64", "complex128"]
 
 
 @pytest.mark.parametrize("shown", [2, 3])
@@ -394,9 +381,7 @@ def test_absent_keys_of_a_view_cost_no_request():
     """What a view does not have is known from the metadata: looking for it asks nothing of the store."""
     driver = _memory({})
     spec = {"driver": "zarr2", "kvstore": live_kv(KvPrefix(driver)).spec}
-    array = ts.open(
-        spec, create=True, dtype="int8", shape=[4], chunk_layout=ts.ChunkLayout(chunk_shape=[2])
-    ).result()
+    array = ts.open(spec, create=True, dtype="int8", shape=[4], chunk_layout=ts.ChunkLayout(chunk_shape=[2])).result()
     array[...] = np.arange(4, dtype="int8")
     recording = Recording(driver)
     view = execution.call(open_view(live_kv(KvPrefix(recording)), Context(), zarr_format=3))
@@ -406,14 +391,8 @@ def test_absent_keys_of_a_view_cost_no_request():
     keys = [entry.key for batch in execution.call(_listed(view.prefix)) for entry in batch]
     assert keys == ["c/0", "c/1", "zarr.json"]
     assert recording.calls["read"] == recording.calls["scan"] == 0
-    assert (
-        execution.call(view.prefix.read("c/1")).value
-        == execution.drive(driver.read_many([Read("1")]))[0].value
-    )
-    assert [read.key for read in recording.reads] == [
-        "1",
-        ".zarray",
-    ]  # the latter: whether the array is the same
+    assert execution.call(view.prefix.read("c/1")).value == execution.drive(driver.read_many([Read("1")]))[0].value
+    assert [read.key for read in recording.reads] == ["1", ".zarray"]  # the latter: whether the array is the same
 
 
 async def _listed(prefix):
@@ -473,9 +452,7 @@ def test_mappers_take_options_for_each_protocol(tmp_path):
 def test_arrays_below_a_place(tmp_path, references):
     """Listings come from consolidated metadata where they are, and from the keys otherwise."""
     found = list_arrays(f"file://{references}")
-    assert [(each.path, each.shape, each.dtype, each.chunks) for each in found] == [
-        ("g/v", (4, 5), "<i4", (2, 5))
-    ]
+    assert [(each.path, each.shape, each.dtype, each.chunks) for each in found] == [("g/v", (4, 5), "<i4", (2, 5))]
     assert tree(f"file://{references}") == "/\n  g/\n    v <i4 (4, 5) in chunks of (2, 5)"
     for consolidated in (True, False):
         for zarr_format in (2, 3):
@@ -490,29 +467,21 @@ def test_arrays_below_a_place(tmp_path, references):
 def test_a_hierarchy_of_n5(tmp_path):
     """Arrays of N5 are listed, named where their group is opened, and shown as zarr, values and attributes alike."""
     for name, size in (("a/b", 4), ("c", 6)):
-        array = ts.open(
-            f"file://{tmp_path}/n5/{name}|n5:", create=True, dtype="int16", shape=[size, 2]
-        ).result()
+        array = ts.open(f"file://{tmp_path}/n5/{name}|n5:", create=True, dtype="int16", shape=[size, 2]).result()
         array[...] = np.arange(size * 2, dtype="int16").reshape(size, 2)
     (tmp_path / "n5" / "attributes.json").write_text('{"n5": "2.5.0"}')
     url = f"file://{tmp_path}/n5"
-    assert [
-        (each.path, each.shape, each.dtype, each.chunks, each.zarr_format) for each in list_arrays(url)
-    ] == [
+    assert [(each.path, each.shape, each.dtype, each.chunks, each.zarr_format) for each in list_arrays(url)] == [
         ("a/b", (4, 2), "int16", (4, 2), 0),
         ("c", (6, 2), "int16", (6, 2), 0),
     ]
     assert tree(f"{url}/c") == "/ int16 (6, 2) in chunks of (6, 2)"
-    with pytest.raises(
-        FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'
-    ):
+    with pytest.raises(FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'):
         ts.open(url).result()
     for protocol in ("zarr2", "zarr3"):
         group = zarr.open_group(f"{protocol}::{url}", mode="r")
         assert np.array_equal(group["c"][...], np.arange(12).reshape(6, 2))
-        assert np.array_equal(
-            zarr.open_array(f"{protocol}::{url}/a/b", mode="r")[...], np.arange(8).reshape(4, 2)
-        )
+        assert np.array_equal(zarr.open_array(f"{protocol}::{url}/a/b", mode="r")[...], np.arange(8).reshape(4, 2))
 
 
 def test_listing_leaves_chunks_out():
@@ -521,10 +490,7 @@ def test_listing_leaves_chunks_out():
 
     document = b'{"zarr_format": 3, "node_type": "array"}'
     files = {f"a/c/{i}/{j}": b"" for i in range(40) for j in range(100)} | {"a/zarr.json": document}
-    files |= {f"b/{i}.{j}": b"" for i in range(40) for j in range(100)} | {
-        "b/.zarray": b"{}",
-        "b/.zattrs": b"{}",
-    }
+    files |= {f"b/{i}.{j}": b"" for i in range(40) for j in range(100)} | {"b/.zarray": b"{}", "b/.zattrs": b"{}"}
     files |= {"c/zarr.json": document}
     recording = Recording(_memory(files))
     nodes = execution.call(hierarchy(KvPrefix(recording))).nodes

@@ -99,9 +99,7 @@ def compressed():
     yield "not a number", with_nan, {"compression_type": "RICE_1", "quantize_method": 1, "dither_seed": 3}
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "options"), list(compressed()), ids=[each[0] for each in compressed()]
-)
+@pytest.mark.parametrize(("name", "values", "options"), list(compressed()), ids=[each[0] for each in compressed()])
 @pytest.mark.parametrize("tile", [None, (8, 12)], ids=["lines", "tiles"])
 def test_compressed_images_are_those_of_astropy(name, values, options, tile, tmp_path):
     """Tiles of RICE and gzip, rounded floats with their noise, and tiles at the edge, are equal to the last bit."""
@@ -161,13 +159,9 @@ def test_arrays_of_any_length_are_those_of_astropy(tmp_path):
         "PL()": [np.array([True, False]), np.array([True]), np.array([False, True, True])],
     }
     columns = [
-        column(f"a{at}", form, array=np.array(values, object))
-        for at, (form, values) in enumerate(lists.items())
+        column(f"a{at}", form, array=np.array(values, object)) for at, (form, values) in enumerate(lists.items())
     ]
-    write(
-        path,
-        fits.BinTableHDU.from_columns([*columns, column("t", "PA()", array=["one", "", "three"])], name="T"),
-    )
+    write(path, fits.BinTableHDU.from_columns([*columns, column("t", "PA()", array=["one", "", "three"])], name="T"))
     want = fits.getdata(path, "T")
     for at in range(len(lists)):
         got, lengths = read(path, f"T_a{at}"), read(path, "T", field=f"a{at}_length")
@@ -193,10 +187,7 @@ def test_a_list_longer_than_the_header_says_is_damage(tmp_path):
     """Nothing of it is cut off in silence."""
     path = tmp_path / "a.fits"
     write(
-        path,
-        fits.BinTableHDU.from_columns(
-            [fits.Column("a", "PJ()", array=np.array([[1], [2, 3]], object))], name="T"
-        ),
+        path, fits.BinTableHDU.from_columns([fits.Column("a", "PJ()", array=np.array([[1], [2, 3]], object))], name="T")
     )
     path.write_bytes(path.read_bytes().replace(b"PJ(2)", b"PJ(1)"))
     with pytest.raises(DataLossError, match="longer than the 1 it says"):
@@ -313,9 +304,7 @@ def test_pixel_lists_are_those_of_astropy(kind, tmp_path):
 def test_damaged_tiles_are_errors_or_numbers(method, tmp_path):
     """A tile that is cut off or has other bytes gives an error of fsstore, or numbers, never another exception."""
     path = tmp_path / "a.fits"
-    packed = fits.CompImageHDU(
-        abs(SLOPE).astype("i2"), name="C", compression_type=method, tile_shape=(15, 31)
-    )
+    packed = fits.CompImageHDU(abs(SLOPE).astype("i2"), name="C", compression_type=method, tile_shape=(15, 31))
     write(path, packed)
     data = bytearray(path.read_bytes())
     with fits.open(path, disable_image_compression=True) as file:
@@ -365,9 +354,7 @@ def test_random_groups_are_records(tmp_path):
         assert len(want.dtype.names) == 4
         for name in want.dtype.names:
             np.testing.assert_array_equal(read(path, "PRIMARY", field=name), want.field(name))
-    path.write_bytes(
-        path.read_bytes().replace(b"PCOUNT  =                    3", b"PCOUNT  =              5000000")
-    )
+    path.write_bytes(path.read_bytes().replace(b"PCOUNT  =                    3", b"PCOUNT  =              5000000"))
     assert "claims groups of 5000000 parameters" in hierarchy(path).notes["PRIMARY"]
 
 
@@ -399,11 +386,7 @@ def test_damage_is_named(tmp_path):
 def test_sums_in_headers_are_compared_on_request(place, tmp_path):
     """A flipped bit of data or header costs the unit, by name; without the request nothing is read for it."""
     path = tmp_path / "a.fits"
-    units = [
-        fits.PrimaryHDU(IMAGE.astype("i4")),
-        fits.ImageHDU(NOISE, name="B"),
-        fits.ImageHDU(NOISE, name="C"),
-    ]
+    units = [fits.PrimaryHDU(IMAGE.astype("i4")), fits.ImageHDU(NOISE, name="B"), fits.ImageHDU(NOISE, name="C")]
     fits.HDUList(units).writeto(path, checksum=True)
     data = bytearray(path.read_bytes())
     with fits.open(path) as file:

@@ -71,11 +71,7 @@ def fo(request, tmp_path, refs, path, tune):
     if request.param in ("small", "columns"):
         return path
     references.open(path).save(f"{tmp_path}/refs.parq", record_size=10)
-    return (
-        f"{tmp_path}/refs.parq"
-        if request.param == "parquet"
-        else LazyReferenceMapper(f"{tmp_path}/refs.parq")
-    )
+    return f"{tmp_path}/refs.parq" if request.param == "parquet" else LazyReferenceMapper(f"{tmp_path}/refs.parq")
 
 
 @pytest.fixture
@@ -108,10 +104,7 @@ def test_files_and_parts_of_them(fo):
     for start, end in [(0, 8), (40, None), (-8, None), (8, -8), (40, 99), (99, 100), (8, 4)]:
         assert filesystem.cat_file("g/t/0.0", start, end) == value[start:end]
     assert filesystem.cat(["g/t/0.0", "g/t/1.0"]) == {"g/t/0.0": value, "g/t/1.0": DATA[2:].tobytes()}
-    assert filesystem.cat_ranges(["g/t/0.0", "g/t/1.0"], [0, 8], [4, 12]) == [
-        value[:4],
-        DATA[2:].tobytes()[8:12],
-    ]
+    assert filesystem.cat_ranges(["g/t/0.0", "g/t/1.0"], [0, 8], [4, 12]) == [value[:4], DATA[2:].tobytes()[8:12]]
     with filesystem.open("g/t/0.0") as file:
         file.seek(8)
         assert file.read(4) == value[8:12]
@@ -193,11 +186,7 @@ def test_parts_of_many_files_are_one_batch_and_missing_ones_are_told(form, tmp_p
 def test_errors(tmp_path):
     """A missing key is not found; a target that is missing, short or of an unknown protocol is not reachable."""
     (tmp_path / "f").write_bytes(b"0123")
-    refs = {
-        "gone": ["file:///no/such", 0, 4],
-        "short": [f"file://{tmp_path}/f", 2, 9],
-        "odd": ["odd://x", 0, 1],
-    }
+    refs = {"gone": ["file:///no/such", 0, 4], "short": [f"file://{tmp_path}/f", 2, 9], "odd": ["odd://x", 0, 1]}
     filesystem = made({**refs, "a": b"1"}, fs={"file": {}})
     for key in refs:
         with pytest.raises(ReferenceNotReachable, match=key):
@@ -208,9 +197,7 @@ def test_errors(tmp_path):
         filesystem.cat_file("nope")
     assert filesystem.cat(["a", "gone", "nope"], on_error="omit") == {"a": b"1"}
     returned = filesystem.cat(["a", "gone", "nope"], on_error="return")
-    assert isinstance(returned["gone"], ReferenceNotReachable) and isinstance(
-        returned["nope"], FileNotFoundError
-    )
+    assert isinstance(returned["gone"], ReferenceNotReachable) and isinstance(returned["nope"], FileNotFoundError)
 
 
 def test_coroutines_are_batches(object_server):
@@ -219,9 +206,7 @@ def test_coroutines_are_batches(object_server):
     refs = {f"x/{n}": [f"{object_server.url}/box/k", n, 1] for n in range(200)}
 
     async def main():
-        filesystem = made(
-            refs, remote_protocol="http", remote_options={"asynchronous": True}, asynchronous=True
-        )
+        filesystem = made(refs, remote_protocol="http", remote_options={"asynchronous": True}, asynchronous=True)
         return await asyncio.gather(*[filesystem._cat_file(key) for key in refs])
 
     assert asyncio.run(main()) == [bytes([n]) for n in range(200)]
@@ -275,13 +260,7 @@ def test_the_engine_of_kerchunk_reads_through_it(path, taken_over):
 def test_compressed_documents_and_generated_references(tmp_path):
     """A document may be compressed by any name, and references that a pattern makes are there, without jinja."""
     gen = [
-        {
-            "key": "x/{{i}}",
-            "url": "memory://f",
-            "offset": "{{i * 2}}",
-            "length": "2",
-            "dimensions": {"i": {"stop": 3}},
-        }
+        {"key": "x/{{i}}", "url": "memory://f", "offset": "{{i * 2}}", "length": "2", "dimensions": {"i": {"stop": 3}}}
     ]
     document = json.dumps({"version": 1, "templates": {}, "gen": gen, "refs": {}}).encode()
     (tmp_path / "refs.json.zz").write_bytes(gzip.compress(document))
@@ -356,9 +335,7 @@ class _Server(ThreadingHTTPServer):
             def do_GET(self):
                 """Send the file, or the part that was asked for."""
                 wanted = self.headers.get("Range")
-                first, last = (
-                    map(int, wanted.removeprefix("bytes=").split("-")) if wanted and cuts else (0, 9)
-                )
+                first, last = map(int, wanted.removeprefix("bytes=").split("-")) if wanted and cuts else (0, 9)
                 body = data[first : last + 1]
                 self.send_response(200)
                 self.send_header("Content-Length", str(len(body)))
@@ -374,11 +351,7 @@ class _Server(ThreadingHTTPServer):
 
 def test_a_part_that_a_server_calls_whole_is_told_from_a_file_that_is_too_short():
     """A server may answer a range with status 200; one that knows no ranges and has a short file gives no bytes of it."""
-    for cuts, data, good in (
-        (True, b"0123456789", True),
-        (False, b"01234", False),
-        (False, b"0123456789", True),
-    ):
+    for cuts, data, good in ((True, b"0123456789", True), (False, b"01234", False), (False, b"0123456789", True)):
         with _Server(cuts=cuts, data=data) as server:
             url = f"http://127.0.0.1:{server.server_port}/f"
             filesystem = made({"a": [url, 2, 5]}, remote_protocol="http")

@@ -155,10 +155,7 @@ def is_shared_and_pickled(archive, tmp_path):
 
 def stands_beside_caches(archive, tmp_path):
     """`simplecache::` stands before our protocols and behind them."""
-    for url in (
-        f"simplecache::auto://a.csv::file://{archive}",
-        f"auto://a.csv::simplecache::file://{archive}",
-    ):
+    for url in (f"simplecache::auto://a.csv::file://{archive}", f"auto://a.csv::simplecache::file://{archive}"):
         with fsspec.open(url, "rt", simplecache={"cache_storage": f"{tmp_path}/cache"}) as file:
             assert file.read() == TABLE
 
@@ -207,13 +204,7 @@ def test_an_array_in_a_bucket_is_shown_in_a_chain(request):
     pytest.importorskip("s3fs", reason="s3fs is not installed: `make test` has it")
     request.getfixturevalue("s3_credentials")
     endpoint, bucket = request.getfixturevalue("moto_bucket")
-    place = {
-        "driver": "s3",
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "path": "a.n5/",
-    }
+    place = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "path": "a.n5/"}
     spec = {"driver": "n5", "kvstore": place, "metadata": {"compression": {"type": "raw"}}}
     array = ts.open(spec, create=True, delete_existing=True, dtype="uint8", shape=[4]).result()
     array.write([1, 2, 3, 4]).result()

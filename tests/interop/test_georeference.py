@@ -19,9 +19,7 @@ SAID = {
 
 def raster(place, version=3, *, attributes=SAID, shape=(3, 6, 8), names=("t", "y", "x")):
     group = ts.open_group(place, mode="w", zarr_format=version).result()
-    array = group.create_array(
-        "r", shape=shape, dtype="u2", dimension_names=names, attributes=attributes
-    ).result()
+    array = group.create_array("r", shape=shape, dtype="u2", dimension_names=names, attributes=attributes).result()
     array[:] = np.arange(np.prod(shape), dtype="u2").reshape(shape)
     return group
 

@@ -60,13 +60,7 @@ def cube(names=("t", "u"), levels=(1000, 850, 500), steps=(0, 6)):
     ]
 
 
-PACKINGS = (
-    "grid_simple",
-    "grid_complex",
-    "grid_complex_spatial_differencing",
-    "grid_ccsds",
-    "grid_jpeg",
-)
+PACKINGS = ("grid_simple", "grid_complex", "grid_complex_spatial_differencing", "grid_ccsds", "grid_jpeg")
 FILES = {
     "one": lambda: [message(shortName="2t")],
     "levels": cube,
@@ -120,9 +114,7 @@ def test_datasets_are_those_of_cfgrib(name, tmp_path):
     wanted = by_cfgrib(path)
     assert wanted
     groups = sorted({entry.path.rpartition("/")[0] for entry in ts.list_arrays(f"file://{path}")})
-    found = [
-        xr.open_dataset(f"file://{path}", engine="fsstore", group=group or None).load() for group in groups
-    ]
+    found = [xr.open_dataset(f"file://{path}", engine="fsstore", group=group or None).load() for group in groups]
     for want in wanted:
         got = next(each for each in found if set(each.data_vars) >= set(want.data_vars))[list(want.data_vars)]
         xr.testing.assert_equal(got, want)
@@ -145,10 +137,7 @@ def test_a_far_file_with_an_index_beside_it(tmp_path):
 
 def test_fields_of_one_message(tmp_path):
     """A message of several fields gives all of them, each decoded from a message made of its own sections."""
-    first, second = (
-        message(PRESSURE, 1, level=1000, shortName="t"),
-        message(PRESSURE, 2, level=500, shortName="t"),
-    )
+    first, second = (message(PRESSURE, 1, level=1000, shortName="t"), message(PRESSURE, 2, level=500, shortName="t"))
 
     def sections(data):
         out, at = {}, 16
@@ -267,9 +256,7 @@ def test_axes_that_contradict_each_other_leave_the_values(tmp_path):
     """A grid that runs north by its flags and south by its ends has its values, without latitudes and longitudes."""
     path = tmp_path / "a.grib2"
     path.write_bytes(message(shortName="2t", jScansPositively=1))
-    with pytest.warns(
-        UserWarning, match="itude. is left out: ecCodes cannot compute the points of a grid regular_ll"
-    ):
+    with pytest.warns(UserWarning, match="itude. is left out: ecCodes cannot compute the points of a grid regular_ll"):
         assert "latitude" not in [each.path for each in ts.list_arrays(f"file://{path}")]
     array = ts.open(f"file://{path}|grib:t2m").result()
     assert array.domain.labels == ("y", "x")
@@ -300,9 +287,7 @@ def sections_of(data):
 def test_unknown_parameters_are_told_apart(tmp_path):
     """Fields of parameters that ecCodes has no name for stand in arrays of their own, by the numbers of the parameter."""
     path = tmp_path / "a.grib2"
-    unknown = [
-        message(seed=seed, discipline=0, parameterCategory=19, parameterNumber=200 + seed) for seed in (1, 2)
-    ]
+    unknown = [message(seed=seed, discipline=0, parameterCategory=19, parameterNumber=200 + seed) for seed in (1, 2)]
     path.write_bytes(b"".join(unknown))
     names = [name for name in listed(path) if name.startswith("paramId")]
     assert names == ["paramId_0_0_19_201", "paramId_0_0_19_202"]

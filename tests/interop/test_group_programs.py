@@ -158,16 +158,10 @@ class Program:
     def check(self):
         """Compare the model with what this group, new ones, and zarr-python show."""
         place = str(self.folder)
-        for group in (
-            self.group,
-            ts.open_group(place).result(),
-            ts.open_group(place, consolidated=False).result(),
-        ):
+        for group in (self.group, ts.open_group(place).result(), ts.open_group(place, consolidated=False).result()):
             self.equal(shown(group))
         for consolidated in (None, False) if self.version else ():
-            members = dict(
-                zarr.open_group(place, mode="r", use_consolidated=consolidated).members(max_depth=None)
-            )
+            members = dict(zarr.open_group(place, mode="r", use_consolidated=consolidated).members(max_depth=None))
             self.equal(
                 {
                     path: (dict(node.attrs), node[...] if isinstance(node, zarr.Array) else None)
@@ -200,9 +194,7 @@ def shown(group, above=""):
     return found
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(9), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(9, 400))]
-)
+@pytest.mark.parametrize("seed", [*range(9), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(9, 400))])
 @pytest.mark.filterwarnings("ignore:Object at")  # a directory that a deletion left empty
 def test_random_programs(tmp_path, seed):
     """After every step all readers show what the model holds; what is refused changes nothing."""

@@ -59,11 +59,7 @@ def test_listed_arrays_are_opened_by_their_own_documents(remote, object_server):
     group = fsstore.open_group(url, mode="r").result()
     begun = len(object_server.log)
     arrays = dict(group.arrays())
-    assert [arrays[name].read().result().tolist() for name in _NAMES] == [
-        [0, 1, 2, 3],
-        [1, 2, 3, 4],
-        [2, 3, 4, 5],
-    ]
+    assert [arrays[name].read().result().tolist() for name in _NAMES] == [[0, 1, 2, 3], [1, 2, 3, 4], [2, 3, 4, 5]]
     counts = asked(object_server, begun)
     below = {path: count for path, count in counts.items() if path.count("/") == 3 and "/c" not in path[-4:]}
     members = {path for path in below if path.rpartition("/")[2] not in ("0", "c")}
@@ -79,17 +75,9 @@ def test_a_bucket_has_one_client_of_s3fs(moto_bucket, monkeypatch):
     made = []
     begin = s3fs.S3FileSystem.__init__
     monkeypatch.setattr(
-        s3fs.S3FileSystem,
-        "__init__",
-        lambda self, *args, **more: (made.append(1), begin(self, *args, **more))[1],
+        s3fs.S3FileSystem, "__init__", lambda self, *args, **more: (made.append(1), begin(self, *args, **more))[1]
     )
-    spec = {
-        "driver": "s3",
-        "bucket": name,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "engine": "fsspec",
-    }
+    spec = {"driver": "s3", "bucket": name, "endpoint": endpoint, "aws_region": "us-east-1", "engine": "fsspec"}
     spec |= {"path": "one_client/", "storage_options": {"key": "a", "secret": "b"}}
     for number in range(3):
         store = fsstore.KvStore.open(spec, context=fsstore.Context()).result()

@@ -35,9 +35,7 @@ def made(place, version, **options):
     options = {"chunks": (2, 3), "dimension_names": ["time", "x"], "attributes": {"unit": "K"}, **options}
     array = group.create_array("ocean/temperature", shape=VALUES.shape, dtype="f4", **options).result()
     array[:] = VALUES
-    group.create_array("ocean/time", shape=[4], dtype="<i8", dimension_names=["time"]).result()[:] = (
-        np.arange(4)
-    )
+    group.create_array("ocean/time", shape=[4], dtype="<i8", dimension_names=["time"]).result()[:] = np.arange(4)
     return group
 
 
@@ -126,9 +124,7 @@ def test_resizing_along_a_dimension(tmp_path, version):
     theirs = zarr.open_consolidated(tmp_path)
     assert theirs["ocean/temperature"].shape == (6, 6)
     assert theirs["ocean/time"].shape == (6,)
-    with pytest.raises(
-        ts.errors.NotFoundError, match='no dimension|has a dimension "tme"; there are time, x'
-    ):
+    with pytest.raises(ts.errors.NotFoundError, match='no dimension|has a dimension "tme"; there are time, x'):
         group.resize(tme=3).result()
 
 
@@ -267,8 +263,7 @@ def test_reference_sets_are_groups(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
-    [({"a": np.int64(3)}, "cannot be stored as JSON"), ({3: 1}, "name of an attribute is text")],
+    ("value", "message"), [({"a": np.int64(3)}, "cannot be stored as JSON"), ({3: 1}, "name of an attribute is text")]
 )
 def test_attributes_are_json(tmp_path, value, message):
     """What JSON does not know is refused by name, and nothing is stored."""
@@ -296,9 +291,7 @@ def test_names_with_markup_are_shown_as_text(tmp_path):
     """The picture for notebooks shows names and attributes that hold HTML as the text they are."""
     group = ts.open_group(tmp_path, mode="a").result()
     name = "<script>alert(1)<" + "!--"
-    group.create_array(
-        name, shape=[1], dtype="i1", attributes={"'><b>": '"><img src=x onerror=alert(1)>'}
-    ).result()
+    group.create_array(name, shape=[1], dtype="i1", attributes={"'><b>": '"><img src=x onerror=alert(1)>'}).result()
     html = group._repr_html_()
     assert "<script" not in html
     assert "<img" not in html
@@ -321,11 +314,7 @@ def test_opening_reads_the_root_only():
 _OBJECTS = {"ustring": ["a", "bé", ""], "string": [b"a", b"\0b", b""]}
 _V2_LACKS = {"json"}  # TensorStore's zarr v2 driver lacks it too
 _V3_LACKS = {"json"}
-_N5_HAS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {
-    "float32",
-    "float64",
-    ">i4",
-}
+_N5_HAS = {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)} | {"float32", "float64", ">i4"}
 _EVERY = [*sorted(NAMES), "datetime64[ns]", "timedelta64[s]", "<U5", "S5", "V4", ">i4"]
 
 
@@ -345,11 +334,7 @@ def test_every_type_is_created_with_every_short_name_of_a_codec(zarr_format, nam
                     made.result()
                 continue
             kind = made.result().dtype
-            values = (
-                np.array(_OBJECTS[kind.name], object)
-                if kind.name in _OBJECTS
-                else np.zeros(3, kind.numpy_dtype)
-            )
+            values = np.array(_OBJECTS[kind.name], object) if kind.name in _OBJECTS else np.zeros(3, kind.numpy_dtype)
             if kind.name not in _OBJECTS:
                 values[1:] = np.frombuffer(b"\x01" * values.itemsize, values.dtype)[0]
             made.result().write(values).result()
@@ -371,9 +356,7 @@ def test_attributes_of_groups_reach_consolidated_metadata(tmp_path, version, pat
     group.attrs["title"] = "Sea"
     del group.attrs["old"]
     for engine in ("fsstore", "zarr"):
-        assert xarray.open_dataset(str(tmp_path / "a" / path), engine=engine).attrs == {"title": "Sea"}, (
-            engine
-        )
+        assert xarray.open_dataset(str(tmp_path / "a" / path), engine=engine).attrs == {"title": "Sea"}, engine
     whole = zarr.open_consolidated(tmp_path / "a", zarr_format=version)
     assert dict((whole[path] if path else whole).attrs) == {"title": "Sea"}
 
@@ -440,10 +423,7 @@ STRUCTURES = [
     [("a", "<f8"), ("text", "S3"), ("yes", "?"), ("many", "<u8"), ("pair", "<c8")],
     [("a", ">i4"), ("b", "<i2")],
 ]
-NESTED = [
-    [("a", "<f8"), ("pair", "<u2", (2, 3))],
-    [("a", "<i4"), ("inner", [("x", "<i2"), ("text", "S3")])],
-]
+NESTED = [[("a", "<f8"), ("pair", "<u2", (2, 3))], [("a", "<i4"), ("inner", [("x", "<i2"), ("text", "S3")])]]
 """zarr-python reads no such arrays of zarr version 2."""
 
 
@@ -452,9 +432,7 @@ def structures(kind):
     values = np.zeros(7, kind)
     values["a"] = np.arange(7)
     for name in values.dtype.names[1:]:
-        values[name][3] = (
-            np.ones(1, values.dtype[name])[0] if values.dtype[name].names is None else (7, b"ab")
-        )
+        values[name][3] = np.ones(1, values.dtype[name])[0] if values.dtype[name].names is None else (7, b"ab")
     return values
 
 

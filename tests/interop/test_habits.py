@@ -33,9 +33,7 @@ def test_facts_have_the_names_of_zarr(stored):
     assert (stored.chunks, stored.shards) == (theirs.chunks, theirs.shards) == ((3, 5), None)
     assert (stored.nbytes, stored.nchunks, len(stored)) == (theirs.nbytes, theirs.nchunks, 10)
     assert stored[2:4, 4:6].nchunks == 4
-    sharded = ts.open(
-        "y.zarr|zarr3:", mode="w", dtype="<i2", shape=[16, 20], chunks=[2, 5], shards=[8, 10]
-    ).result()
+    sharded = ts.open("y.zarr|zarr3:", mode="w", dtype="<i2", shape=[16, 20], chunks=[2, 5], shards=[8, 10]).result()
     theirs = zarr.open_array("y.zarr", mode="r")
     assert (sharded.chunks, sharded.shards, sharded.nchunks) == (theirs.chunks, theirs.shards, theirs.nchunks)
 
@@ -150,12 +148,7 @@ def test_types_have_numpys_names_at_every_door(stored):
     assert stored.dtype == "<f4"
     assert stored.dtype not in ("f8", "abc", "a")
     assert ts.dtype("i2") == ts.int16
-    assert (
-        stored.astype("f8").dtype
-        == ts.cast(stored, "f8").dtype
-        == ts.array([1], dtype="f8").dtype
-        == ts.float64
-    )
+    assert stored.astype("f8").dtype == ts.cast(stored, "f8").dtype == ts.array([1], dtype="f8").dtype == ts.float64
     assert ts.Schema(dtype="M8[s]").dtype.name == "datetime64[s]"
     with pytest.raises(ts.errors.StoreError, match="No TensorStore data type"):
         ts.Spec({"driver": "zarr3", "dtype": "f4"})
@@ -324,10 +317,7 @@ def test_a_new_array_needs_no_format(tmp_path, monkeypatch):
     with pytest.raises(FileExistsError):
         ts.open("a.zarr", mode="w-", shape=[4], dtype="f4").result()
     assert ts.open("a.zarr", mode="w", shape=[2], dtype="i2").result().shape == (2,)
-    assert (
-        ts.open("b.zarr|zarr2:", mode="w", shape=[2], dtype="i2").result().spec().to_json()["driver"]
-        == "zarr"
-    )
+    assert ts.open("b.zarr|zarr2:", mode="w", shape=[2], dtype="i2").result().spec().to_json()["driver"] == "zarr"
 
 
 @pytest.mark.parametrize("place", ["a.zarr", "a.zip|zip:", "a.zarr|zarr2:", "memory://a/"])

@@ -301,13 +301,7 @@ def test_a_file_that_has_just_been_written_is_not_remembered(tmp_path, scans):
 
 def test_lists_and_records_of_any_length_are_json(tmp_path):
     """Each element is JSON that says what h5py reads, and an attribute says so; unwritten ones are empty."""
-    record = [
-        ("a", "i4"),
-        ("s", h5py.string_dtype()),
-        ("b", h5py.vlen_dtype("i2")),
-        ("t", "S3"),
-        ("x", "f4", (2,)),
-    ]
+    record = [("a", "i4"), ("s", h5py.string_dtype()), ("b", h5py.vlen_dtype("i2")), ("t", "S3"), ("x", "f4", (2,))]
     with h5py.File(tmp_path / "a.h5", "w") as file:
         lists = file.create_dataset("lists", (4,), h5py.vlen_dtype("f4"), chunks=(3,), compression="gzip")
         lists[0], lists[2] = [1, 2.5], [np.nan]

@@ -79,12 +79,7 @@ STACKS = {
     "beside": (lambda n: (np.s_[:, 8 * n : 8 * n + 8], np.s_[:]), (6, 32), {}, True),
     "parts of sources": (lambda n: (np.s_[4 * n : 4 * n + 4], np.s_[2:6]), (16, 8), {}, True),
     "one row of each": (lambda n: (n, np.s_[3]), (4, 8), {"chunks": (1, 8)}, True),
-    "plain bytes": (
-        lambda n: (n, np.s_[:]),
-        (4, 6, 8),
-        {"chunks": None, "compression": None, "shuffle": None},
-        True,
-    ),
+    "plain bytes": (lambda n: (n, np.s_[:]), (4, 6, 8), {"chunks": None, "compression": None, "shuffle": None}, True),
     "interleaved": (lambda n: (np.s_[n::4], np.s_[:]), (24, 8), {}, False),
     "through chunks": (lambda n: (np.s_[3 * n : 3 * n + 3], np.s_[1:4]), (12, 8), {}, False),
     "every second": (lambda n: (np.s_[3 * n : 3 * n + 3], np.s_[::2]), (12, 8), {}, False),
@@ -280,9 +275,7 @@ def test_a_file_of_this_machine_refers_to_others_of_it_unless_targets_name_more(
         file.create_dataset("raw", (4,), "i4", external=[(f"{object_server.url}/raw.bin", 0, 16)])
     before = len(object_server.log)
     for name in ("v", "raw"):
-        with pytest.raises(
-            ts.errors.PermissionDeniedError, match="does not lie on this machine; name a prefix"
-        ):
+        with pytest.raises(ts.errors.PermissionDeniedError, match="does not lie on this machine; name a prefix"):
             read(place, name)
     assert "name a prefix of it in `targets`" in notes(place)["link"]
     assert len(object_server.log) == before
@@ -299,12 +292,8 @@ def test_external_storage_in_several_files(tmp_path):
     parts = [(f"r{number}.bin", 3 * number, size) for number, size in enumerate((50_000, 70_001, 6_000_000))]
     with h5py.File(path, "w") as file:
         external = [(str(tmp_path / name), offset, size) for name, offset, size in parts]
-        file.create_dataset("v", (1500, 1000), "i4", external=external)[:] = np.arange(1_500_000).reshape(
-            1500, 1000
-        )
-        file.create_dataset("one", (), "f8", external=[(str(tmp_path / "one.bin"), 5, h5f.UNLIMITED)])[()] = (
-            2.5
-        )
+        file.create_dataset("v", (1500, 1000), "i4", external=external)[:] = np.arange(1_500_000).reshape(1500, 1000)
+        file.create_dataset("one", (), "f8", external=[(str(tmp_path / "one.bin"), 5, h5f.UNLIMITED)])[()] = 2.5
     assert (tmp_path / "r1.bin").stat().st_size == 70_004
     want = np.arange(1_500_000).reshape(1500, 1000)
     np.testing.assert_array_equal(read(path), want)

@@ -224,9 +224,7 @@ DATASETS = st.fixed_dictionaries(
     {
         "shape": st.lists(st.integers(0, 5), max_size=3).map(tuple),
         "dtype": KINDS
-        | st.lists(KINDS, min_size=1, max_size=3).map(
-            lambda each: [(f"f{at}", one) for at, one in enumerate(each)]
-        ),
+        | st.lists(KINDS, min_size=1, max_size=3).map(lambda each: [(f"f{at}", one) for at, one in enumerate(each)]),
         "chunked": st.booleans(),
         "endless": st.booleans(),
         "compression": st.sampled_from([None, "gzip", "lzf"]),
@@ -244,10 +242,7 @@ def fill_at_random(owner, children, depth=0):
         shape, kind = child["shape"], np.dtype(child["dtype"])
         options = {}
         if child["chunked"] and shape and all(shape) and not kind.hasobject:
-            options = {
-                "chunks": tuple(max(1, each - 1) for each in shape),
-                "compression": child["compression"],
-            }
+            options = {"chunks": tuple(max(1, each - 1) for each in shape), "compression": child["compression"]}
             options["maxshape"] = (None, *shape[1:]) if child["endless"] else None
         stored = h5py.opaque_dtype(kind) if kind.kind == "M" else kind
         if kind.names and any(kind[each].kind == "M" for each in kind.names):
@@ -295,11 +290,7 @@ def test_layouts_of_the_first_libraries(version, tmp_path):
     with h5py.File(path, "w", libver=("earliest", "v108")) as file:
         file["run"] = np.arange(5, dtype="i4")
         file.create_dataset("chunks", data=np.arange(10, dtype="i4"), chunks=(4,))
-    old_layout(
-        path,
-        "run",
-        lambda body: bytes((version, 2, 1, 0, 0, 0, 0, 0)) + body[2:10] + struct.pack("<2I", 5, 4),
-    )
+    old_layout(path, "run", lambda body: bytes((version, 2, 1, 0, 0, 0, 0, 0)) + body[2:10] + struct.pack("<2I", 5, 4))
     old_layout(path, "chunks", lambda body: bytes((version, 2, 2, 0, 0, 0, 0, 0)) + body[3:11] + body[11:19])
     with h5py.File(path) as file:
         assert file["run"][...].tolist() == list(range(5))

@@ -379,9 +379,9 @@ def _version_1():
     with tempfile.TemporaryDirectory() as path:
         repo = new(Path(path) / "r", options=VERSION_1)
         session = repo.writable_session("main")
-        zarr.open_group(session.store, mode="w").create_array("a", shape=(4000,), chunks=(2000,), dtype="i4")[
-            :
-        ] = 1 + np.arange(4000)
+        zarr.open_group(session.store, mode="w").create_array("a", shape=(4000,), chunks=(2000,), dtype="i4")[:] = (
+            1 + np.arange(4000)
+        )
         session.commit("one")
         return directory(Path(path) / "r")
 
@@ -434,9 +434,7 @@ def virtual(tmp_path):
     target.mkdir()
     file = target / "x y.bin"
     file.write_bytes(bytes(range(200)))
-    container = icechunk.VirtualChunkContainer(
-        f"file://{target}/", icechunk.local_filesystem_store(str(target))
-    )
+    container = icechunk.VirtualChunkContainer(f"file://{target}/", icechunk.local_filesystem_store(str(target)))
     config = icechunk.RepositoryConfig()
     config.set_virtual_chunk_container(container)
     repo = icechunk.Repository.create(
@@ -575,11 +573,7 @@ def test_a_snapshot_is_saved_as_a_reference_set(corpus, tmp_path):
             same = fsstore.open(f"file://{path}|icechunk:@tag.v1/{array}").result()
             np.testing.assert_array_equal(mine[:50, :33].read().result(), same[:50, :33].read().result())
     below = references.open(f"file://{path}|icechunk:@tag.v1/ab/")
-    assert sorted(name for names, _ in below.batches() for name in names) == [
-        "c/c",
-        "c/zarr.json",
-        "zarr.json",
-    ]
+    assert sorted(name for names, _ in below.batches() for name in names) == ["c/c", "c/zarr.json", "zarr.json"]
 
 
 def test_a_regridded_array_does_not_show_chunks_of_its_old_grid(tmp_path):
@@ -625,13 +619,7 @@ def test_a_store_that_tells_no_time_is_refused_unless_told_otherwise():
 def test_checksums_of_objects_are_enforced(engine, moto_bucket, tmp_path):
     """In S3 the right tag and a later time give the bytes; another tag and an earlier time are errors, not data."""
     endpoint, bucket = moto_bucket
-    root = {
-        "driver": "s3",
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "engine": engine,
-    }
+    root = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "engine": engine}
     place = fsstore.KvStore.open(root).result()
     place.write(f"virtual-{engine}/t.bin", bytes(range(100))).result()
     tag = hashlib.md5(bytes(range(100))).hexdigest()  # noqa: S324  # what S3 calls the value
@@ -647,11 +635,7 @@ def test_checksums_of_objects_are_enforced(engine, moto_bucket, tmp_path):
     checksums = [None, tag, f'"{tag}"', "0" * 32, now + day, now - day]
     for number, checksum in enumerate(checksums):
         session.store.set_virtual_ref(
-            f"v/c/{number}",
-            f"s3://{bucket}/virtual-{engine}/t.bin",
-            offset=10 * number,
-            length=2,
-            checksum=checksum,
+            f"v/c/{number}", f"s3://{bucket}/virtual-{engine}/t.bin", offset=10 * number, length=2, checksum=checksum
         )
     session.commit("v")
     store = store_of(f"file://{tmp_path}/r|icechunk:", targets={f"s3://{bucket}/": {**root, "path": ""}})

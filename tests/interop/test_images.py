@@ -109,9 +109,7 @@ def test_avif_of_more_bits(tmp_path, monkeypatch, bits, channels):
     monkeypatch.setattr(imagecodecs, "avif_decode", lambda *_: pytest.fail("was decoded"))
     for stored in (data, data[:at] + pad + data[at:]):
         place.write_bytes(stored)
-        with pytest.raises(
-            NotImplementedError, match=f"only supports uint8 images, not samples of {bits} bits"
-        ):
+        with pytest.raises(NotImplementedError, match=f"only supports uint8 images, not samples of {bits} bits"):
             ts.open(f"file://{place}").result()
 
 
@@ -148,13 +146,8 @@ def tiff_header(order, is_big, sizes):
     data = (b"II" if order == "<" else b"MM") + start
     for number, (width, height) in enumerate(sizes, 1):
         long = 16 if is_big else 4
-        tags = [
-            struct.pack(order + entry, 256, long, 1, width),
-            struct.pack(order + entry, 257, long, 1, height),
-        ]
-        end = (
-            len(data) + struct.calcsize(order + count) + sum(map(len, tags)) + struct.calcsize(order + offset)
-        )
+        tags = [struct.pack(order + entry, 256, long, 1, width), struct.pack(order + entry, 257, long, 1, height)]
+        end = len(data) + struct.calcsize(order + count) + sum(map(len, tags)) + struct.calcsize(order + offset)
         data += struct.pack(order + count, 2) + b"".join(tags)
         data += struct.pack(order + offset, end if number < len(sizes) else 0)
     return data
@@ -169,13 +162,7 @@ def _png_of_palette(numbers, colours):
     rows, columns = numbers.shape
     head = part(b"IHDR", struct.pack(">IIBBBBB", columns, rows, 8, 3, 0, 0, 0))
     lines = zlib.compress(b"".join(b"\0" + bytes(line) for line in numbers))
-    return (
-        b"\x89PNG\r\n\x1a\n"
-        + head
-        + part(b"PLTE", bytes(colours))
-        + part(b"IDAT", lines)
-        + part(b"IEND", b"")
-    )
+    return b"\x89PNG\r\n\x1a\n" + head + part(b"PLTE", bytes(colours)) + part(b"IDAT", lines) + part(b"IEND", b"")
 
 
 def test_colours_are_those_that_are_meant(tmp_path):

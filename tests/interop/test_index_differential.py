@@ -45,9 +45,7 @@ def run_chains(first, count):
 
 def shown(problems):
     """Return the first disagreements, one below the other."""
-    return "\n".join(
-        f"seed {p['seed']}\n  " + "\n  ".join(p["history"]) + f"\n  {p['problem']}" for p in problems[:5]
-    )
+    return "\n".join(f"seed {p['seed']}\n  " + "\n  ".join(p["history"]) + f"\n  {p['problem']}" for p in problems[:5])
 
 
 def test_random_chains_agree():
@@ -57,12 +55,7 @@ def test_random_chains_agree():
     assert crashes <= 15
 
 
-ENDS = [
-    0,
-    1,
-    -5,
-    *(sign * (2**power + more) for sign in (1, -1) for power in (60, 61, 62) for more in (-2, -1, 0)),
-]
+ENDS = [0, 1, -5, *(sign * (2**power + more) for sign in (1, -1) for power in (60, 61, 62) for more in (-2, -1, 0))]
 
 
 def line(library, low, size, offset, stride):

@@ -33,9 +33,7 @@ def test_the_page_says_what_libraries_do(tmp_path: Path):
 @pytest.mark.filterwarnings("ignore")
 def test_what_is_recorded_of_cloud_volume(tmp_path: Path):
     """Volumes are exchanged with cloud-volume, where it is installed, as the record says that they were."""
-    pytest.importorskip(
-        "cloudvolume", reason=f"it has an environment of its own: {' and '.join(CLOUD_VOLUME)}"
-    )
+    pytest.importorskip("cloudvolume", reason=f"it has an environment of its own: {' and '.join(CLOUD_VOLUME)}")
     recorded = json.loads(RECORD.read_text(encoding="utf-8"))
     assert record(tmp_path)["precomputed"] == recorded["precomputed"]
 

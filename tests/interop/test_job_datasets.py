@@ -73,9 +73,7 @@ def test_a_copy_of_a_netcdf_file_is_the_same_dataset(tmp_path, scheme, seed):
 
 @pytest.mark.filterwarnings("ignore:.*does not have a Zarr V3 specification")
 @pytest.mark.parametrize(("version", "other"), [(2, 3), (3, 2)])
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))]
-)
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 40))])
 def test_a_version_of_zarr_becomes_the_other(tmp_path, version, other, seed):
     """What xarray writes in one version it reads alike in a copy, and in a view, of the other version."""
     dataset, encoding = a_dataset(seed)

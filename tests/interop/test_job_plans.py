@@ -25,29 +25,20 @@ dimension = st.tuples(st.integers(1, 40), st.integers(1, 12), st.integers(1, 12)
 
 
 @hypothesis.given(
-    st.lists(dimension, min_size=1, max_size=3),
-    st.sampled_from([64, 1000, 20_000, 10**6]),
-    st.sampled_from([1, 4, 8]),
+    st.lists(dimension, min_size=1, max_size=3), st.sampled_from([64, 1000, 20_000, 10**6]), st.sampled_from([1, 4, 8])
 )
 def test_the_bounds_of_a_plan(dimensions, memory, itemsize):
     """Each byte is read at most twice, and no task holds more than its memory unless a single chunk does."""
     shape, read, write = zip(*dimensions, strict=True)
-    plan = plan_boxes(
-        shape, ChunkSides(read, write, itemsize), ChunkSides(write, write, itemsize), memory, spills=True
-    )
+    plan = plan_boxes(shape, ChunkSides(read, write, itemsize), ChunkSides(write, write, itemsize), memory, spills=True)
     whole = int(np.prod(shape)) * itemsize
     assert plan.bytes_read <= 2 * whole
     single = 3 * itemsize * max(int(np.prod(read)), int(np.prod(write)))
     assert plan.held <= max(memory, single)
     assert plan.tasks >= 1
     one, other = plan.targets.step, plan.reads or plan.sources.step
-    parts = [
-        len({*range(0, size, a), *range(0, size, b)}) for size, a, b in zip(shape, one, other, strict=True)
-    ]
-    chunks = [
-        [len(range(0, size, side)) for size, side in zip(shape, sides, strict=True)]
-        for sides in (read, write)
-    ]
+    parts = [len({*range(0, size, a), *range(0, size, b)}) for size, a, b in zip(shape, one, other, strict=True)]
+    chunks = [[len(range(0, size, side)) for size, side in zip(shape, sides, strict=True)] for sides in (read, write)]
     spilled = 0 if plan.sources is None else len(plan.sources) + np.prod(chunks[0])
     assert plan.requests == np.prod(parts) + np.prod(chunks[1]) + spilled
 
@@ -129,9 +120,7 @@ def test_nothing_waits_for_the_garbage_collector(tmp_path):
     array[:] = 3
 
     def move(name):
-        for number, schema in enumerate(
-            [{"chunks": [32, 16, 16]}, {"chunks": [4, 256, 256], "codec": "gzip"}, None]
-        ):
+        for number, schema in enumerate([{"chunks": [32, 16, 16]}, {"chunks": [4, 256, 256], "codec": "gzip"}, None]):
             place = tmp_path / f"{name}{number}"
             ts.copy(array, place, schema=schema, max_memory="6MB").result()
             assert ts.verify(place, array, level="values", max_memory="6MB").result()
@@ -230,10 +219,7 @@ def test_memory_stays_within_what_was_given(tmp_path, slabs, megabytes):
 
 @pytest.mark.parametrize(
     "failure",
-    [
-        ResourceExhaustedError("No space left on device"),
-        PermissionDeniedError("The provided token has expired"),
-    ],
+    [ResourceExhaustedError("No space left on device"), PermissionDeniedError("The provided token has expired")],
     ids=["a full disk", "an expired token"],
 )
 def test_what_ends_a_job_loses_nothing(tmp_path, monkeypatch, failure, tune):

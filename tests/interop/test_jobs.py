@@ -84,9 +84,7 @@ def test_consolidated_metadata_are_copied_too(tmp_path, target, version):
     store = ts.KvStore.open(target).result()
     assert b'metadata"' not in store.read(collected[version]).result().value
     group.consolidate().result()
-    ts.copy(
-        tmp_path / "a", target, if_exists="replace", schema={"zarr_format": 5 - version}, **options
-    ).result()
+    ts.copy(tmp_path / "a", target, if_exists="replace", schema={"zarr_format": 5 - version}, **options).result()
     assert b'metadata"' in store.read(collected[5 - version]).result().value
     assert ts.open_group(target).result()["g/b"].read().result().tolist() == [1, 2, 3]
     if options["atomic"]:
@@ -181,9 +179,7 @@ def test_files_are_copied_by_the_system(tmp_path, monkeypatch):
 
     monkeypatch.setattr(LocalDriver, "take_values", counted)
     report = ts.copy(array, tmp_path / "b").result()
-    assert report.nbytes == sum(
-        path.stat().st_size for path in (tmp_path / "b/c").rglob("*") if path.is_file()
-    )
+    assert report.nbytes == sum(path.stat().st_size for path in (tmp_path / "b/c").rglob("*") if path.is_file())
     assert report.by_storage == 0  # the kernel is here
     assert len(taken) == 12
     assert seen == {False}
@@ -230,9 +226,7 @@ def test_levels_of_a_check(tmp_path):
     (folder / "1/0/0").write_bytes(b"short")
     (folder / "2/0/0").unlink()
     found = ts.verify(place, level="sizes").result()
-    assert [(each.kind, each.start) for each in found.findings if each.kind != "extra"] == [
-        ("damaged", (4, 0, 0))
-    ]
+    assert [(each.kind, each.start) for each in found.findings if each.kind != "extra"] == [("damaged", (4, 0, 0))]
     assert found.absent == 1
     same = ts.verify(place, f"{tmp_path}/a/a", level="values").result()
     assert sorted((each.kind, each.start) for each in same.findings if each.kind != "extra") == [
@@ -249,9 +243,7 @@ def test_missing_chunks_are_named_where_layouts_agree(tmp_path):
     ts.copy(array, tmp_path / "b").result()
     (tmp_path / "b/c/2/1/0").unlink()
     found = ts.verify(str(tmp_path / "b"), array, level="keys").result()
-    assert [(each.kind, each.start, each.stop) for each in found.findings] == [
-        ("missing", (8, 10, 0), (12, 20, 12))
-    ]
+    assert [(each.kind, each.start, each.stop) for each in found.findings] == [("missing", (8, 10, 0), (12, 20, 12))]
 
 
 def test_chunks_of_mere_fill_are_counted(tmp_path):
@@ -353,9 +345,7 @@ def test_ctrl_c_stops_and_the_job_continues(tmp_path):
     whole = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     assert whole - used < 1  # processor time from there to the end: a loaded machine has no say in it
     assert errors == ""
-    report = ts.copy(
-        str(tmp_path / "a/a"), tmp_path / "b", schema={"chunks": [4, 5, 5]}, max_memory="30kB"
-    ).result()
+    report = ts.copy(str(tmp_path / "a/a"), tmp_path / "b", schema={"chunks": [4, 5, 5]}, max_memory="30kB").result()
     assert report.resumed >= 1
     assert np.array_equal(read(f"file://{tmp_path}/b/"), VALUES)
     assert left_in(tmp_path) == []
@@ -483,13 +473,7 @@ def test_chunks_are_copied_inside_a_bucket(moto_bucket, engine):
     from fsstore.kvstore.engine.driver import EngineDriver
 
     endpoint, bucket = moto_bucket
-    place = {
-        "driver": "s3",
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "engine": engine,
-    }
+    place = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "engine": engine}
     source = {"driver": "zarr3", "kvstore": {**place, "path": f"{engine}/a/"}}
     array = ts.open(
         source, create=True, dtype="int32", shape=[12, 4], chunk_layout=ts.ChunkLayout(chunk_shape=[2, 4])
@@ -542,9 +526,7 @@ def test_a_region_beyond_the_array_is_refused(tmp_path):
 def test_an_update_keeps_the_format(tmp_path):
     """An array of version 2 is updated from one with shards, which it cannot have."""
     array = made(tmp_path / "a", shards=(8, 10, 12))
-    ts.copy(
-        array[:4], tmp_path / "b", schema={"zarr_format": 2, "chunks": [5, 5, 5], "codec": "gzip"}
-    ).result()
+    ts.copy(array[:4], tmp_path / "b", schema={"zarr_format": 2, "chunks": [5, 5, 5], "codec": "gzip"}).result()
     ts.copy(array, tmp_path / "b", if_exists="update").result()
     found = ts.open(f"file://{tmp_path}/b/").result()
     assert found.spec().to_json()["driver"] == "zarr"

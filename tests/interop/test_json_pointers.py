@@ -10,53 +10,11 @@ import fsstore
 
 DOCUMENT = {"a": [1, 2, 3], "b": 1.5, "c": "s", "e": [], "o": {}, "é": 1, "k~/": 2, "": 3}
 POINTERS = [
-    *(
-        "",
-        "/",
-        "/a",
-        "/a/0",
-        "/b",
-        "/é",
-        "/k~0~1",
-        "/zz",
-        "/zz/y",
-        "/o/x/0",
-        "/c/x",
-        "/b/x",
-        "/b/0/y",
-        "/a/0/1",
-    ),
-    *(
-        "/a/3",
-        "/a/9",
-        "/a/-",
-        "/a/-/q",
-        "/a/3/q",
-        "/e/0",
-        "/e/-",
-        "/a/x",
-        "/a/00",
-        "/a/1x",
-        "/a/-1",
-        "/a/+1",
-        "/a/",
-    ),
+    *("", "/", "/a", "/a/0", "/b", "/é", "/k~0~1", "/zz", "/zz/y", "/o/x/0", "/c/x", "/b/x", "/b/0/y", "/a/0/1"),
+    *("/a/3", "/a/9", "/a/-", "/a/-/q", "/a/3/q", "/e/0", "/e/-", "/a/x", "/a/00", "/a/1x", "/a/-1", "/a/+1", "/a/"),
     "/a/99999999999999999999",
 ]
-VALUES = [
-    None,
-    5,
-    -0.0,
-    1.0,
-    True,
-    "é",
-    (1, 2),
-    {"x": [1, {"y": None}]},
-    np.int8(3),
-    np.arange(3),
-    np.eye(2),
-    2**63,
-]
+VALUES = [None, 5, -0.0, 1.0, True, "é", (1, 2), {"x": [1, {"y": None}]}, np.int8(3), np.arange(3), np.eye(2), 2**63]
 
 
 def opened(module, pointer):
@@ -168,6 +126,4 @@ def _seen(library, folder, limit, bound):
 @pytest.mark.parametrize("bound", ["open", True, False, 0, 4e9])
 def test_when_a_document_is_looked_at_again(tmp_path, limit, bound):
     """As TensorStore does: handles of a context share what they know, and `recheck_cached_data` says how long."""
-    assert _seen(fsstore, tmp_path / "ours", limit, bound) == _seen(
-        tensorstore, tmp_path / "theirs", limit, bound
-    )
+    assert _seen(fsstore, tmp_path / "ours", limit, bound) == _seen(tensorstore, tmp_path / "theirs", limit, bound)

@@ -64,12 +64,7 @@ def test_same_files_and_generations(tmp_path):
     """What one writes the other reads, with the generation the writer was given."""
     ours, theirs = both(tmp_path)
     for writer, reader in ((ours, theirs), (theirs, ours)):
-        for key, value in (
-            ("a", b""),
-            ("d/e/f", b"value"),
-            ("d/g", os.urandom(100_000)),
-            (b"\xff/\x80", b"bytes"),
-        ):
+        for key, value in (("a", b""), ("d/e/f", b"value"), ("d/g", os.urandom(100_000)), (b"\xff/\x80", b"bytes")):
             generation = writer.write(key, value).result().generation
             for store in (reader, writer):
                 found = store.read(key).result()
@@ -105,14 +100,7 @@ def test_same_keys_are_valid(tmp_path, key):
 
 @pytest.mark.parametrize(
     "bounds",
-    [
-        ("x\0/", "x\x000"),
-        ("x\0", "x\1"),
-        ("x\0y", "x\0y\0"),
-        ("x/\0y/", "x/\0y/z"),
-        ("a\0", "z"),
-        ("a", "a\0"),
-    ],
+    [("x\0/", "x\x000"), ("x\0", "x\1"), ("x\0y", "x\0y\0"), ("x/\0y/", "x/\0y/z"), ("a\0", "z"), ("a", "a\0")],
 )
 def test_same_ranges_with_nul(tmp_path, bounds):
     """Where a range lies in a directory whose name would have a NUL both refuse it, elsewhere no key has one."""
@@ -136,11 +124,7 @@ def test_same_ranges_with_nul(tmp_path, bounds):
 @pytest.mark.parametrize("stop", [None, 0, 3, 7, 10, 11, -1])
 def test_same_byte_ranges(tmp_path, start, stop):
     """Both give the same bytes or the same refusal for every byte range, on files and in memory."""
-    stores = [
-        *both(tmp_path),
-        KvStore.open("memory://").result(),
-        tensorstore.KvStore.open("memory://").result(),
-    ]
+    stores = [*both(tmp_path), KvStore.open("memory://").result(), tensorstore.KvStore.open("memory://").result()]
     stores[0]["k"] = stores[2]["k"] = stores[3]["k"] = b"0123456789"
     if start is not None and start < 0 and stop == 0:
         return  # the oracle takes `-3:0` for a suffix
@@ -196,9 +180,7 @@ def test_same_errors(tmp_path):
             messages.append(str(caught.value))
         ours, theirs = messages
         assert ours.split(":")[0] == theirs.split(":")[0], messages
-        assert "[os_error_code=" not in ours or ours.split(" [os_error")[0].split(": ")[-1] in theirs, (
-            messages
-        )
+        assert "[os_error_code=" not in ours or ours.split(" [os_error")[0].split(": ")[-1] in theirs, messages
 
 
 def test_our_lock_holds_off_theirs(tmp_path):
@@ -286,9 +268,7 @@ def test_same_transactions(operations, end):
                 "read": lambda: bound.read(one),
                 "list": lambda: bound.list(),
                 "create": lambda: bound.write(one, value, if_equal=b"\2") and None,
-                "guess": lambda: (
-                    bound.write(one, value, if_equal=store.read(one).result().stamp.generation) and None
-                ),
+                "guess": lambda: bound.write(one, value, if_equal=store.read(one).result().stamp.generation) and None,
                 "outside": lambda: store.write(one, value),
             }
             log.append(outcome(calls[operation]))
@@ -346,8 +326,7 @@ def test_same_retries(name, value):
     """Requests to servers are tried 32 times unless a resource says otherwise; an explicit zero is kept."""
     for defaults in (False, True):
         ours, theirs = (
-            made({name: value}).spec.to_json(include_defaults=defaults)
-            for made in (Context, tensorstore.Context)
+            made({name: value}).spec.to_json(include_defaults=defaults) for made in (Context, tensorstore.Context)
         )
         assert ours == theirs
 
@@ -400,9 +379,7 @@ def test_same_listing_of_a_database():
 
 
 @pytest.mark.parametrize(
-    ("library", "found"),
-    [(fsstore, b"new"), (tensorstore, b"new of a killed writer")],
-    ids=["fsstore", "tensorstore"],
+    ("library", "found"), [(fsstore, b"new"), (tensorstore, b"new of a killed writer")], ids=["fsstore", "tensorstore"]
 )
 def test_the_lock_file_of_a_killed_writer(tmp_path, library, found):
     """It is emptied before it becomes the value; TensorStore 0.1.86 leaves what is longer than its own value."""

@@ -125,9 +125,7 @@ def test_downsampled_views_read_the_same(seed: int) -> None:
     )
     assert str(ours.domain) == str(theirs.domain)
     assert repr(theirs) in (repr(ours), "TensorStore(...)")  # which it prints where an extent is 1
-    if not any(
-        _cut_twice(low, size, factor) for low, size, factor in zip(origin, data.shape, factors, strict=True)
-    ):
+    if not any(_cut_twice(low, size, factor) for low, size, factor in zip(origin, data.shape, factors, strict=True)):
         np.testing.assert_array_equal(ours.read().result(), theirs.read().result())
     for _ in range(10):
         if 0 in ours.shape:
@@ -184,9 +182,7 @@ def test_specs_of_downsampled_arrays(spec: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("factors", [[2, 2, 2], [3, 2, 5], [1, 1, 7], [40, 1, 3]], ids=str)
-@pytest.mark.parametrize(
-    "name", ["bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "complex64"]
-)
+@pytest.mark.parametrize("name", ["bool", "int8", "uint16", "int64", "uint64", "float16", "float32", "complex64"])
 def test_blocks_are_reduced_to_the_same_bits(name: str, factors: list[int]) -> None:
     """Means, minima and maxima are TensorStore's to the last bit, cut blocks and arrays of many parts included."""
     rng = np.random.default_rng(5)
@@ -211,9 +207,7 @@ def _functions(library: Any) -> Any:
 
     layout = library.ChunkLayout(chunk_shape=[2, 3])
     units = ["4nm", None]
-    return library.virtual_chunked(
-        fill, dtype="int32", shape=[5, 7], chunk_layout=layout, dimension_units=units
-    )
+    return library.virtual_chunked(fill, dtype="int32", shape=[5, 7], chunk_layout=layout, dimension_units=units)
 
 
 def _bounds(domain: Any, dimension: int) -> tuple[int, int]:
@@ -254,11 +248,7 @@ _LAYOUTS: list[dict[str, Any]] = [
     ),
     *({"inner_order": order} for order in ([0, 1], [1, 0])),
     *({"grid_origin": origin} for origin in ([0, 0], [1, 1])),
-    *(
-        {"codec_chunk": {"shape": [3, 3]}},
-        {"chunk": {"elements": 4}},
-        {"chunk": {"shape_soft_constraint": [3, 3]}},
-    ),
+    *({"codec_chunk": {"shape": [3, 3]}}, {"chunk": {"elements": 4}}, {"chunk": {"shape_soft_constraint": [3, 3]}}),
     {"inner_order_soft_constraint": [1, 0]},
 ]
 _SCHEMAS: list[dict[str, Any]] = [
@@ -267,10 +257,7 @@ _SCHEMAS: list[dict[str, Any]] = [
     *({"domain": {"shape": shape}} for shape in ([1, 2], [2, 3], [4, 6], [9, 9], [2])),
     *({"domain": {"labels": labels}} for labels in (["x", "y"], ["a", "b"])),
     *({"domain": {"shape": [2, 3], "labels": labels}} for labels in (["x", "y"], ["a", "b"])),
-    *(
-        {"dimension_units": units}
-        for units in (["4nm", "4nm"], ["8nm", "8nm"], ["8nm", None], [None, None], ["nm"])
-    ),
+    *({"dimension_units": units} for units in (["4nm", "4nm"], ["8nm", "8nm"], ["8nm", None], [None, None], ["nm"])),
     *({"fill_value": value} for value in (3, 5, 3.5, "a", [1, 2, 3])),
     *({"chunk_layout": layout} for layout in _LAYOUTS),
     *({"codec": {"driver": "n5", "compression": {"type": kind}}} for kind in ("raw", "gzip")),
@@ -313,11 +300,7 @@ def test_a_schema_is_checked_as_tensorstore_checks_it(schema: Any, over: str, tm
             store = library.open(spec, **options).result()
         except ValueError:
             return "refused"
-        return (
-            store.dtype.name,
-            store.domain.shape,
-            store.dimension_units and [str(u) for u in store.dimension_units],
-        )
+        return (store.dtype.name, store.domain.shape, store.dimension_units and [str(u) for u in store.dimension_units])
 
     for name, base in _bases(str(tmp_path)).items():
         if name == "array" and "domain" in schema and over != "stack":
@@ -329,8 +312,7 @@ def test_a_schema_is_checked_as_tensorstore_checks_it(schema: Any, over: str, tm
         if over == "stack" and "domain" in schema:
             continue  # given by name, TensorStore takes it for bounds of the layers
         ours, theirs = (
-            {key: _argument(library, key, value) for key, value in schema.items()}
-            for library in (fsstore, tensorstore)
+            {key: _argument(library, key, value) for key, value in schema.items()} for library in (fsstore, tensorstore)
         )
         assert outcome(fsstore, spec, ours) == outcome(tensorstore, spec, theirs), name
 
@@ -347,10 +329,7 @@ def test_a_schema_that_cannot_be_met_says_why() -> None:
     view = {**_OVER["mean"], "base": array}
     stack = {"driver": "stack", "layers": [array, {**array, "schema": {"dimension_units": ["nm", None]}}]}
     for spec in (
-        *(
-            {**stack, "schema": each}
-            for each in ({"fill_value": 3}, {"codec": {"driver": "zarr3"}}, {"rank": 3})
-        ),
+        *({**stack, "schema": each} for each in ({"fill_value": 3}, {"codec": {"driver": "zarr3"}}, {"rank": 3})),
         *(
             {**stack, "schema": {"chunk_layout": {"inner_order": [0, 1]}}},
             {**stack, "schema": {"domain": {"shape": [2]}}},
@@ -390,12 +369,7 @@ def test_an_error_of_opening_names_the_chain(missing):
     if missing:
         array = {"driver": "zarr3", "kvstore": "memory://nothing/"}
         below = {"driver": "cast", "base": array, "dtype": "int8"}
-        outer = {
-            "driver": "downsample",
-            "base": below,
-            "downsample_factors": [2],
-            "downsample_method": "mean",
-        }
+        outer = {"driver": "downsample", "base": below, "downsample_factors": [2], "downsample_method": "mean"}
         reason = 'Error opening "cast" driver: Error opening "zarr3" driver: Metadata'
     else:
         array = {"driver": "array", "array": [1, 2], "dtype": "int32"}
@@ -403,9 +377,7 @@ def test_an_error_of_opening_names_the_chain(missing):
         outer = {"driver": "cast", "base": below, "dtype": "char"}
         reason = 'Error opening "cast" driver: Cannot convert int32 <-> char'
     for library in (fsstore, tensorstore):
-        with pytest.raises(
-            ValueError, match=re.escape(f'Error opening "{outer["driver"]}" driver: {reason}')
-        ):
+        with pytest.raises(ValueError, match=re.escape(f'Error opening "{outer["driver"]}" driver: {reason}')):
             library.open(outer).result()
 
 
@@ -424,9 +396,7 @@ def test_positions_outside_a_view_are_errors_in_every_layer(layer):
             "concat": lambda library=library, base=base: library.concat([base, base], axis=0),
             "overlay": lambda library=library, base=base: library.overlay([base, base[:9]]),
             "cast": lambda library=library, base=base: library.cast(base, "float32"),
-            "virtual_chunked": lambda library=library: library.virtual_chunked(
-                fill, dtype=np.float64, shape=[40]
-            ),
+            "virtual_chunked": lambda library=library: library.virtual_chunked(fill, dtype=np.float64, shape=[40]),
         }[layer]()
         part = made[5:10]
         for choice in (part.oindex, part.vindex, part):

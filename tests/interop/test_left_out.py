@@ -92,26 +92,11 @@ def far_variable(path):
 
 CUT = message(shortName="2t")[:-30]
 LEFT_OUT = {
-    "old jpeg": (
-        "tiff",
-        tiff(GREY, {COMPRESSION: [6]}),
-        "0",
-        "compression 6 (JPEG of the old style) is not supported",
-    ),
+    "old jpeg": ("tiff", tiff(GREY, {COMPRESSION: [6]}), "0", "compression 6 (JPEG of the old style) is not supported"),
     "jbig": ("tiff", tiff(GREY, {COMPRESSION: [34661]}), "0", "compression 34661 (JBIG) is not supported"),
     "unknown samples": ("tiff", tiff(SLOPE, {FORMAT: [9]}), "0", "sample format 9 is not supported"),
-    "mixed": (
-        "tiff",
-        tiff(COLOURS, {BITS: [8, 16, 8]}),
-        "0",
-        "its samples are not all of one type: bits (8, 16, 8)",
-    ),
-    "wide jpeg": (
-        "tiff",
-        tiff(GREY, {BITS: [12]}, compression="jpeg"),
-        "0",
-        "JPEG of 12 bits is not supported",
-    ),
+    "mixed": ("tiff", tiff(COLOURS, {BITS: [8, 16, 8]}), "0", "its samples are not all of one type: bits (8, 16, 8)"),
+    "wide jpeg": ("tiff", tiff(GREY, {BITS: [12]}, compression="jpeg"), "0", "JPEG of 12 bits is not supported"),
     "predictor": (
         "tiff",
         tiff(GREY, {PREDICTOR: [7]}, compression="zlib", predictor=2),
@@ -137,12 +122,7 @@ LEFT_OUT = {
         "A_l",
         "arrays of any length without a bound, of bits, or scaled are not shown",
     ),
-    "cut message": (
-        "grib",
-        messages(message(), CUT),
-        f"message at offset {len(message())}",
-        "and the file ends at",
-    ),
+    "cut message": ("grib", messages(message(), CUT), f"message at offset {len(message())}", "and the file ends at"),
     "double": (
         "grib",
         messages(message(), message()),

@@ -97,15 +97,11 @@ def test_what_means_nothing_is_refused(tmp_path, changes):
         ts.open(f"file://{tmp_path}/|zarr2:").result()
 
 
-@pytest.mark.parametrize(
-    "changes", [{"fill_value": "7"}, {"chunks": [0]}, {"compressor": {"id": "zlib", "level": -1}}]
-)
+@pytest.mark.parametrize("changes", [{"fill_value": "7"}, {"chunks": [0]}, {"compressor": {"id": "zlib", "level": -1}}])
 def test_new_arrays_are_written_strictly(changes):
     """What is lenient about stored documents is refused in a spec, as TensorStore refuses it."""
     with pytest.raises(ValueError, match="Error parsing object member"):
-        ts.open(
-            {"driver": "zarr", "kvstore": "memory://", "metadata": {**V2, **changes}}, create=True
-        ).result()
+        ts.open({"driver": "zarr", "kvstore": "memory://", "metadata": {**V2, **changes}}, create=True).result()
 
 
 def test_the_engine_reads_what_xarray_writes(tmp_path):
@@ -145,9 +141,7 @@ def test_the_engine_shows_structures_and_bytes(tmp_path, read):
 
 def test_the_engine_loads_asynchronously(tmp_path):
     """`load_async` gives the values of `load`, of slices in any direction too."""
-    xr.Dataset({"t": ("x", np.arange(9)), "u": ("x", np.ones(9))}).to_zarr(
-        f"{tmp_path}/a", consolidated=False
-    )
+    xr.Dataset({"t": ("x", np.arange(9)), "u": ("x", np.ones(9))}).to_zarr(f"{tmp_path}/a", consolidated=False)
     opened = xr.open_dataset(f"file://{tmp_path}/a/", engine="fsstore")
     loaded = asyncio.run(opened.isel(x=slice(None, 2, -2)).load_async())
     assert loaded.t.values.tolist() == [8, 6, 4]

@@ -16,13 +16,7 @@ def test_a_bucket_is_measured(moto_bucket, s3_credentials, tmp_path):
     """Every number that the simulation asks for is measured, nothing is left in the bucket, and the file can be used."""
     endpoint, bucket = moto_bucket
     context = ts.Context()
-    spec = {
-        "driver": "s3",
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "path": "measured/",
-    }
+    spec = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "path": "measured/"}
     store = ts.KvStore.open(spec, context=context).result()
     found = Profile("a bucket of moto", measure(store, context, 8, 100_000))
     assert store.list().result() == []

@@ -147,9 +147,7 @@ def test_the_convention_of_zarr(tmp_path, version):
     assert [axis.kind for axis in image.axes] == ["space"] * 2
     assert (image.at(3.0)[:].read().result() == 1).all()
     group["half"].create_array("other", shape=[4, 3], dtype="u2").result()
-    with pytest.raises(
-        ts.errors.StoreError, match='"half" is a group of the arrays "data", "other"; choose one'
-    ):
+    with pytest.raises(ts.errors.StoreError, match='"half" is a group of the arrays "data", "other"; choose one'):
         ts.open_multiscale(group).result()
     assert len(ts.open_multiscale(group, variable="data").result()) == 3
 
@@ -159,12 +157,7 @@ def test_scales_of_a_precomputed_volume(tmp_path):
     base = {"driver": "neuroglancer_precomputed", "kvstore": f"file://{tmp_path}/"}
     for number in range(3):
         size = [8 >> number, 8 >> number, 4]
-        scale = {
-            "size": size,
-            "resolution": [4 << number, 4 << number, 40],
-            "encoding": "raw",
-            "chunk_size": [4, 4, 4],
-        }
+        scale = {"size": size, "resolution": [4 << number, 4 << number, 40], "encoding": "raw", "chunk_size": [4, 4, 4]}
         kind = {"data_type": "uint8", "num_channels": 1, "type": "image"}
         spec = {**base, "scale_metadata": scale, "multiscale_metadata": kind}
         tensorstore.open(spec, create=True).result().write(np.uint8(number)).result()
@@ -174,10 +167,7 @@ def test_scales_of_a_precomputed_volume(tmp_path):
     assert [level.scale["x"] for level in image] == [4, 8, 16]
     assert image.at(x=10).shape == (4, 4, 4, 1)
     assert (image[2].store.read().result() == 2).all()
-    assert (
-        ts.open_multiscale(f"file://{tmp_path}/|neuroglancer-precomputed:").result().at(x=16).path
-        == "16_16_40"
-    )
+    assert ts.open_multiscale(f"file://{tmp_path}/|neuroglancer-precomputed:").result().at(x=16).path == "16_16_40"
 
 
 def test_a_tiff_file_with_overviews(tmp_path):
@@ -267,16 +257,11 @@ def plate(place, version):
         "wells": [{"path": "A/1", "rowIndex": 0, "columnIndex": 0}, {"path": "B/1", "rowIndex": 1, "columnIndex": 0}],
     }))  # fmt: skip
     datasets = [{"path": str(n), "coordinateTransformations": [scale(2.0**n, 2.0**n)]} for n in range(2)]
-    axes = [
-        {"name": "y", "type": "space", "unit": "micrometer"},
-        {"name": "x", "type": "space", "unit": "micrometer"},
-    ]
+    axes = [{"name": "y", "type": "space", "unit": "micrometer"}, {"name": "x", "type": "space", "unit": "micrometer"}]
     said = {"axes": axes, "datasets": datasets}
     for well, count in (("A/1", 2), ("B/1", 1)):
         group.create_group(well).result()
-        group[well].attrs.update(
-            words(well={"images": [{"path": str(n), "acquisition": n} for n in range(count)]})
-        )
+        group[well].attrs.update(words(well={"images": [{"path": str(n), "acquisition": n} for n in range(count)]}))
         for number in range(count):
             levels_in(group, f"{well}/{number}", words(multiscales=[{**said, "name": f"{well} {number}"}]))
     group["A/1/0"].create_group("labels", attributes=words(labels=["cells"])).result()

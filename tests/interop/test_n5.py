@@ -37,17 +37,13 @@ def _metadata(compression: dict[str, Any], data_type: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("compression", _COMPRESSIONS, ids=lambda value: json.dumps(value))
 @pytest.mark.parametrize("ours_first", [True, False])
-def test_each_reads_what_the_other_wrote(
-    tmp_path: Path, compression: dict[str, Any], ours_first: bool
-) -> None:
+def test_each_reads_what_the_other_wrote(tmp_path: Path, compression: dict[str, Any], ours_first: bool) -> None:
     """Values, metadata and shape survive in both directions, for every compression and data type."""
     writer, reader = (fsstore, tensorstore) if ours_first else (tensorstore, fsstore)
     for data_type in _TYPES:
         path = tmp_path / data_type
         values = np.arange(35).reshape(5, 7).astype(data_type)
-        made: Any = writer.open(
-            {**_spec(path), "metadata": _metadata(compression, data_type)}, create=True
-        ).result()
+        made: Any = writer.open({**_spec(path), "metadata": _metadata(compression, data_type)}, create=True).result()
         made.write(values).result()
         found: Any = reader.open(_spec(path)).result()
         np.testing.assert_array_equal(found.read().result(), values)
@@ -55,9 +51,7 @@ def test_each_reads_what_the_other_wrote(
         found[1:3, 2:6] = values[0:2, 0:4]
         values[1:3, 2:6] = values[0:2, 0:4].copy()
         expected: Any = writer.open(_spec(path)).result()
-        np.testing.assert_array_equal(
-            expected.read().result(), reader.open(_spec(path)).result().read().result()
-        )
+        np.testing.assert_array_equal(expected.read().result(), reader.open(_spec(path)).result().read().result())
 
 
 @pytest.mark.parametrize(
@@ -99,23 +93,14 @@ _ELEMENTS = np.arange(8, dtype=">u2").tobytes()
     "block",
     [
         *(_block(0, (2, 4), _ELEMENTS), _block(0, (2, 3), _ELEMENTS[:12]), _block(0, (1, 1), _ELEMENTS[:2])),
-        *(
-            _block(0, (3, 4), _ELEMENTS + _ELEMENTS),
-            _block(1, (2, 4), _ELEMENTS, 8),
-            _block(2, (2, 4), _ELEMENTS),
-        ),
+        *(_block(0, (3, 4), _ELEMENTS + _ELEMENTS), _block(1, (2, 4), _ELEMENTS, 8), _block(2, (2, 4), _ELEMENTS)),
         *(_block(0, (2,), _ELEMENTS), _block(0, (2, 4), _ELEMENTS + b"x"), _block(0, (2, 4), _ELEMENTS[:5])),
         *(b"", b"\0\0", b"\0\0\0\2", _block(0, (0, 4), b"")),
     ],
 )
 def test_odd_blocks_are_read_or_refused_alike(tmp_path: Path, block: bytes) -> None:
     """A block that is small, of another mode or damaged gives both libraries the same elements, or an error."""
-    metadata = {
-        "dimensions": [2, 4],
-        "blockSize": [2, 4],
-        "compression": {"type": "raw"},
-        "dataType": "uint16",
-    }
+    metadata = {"dimensions": [2, 4], "blockSize": [2, 4], "compression": {"type": "raw"}, "dataType": "uint16"}
     fsstore.open({**_spec(tmp_path), "metadata": metadata}, create=True).result()
     (tmp_path / "a" / "0").mkdir()
     (tmp_path / "a" / "0" / "0").write_bytes(block)

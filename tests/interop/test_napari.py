@@ -27,15 +27,9 @@ def image(group, path, version, *, labels=False, shape=(2, 8, 6)):
     named = "cyx"[-len(shape) :]
     kinds = [{"name": name, "type": "channel" if name == "c" else "space"} for name in named]
     axes = [each if each["name"] == "c" else {**each, "unit": "micrometer"} for each in kinds]
-    moves = [
-        {"type": "scale", "scale": [0.5] * len(shape)},
-        {"type": "translation", "translation": [1.0] * len(shape)},
-    ]
+    moves = [{"type": "scale", "scale": [0.5] * len(shape)}, {"type": "translation", "translation": [1.0] * len(shape)}]
     halved = [{"type": "scale", "scale": [1.0] * len(shape)}]
-    datasets = [
-        {"path": "0", "coordinateTransformations": moves},
-        {"path": "1", "coordinateTransformations": halved},
-    ]
+    datasets = [{"path": "0", "coordinateTransformations": moves}, {"path": "1", "coordinateTransformations": halved}]
     said = {"multiscales": [{"name": path, "axes": axes, "datasets": datasets}]}
     if labels:
         said["image-label"] = {"colors": [{"label-value": 3, "rgba": [255, 0, 0, 128]}]}
@@ -70,9 +64,7 @@ def test_an_image_with_labels(tmp_path, version):
     assert (about["axis_labels"], about["units"]) == (("y", "x"), ("micrometer",) * 2)
     assert "colormap" not in about
     assert (np.asarray(data[1]) == 11).all() and isinstance(data[0][2:4, 1], np.ndarray)
-    assert {"contrast_limits": (1, 9), "colormap": "#00FF00", "visible": False}.items() <= layers[0][
-        1
-    ].items()
+    assert {"contrast_limits": (1, 9), "colormap": "#00FF00", "visible": False}.items() <= layers[0][1].items()
     assert layers[2][1]["colormap"][3] == (1.0, 0.0, 0.0, 128 / 255)
 
 
@@ -100,9 +92,7 @@ def test_arrays_and_what_is_none(tmp_path):
     store.result()[1] = True
     [(data, about, kind)] = get_reader(f"{tmp_path}/a.zarr/")("")
     assert (data.shape, about["name"], kind) == ((3, 4), "a.zarr", "image")
-    ts.open(
-        {"driver": "zarr3", "kvstore": f"file://{tmp_path}/b.zarr/"}, create=True, dtype="u1", shape=[3]
-    ).result()
+    ts.open({"driver": "zarr3", "kvstore": f"file://{tmp_path}/b.zarr/"}, create=True, dtype="u1", shape=[3]).result()
     ts.open_group(tmp_path / "c.zarr", mode="w").result()
     for path in ("b.zarr", "c.zarr", "nothing"):
         assert get_reader(str(tmp_path / path)) is None
@@ -111,9 +101,9 @@ def test_arrays_and_what_is_none(tmp_path):
 
 def test_the_manifest_names_the_reader():
     """The entry point leads to the manifest, and that to the function."""
-    named = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"][
-        "entry-points"
-    ]["napari.manifest"]["fsstore"]
+    named = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]["entry-points"][
+        "napari.manifest"
+    ]["fsstore"]
     package, _, name = named.partition(":")
     yaml = pytest.importorskip("yaml")
     manifest = yaml.safe_load(files(package).joinpath(name).read_text())["contributions"]

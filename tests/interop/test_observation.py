@@ -137,9 +137,7 @@ def test_retries_are_counted_and_logged(flaky, caplog):
 
 def test_failures_are_counted(flaky, tmp_path, caplog):
     """What ends with an error is counted as a failure and told, as it is of a store far away and of files."""
-    context = ts.Context(
-        {"http_request_retries": {"max_retries": 2, "initial_delay": "1ms", "max_delay": "1ms"}}
-    )
+    context = ts.Context({"http_request_retries": {"max_retries": 2, "initial_delay": "1ms", "max_delay": "1ms"}})
     flaky.failures = 100
     store = ts.KvStore.open(f"http://127.0.0.1:{flaky.server_port}/?token=s3cret", context=context).result()
     with ts.trace() as trace, caplog.at_level(logging.DEBUG, "fsstore"), pytest.raises(StoreError):
@@ -310,13 +308,7 @@ def test_flags_of_tensorstore(caplog):
     """Flags of TensorStore are accepted: that of logging does it, others are logged, and those of programs are left."""
     try:
         with caplog.at_level(logging.INFO, "fsstore"):
-            flags = [
-                "--tensorstore_http_threads=4",
-                "-v",
-                "--other",
-                "--tensorstore_verbose_logging",
-                "file=1",
-            ]
+            flags = ["--tensorstore_http_threads=4", "-v", "--other", "--tensorstore_verbose_logging", "file=1"]
             assert ts.parse_tensorstore_flags(["program", *flags, "--", "--tensorstore_zip_logging"]) is None
         assert observer.is_watched()
         assert [each.message for each in caplog.records] == [
@@ -343,9 +335,7 @@ def test_the_environment_asks_for_logs(level, printed):
     """`FSSTORE_LOG` has a program print what it asks for, without changing the program."""
     code = "import fsstore as ts; ts.KvStore.open('memory://').result().read('key').result()"
     environment = {"FSSTORE_LOG": level, "PATH": "", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert ('DEBUG fsstore.requests: read "key"' in done.stderr) == printed
     assert printed or done.stderr == ""
 
@@ -395,7 +385,5 @@ assert dict(spans[0].attributes) == {"fsstore.store": "memory", "fsstore.place":
 assert abs(spans[0].start_time - spans[1].start_time) < 60e9
 """
     environment = {"PATH": "", "PYTHONPATH": ":".join(sys.path)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

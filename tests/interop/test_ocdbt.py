@@ -86,9 +86,7 @@ def random_writes(generator):
     """Return a few writes; a third of them delete."""
     sizes = (0, 3, 30, 300)
     return {
-        f"k{generator.randrange(200)}": None
-        if generator.random() < 0.3
-        else os.urandom(generator.choice(sizes))
+        f"k{generator.randrange(200)}": None if generator.random() < 0.3 else os.urandom(generator.choice(sizes))
         for _ in range(generator.randrange(1, 20))
     }
 
@@ -227,9 +225,7 @@ def test_large_trees(config, tmp_path):
     """A tree of a thousand keys built in one commit has the same nodes whoever built it."""
     writes = {f"{number % 7}/{number}": bytes([number % 251]) * (number % 400) for number in range(1000)}
     config = {**config, "uuid": "00" * 16}
-    drive(
-        ours(tmp_path / "a", config=config).write_many([Write(key, value) for key, value in writes.items()])
-    )
+    drive(ours(tmp_path / "a", config=config).write_many([Write(key, value) for key, value in writes.items()]))
     their_commit(theirs(tmp_path / "b", config=config), writes)
     one, two = (fsstore.ocdbt.dump(f"file://{tmp_path}/{name}/").result() for name in "ab")
     assert shape(tmp_path / "a", one["versions"][-1]["root"]["location"]) == shape(
@@ -244,12 +240,7 @@ def shape(path, location):
     if node["height"] == 0:
         return [(entry["key"], entry.get("inline_value")) for entry in node["entries"]]
     return [
-        (
-            entry["key"],
-            entry["subtree_common_prefix"],
-            entry["statistics"]["num_keys"],
-            shape(path, entry["location"]),
-        )
+        (entry["key"], entry["subtree_common_prefix"], entry["statistics"]["num_keys"], shape(path, entry["location"]))
         for entry in node["entries"]
     ]
 
@@ -257,8 +248,7 @@ def shape(path, location):
 def test_dumps_agree(tmp_path):
     """Dumps of every structure are TensorStore's, and undumping gives TensorStore's bytes."""
     store = theirs(
-        tmp_path,
-        config={"version_tree_arity_log2": 1, "max_decoded_node_bytes": 60, "max_inline_value_bytes": 3},
+        tmp_path, config={"version_tree_arity_log2": 1, "max_decoded_node_bytes": 60, "max_inline_value_bytes": 3}
     )
     for number in range(9):
         store[f"a{number}"] = b"x" * number
@@ -267,9 +257,7 @@ def test_dumps_agree(tmp_path):
     assert manifest == ts.ocdbt.dump(store.base).result()
     assert fsstore.ocdbt.undump_manifest(manifest) == (tmp_path / "manifest.ocdbt").read_bytes()
     pending = [
-        found
-        for entry in (*manifest["versions"], *manifest["version_tree_nodes"])
-        for found in places_in(entry)
+        found for entry in (*manifest["versions"], *manifest["version_tree_nodes"]) for found in places_in(entry)
     ]
     seen = set()
     while pending:
@@ -353,11 +341,7 @@ def test_odd_keys_and_databases(tmp_path):
     assert [store.read(key).result().value for key in keys] == [key[:600] for key in keys]
     store.delete_range(ts.KvStore.KeyRange()).result()
     assert mine.list().result() == []
-    members = {
-        "value_data_prefix": "v/",
-        "btree_node_data_prefix": "b_",
-        "version_tree_node_data_prefix": "t/u/",
-    }
+    members = {"value_data_prefix": "v/", "btree_node_data_prefix": "b_", "version_tree_node_data_prefix": "t/u/"}
     config = {"max_inline_value_bytes": 1, "version_tree_arity_log2": 1}
     for number, (write, check) in enumerate(((ours, theirs), (theirs, ours))):
         path = tmp_path / f"p{number}"
@@ -369,9 +353,7 @@ def test_odd_keys_and_databases(tmp_path):
             else:
                 opened[f"k{step}"] = b"value"
         assert len(list(path.glob("v/*"))) == len(list(path.glob("b_*"))) == 6
-        assert (contents if check is ours else their_contents)(check(path)) == {
-            f"k{i}": b"value" for i in range(6)
-        }
+        assert (contents if check is ours else their_contents)(check(path)) == {f"k{i}": b"value" for i in range(6)}
         assert fsstore.ocdbt.verify(f"file://{path}/").result().ok
     drive(ours(tmp_path / "s", assume_config=True).write_many([Write("a", b"1")]))
     assert [info.generation for info in fsstore.ocdbt.versions(f"file://{tmp_path}/s/").result()] == [1]
@@ -384,9 +366,7 @@ def test_values_of_a_nested_database(tmp_path):
     """Values that TensorStore copied by reference from a database nested in the directory are found, and kept."""
     context = ts.Context()
     inner, outer = (
-        ts.KvStore.open(
-            {"driver": "ocdbt", "base": f"file://{path}/", "config": SMALL}, context=context
-        ).result()
+        ts.KvStore.open({"driver": "ocdbt", "base": f"file://{path}/", "config": SMALL}, context=context).result()
         for path in (tmp_path / "in", tmp_path)
     )
     their_commit(inner, {f"k{number}": b"value %d" % number for number in range(60)})
@@ -432,9 +412,7 @@ def test_urls(url):
     assert spec.url == wanted.url
 
 
-@pytest.mark.parametrize(
-    "url", [":@v0/", ":@V5", ":@latest/a", ":a?b", ":a#b", ":@v99999999999999999999/a", ":@/a"]
-)
+@pytest.mark.parametrize("url", [":@v0/", ":@V5", ":@latest/a", ":a?b", ":a#b", ":@v99999999999999999999/a", ":@/a"])
 def test_bad_urls(url):
     """Bad URLs are refused for TensorStore's reasons."""
     text = f"file:///data/db/|ocdbt{url}"
@@ -534,9 +512,7 @@ def test_effective_spec(tmp_path):
     json = {"driver": "ocdbt", "base": f"file://{tmp_path}/", "config": {"max_inline_value_bytes": 7}}
     mine, other = KvStore.open(json).result(), ts.KvStore.open(json).result()
     assert mine.list().result() == other.list().result() == []
-    assert (
-        mine.spec().to_json()["config"] == other.spec().to_json()["config"] == {"max_inline_value_bytes": 7}
-    )
+    assert mine.spec().to_json()["config"] == other.spec().to_json()["config"] == {"max_inline_value_bytes": 7}
     mine["a"] = b"1"
     assert other["a"] == b"1"
     assert mine.spec().to_json()["config"] == other.spec().to_json()["config"]
@@ -570,8 +546,7 @@ def test_processes_side_by_side(kind, tmp_path):
     count = 8
     names = ["t1", "t2", "f1", "f2"]
     started = [
-        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), kind, name, str(count)])
-        for name in names
+        subprocess.Popen([sys.executable, "-c", WORKER, str(tmp_path), kind, name, str(count)]) for name in names
     ]
     assert [process.wait(timeout=120) for process in started] == [0] * 4
     found = contents(ours(tmp_path))
@@ -594,10 +569,7 @@ def test_threads_side_by_side(config):
             while True:
                 read = drive(driver.read_many([Read("counter")]))[0]
                 value = b"%d" % (int(bytes(read.value) or b"0") + 1)
-                if (
-                    drive(driver.write_many([Write("counter", value, read.generation)]))[0].generation
-                    != UNKNOWN
-                ):
+                if drive(driver.write_many([Write("counter", value, read.generation)]))[0].generation != UNKNOWN:
                     break
 
     map_blocking(work, range(8), kind="io")
@@ -616,10 +588,7 @@ def test_generations_and_conditions(tmp_path):
     first, second = (drive(driver.write_many([Write("b", b"x" * 500)]))[0] for _ in range(2))
     assert first.generation != second.generation
     read = drive(driver.read_many([Read("b", if_not_equal=second.generation), Read("c")]))
-    assert [(one.state, one.generation) for one in read] == [
-        ("unspecified", second.generation),
-        ("missing", NO_VALUE),
-    ]
+    assert [(one.state, one.generation) for one in read] == [("unspecified", second.generation), ("missing", NO_VALUE)]
 
 
 def test_copy_range(tmp_path):
@@ -642,9 +611,7 @@ def values_of(store):
     """Return keys and values of the newest root, a leaf, with the names of data files left out."""
     base = store.base
     manifest = ts.ocdbt.dump(ts.KvStore.open(base.url).result()).result()
-    root = ts.ocdbt.dump(
-        ts.KvStore.open(base.url).result(), manifest["versions"][-1]["root"]["location"]
-    ).result()
+    root = ts.ocdbt.dump(ts.KvStore.open(base.url).result(), manifest["versions"][-1]["root"]["location"]).result()
     texts = [entry.get("inline_value", entry.get("indirect_value")) for entry in root["entries"]]
     return {
         entry["key"]: re.sub("d/[0-9a-f]{32}", "d/*", text) if isinstance(text, str) else text
@@ -686,9 +653,7 @@ def test_copy_range_of_a_nested_database(where, limits, tmp_path):
 def test_copy_range_of_a_version(tmp_path):
     """A store opened at a version is copied as it was then; TensorStore copies the newest version."""
     context = fsstore.Context()
-    outer, inner = (
-        KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/")
-    )
+    outer, inner = (KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/"))
     inner["a"] = b"x" * 500
     inner["a"] = b"y" * 500
     old = KvStore.open(f"file://{tmp_path}/in/|ocdbt:@v2/", context=context).result()
@@ -699,9 +664,7 @@ def test_copy_range_of_a_version(tmp_path):
 def test_copy_range_in_transactions(tmp_path):
     """Copies into a transaction appear when it is committed, and not at all if it is aborted."""
     context = fsstore.Context()
-    outer, inner = (
-        KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/")
-    )
+    outer, inner = (KvStore.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/"))
     inner["a"], inner["b"] = b"x" * 500, b"small"
     with fsstore.Transaction() as transaction:
         bound = outer.with_transaction(transaction)
@@ -720,8 +683,7 @@ def test_copy_range_refused(tmp_path):
 
     def messages(library, context, transaction):
         outer, inner, side = (
-            library.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result()
-            for name in ("", "in/", "side/")
+            library.open(f"file://{tmp_path}/{name}|ocdbt:", context=context).result() for name in ("", "in/", "side/")
         )
         memory = library.open("memory://", context=context).result()
         old = library.open({**outer.spec().to_json(), "version": 1}, context=context).result()
@@ -851,9 +813,7 @@ def test_databases_of_every_kind(config, steps, writer, tmp_path):
     for info, state in list(zip(infos, history))[::-every]:
         assert reader(tmp_path, version=info.generation).contents() == state
         assert fsstore.ocdbt.verify(f"file://{tmp_path}/", version=info.generation).result().problems == []
-    if (
-        config.get("manifest_kind") == "numbered" and writer is Ours
-    ):  # TensorStore deletes them after answering
+    if config.get("manifest_kind") == "numbered" and writer is Ours:  # TensorStore deletes them after answering
         assert len(list(tmp_path.glob("manifest.0*"))) == 129
     if len(model) == 5000:
         sizes = [path.stat().st_size for path in (tmp_path / "d").iterdir()]

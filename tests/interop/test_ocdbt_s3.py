@@ -24,8 +24,7 @@ def test_engines_side_by_side(kind, moto_bucket):
     """Two writers with different clients commit at once to one database in a bucket, and nothing is lost."""
     config = {"manifest_kind": kind}
     stores = [
-        KvStore.open(spec(moto_bucket, f"{kind}/", engine, config=config)).result()
-        for engine in ("fsspec", "obstore")
+        KvStore.open(spec(moto_bucket, f"{kind}/", engine, config=config)).result() for engine in ("fsspec", "obstore")
     ]
 
     async def work(store, name):
@@ -40,9 +39,7 @@ def test_engines_side_by_side(kind, moto_bucket):
                     break
 
     async def together():
-        await asyncio.gather(
-            *(work(store, f"{place}{twin}") for place, store in enumerate(stores) for twin in "ab")
-        )
+        await asyncio.gather(*(work(store, f"{place}{twin}") for place, store in enumerate(stores) for twin in "ab"))
 
     call(together())
     for store in stores:

@@ -56,10 +56,7 @@ def test_a_group_names_it(url):
     assert group._repr_html_().count(EMPTY) == 2
     inside = group["group"]
     assert 'without "empty"' in repr(inside)
-    assert inside.tree().splitlines()[1:] == [
-        f"  empty is left out: {EMPTY}",
-        "  shown <i8 (4) in chunks of (4)",
-    ]
+    assert inside.tree().splitlines()[1:] == [f"  empty is left out: {EMPTY}", "  shown <i8 (4) in chunks of (4)"]
 
 
 def test_listings_name_it(url):

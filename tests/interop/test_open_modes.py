@@ -32,9 +32,7 @@ def outcome(module, driver, way, mode, *, exists, access):
     place = {"driver": driver, "kvstore": {"driver": "memory", "path": "a/"}}
     wanted = {"dtype": "int32", "shape": [4], "fill_value": 3}
     if exists:
-        made = module.open(
-            place, create=True, context=context, dtype="int32", shape=[6], fill_value=3
-        ).result()
+        made = module.open(place, create=True, context=context, dtype="int32", shape=[6], fill_value=3).result()
         made.write(np.arange(6, dtype="i4")).result()
         made.kvstore["beside"] = b"x"
         wanted["shape"] = [6]
@@ -116,10 +114,7 @@ def test_open_mode_values():
         assert repr(mine) == repr(theirs)
         assert [getattr(mine, name) for name in FLAGS] == [getattr(theirs, name) for name in FLAGS]
         assert mine == fsstore.OpenMode(**mode)
-        assert (
-            fsstore.Spec({"driver": "zarr3", **{n: v for n, v in mode.items() if v}}).open_mode.create
-            == mine.create
-        )
+        assert fsstore.Spec({"driver": "zarr3", **{n: v for n, v in mode.items() if v}}).open_mode.create == mine.create
 
 
 def reopening(module, driver, stored, wanted):

@@ -18,9 +18,7 @@ SOURCES = {
     "opened again": lambda array: ts.open(array.spec()).result()[::-1],
     "through a link": lambda array: linked(array)[::-1],
     "in a transaction": lambda array: array.with_transaction(ts.Transaction())[::-1],
-    "stacked": lambda array: ts.concat([array[HALF:], array[:HALF].translate_to[COUNT]], axis=0).translate_to[
-        0
-    ],
+    "stacked": lambda array: ts.concat([array[HALF:], array[:HALF].translate_to[COUNT]], axis=0).translate_to[0],
 }
 
 

@@ -55,11 +55,7 @@ def test_ranges_of_new_dimensions(step: int | None):
     for start, stop in itertools.product(_ENDS, _ENDS):
         for first in ((), (0,)):
             part = (*first, slice(start, stop, step))
-            alike(
-                lambda ts, part=part: _places(
-                    ts.IndexTransform(input_shape=[5, 6, 7])[ts.d[part][ts.newaxis]]
-                )
-            )
+            alike(lambda ts, part=part: _places(ts.IndexTransform(input_shape=[5, 6, 7])[ts.d[part][ts.newaxis]]))
 
 
 _SELECTIONS = (
@@ -103,12 +99,7 @@ _NO_INTEGERS = (
 def test_indices_that_are_no_integers(place: int):
     """Indices that are not integers, and vectors of steps of another rank than the stops."""
     wrong = _NO_INTEGERS[place]
-    for index in (
-        lambda e: e[wrong],
-        lambda e: e.oindex[wrong],
-        lambda e: e.vindex[wrong],
-        lambda e: e[(wrong, 0)],
-    ):
+    for index in (lambda e: e[wrong], lambda e: e.oindex[wrong], lambda e: e.vindex[wrong], lambda e: e[(wrong, 0)]):
         alike(lambda ts, index=index: index(ts.IndexTransform(input_shape=[5, 6, 7])))
         alike(lambda ts, index=index: ts.IndexTransform(input_shape=[5, 6, 7])[index(ts.d[0, 1])])
 
@@ -198,22 +189,13 @@ def test_copies_of_stores():
         deep, again = copy.deepcopy((store, store[1:]))
         before = deep.read().result().tolist()
         deep.write(5).result()
-        return (
-            copy.copy(store) is store,
-            before,
-            store.read().result().tolist(),
-            again.read().result().tolist(),
-        )
+        return (copy.copy(store) is store, before, store.read().result().tolist(), again.read().result().tolist())
 
     def of_keys(ts: Any) -> Any:
         store = ts.KvStore.open("memory://").result()
         store["a"] = b"x"
         deep = copy.deepcopy(store)
-        return (
-            copy.copy(store) is store,
-            copy.copy(store).read("a").result().value,
-            deep.read("a").result().state,
-        )
+        return (copy.copy(store) is store, copy.copy(store).read("a").result().value, deep.read("a").result().state)
 
     alike(copies)
     alike(of_keys)
@@ -334,9 +316,7 @@ def test_values_inside_json():
         lambda ts: ts.Spec({**base, "kvstore": ts.KvStore.Spec("memory://a")}).to_json(),
         lambda ts: ts.Spec({"driver": "cast", "base": ts.Spec(base), "dtype": "int8"}).to_json(),
         lambda ts: ts.Spec({**base, "schema": ts.Schema(dtype=ts.int32)}).to_json(),
-        lambda ts: ts.Spec(
-            {**base, "context": ts.Context.Spec({"cache_pool": {"total_bytes_limit": 3}})}
-        ).to_json(),
+        lambda ts: ts.Spec({**base, "context": ts.Context.Spec({"cache_pool": {"total_bytes_limit": 3}})}).to_json(),
         lambda ts: ts.Spec({**base, "transform": ts.IndexTransform(2)}).to_json(),
         lambda ts: ts.Spec({**base, "schema": {"domain": ts.IndexDomain(shape=[2])}}).to_json(),
         lambda ts: ts.Schema({"dimension_units": [ts.Unit("3nm")]}).to_json(),
@@ -373,14 +353,7 @@ def test_paths_that_are_no_text():
         store.write("a", b"x").result()
         array = ts.open({"driver": "zarr3"}, kvstore=store, create=True, dtype=ts.int8, shape=[2]).result()
         again = pickle.loads(pickle.dumps(array))
-        return (
-            store.url,
-            repr(store.spec()),
-            store.read("a").result().value,
-            array.url,
-            repr(array),
-            again.url,
-        )
+        return (store.url, repr(store.spec()), store.read("a").result().value, array.url, repr(array), again.url)
 
     alike(places)
 
@@ -448,6 +421,4 @@ def test_everything_can_be_referenced_weakly():
 @pytest.mark.parametrize("wrong", ["yes", [], {}])
 def test_whether_a_source_may_be_kept_is_a_flag(wrong: Any):
     """`can_reference_source_data_indefinitely` is a boolean."""
-    alike(
-        lambda ts: _memory(ts).write(3, can_reference_source_data_indefinitely=wrong).result(), message=False
-    )
+    alike(lambda ts: _memory(ts).write(3, can_reference_source_data_indefinitely=wrong).result(), message=False)

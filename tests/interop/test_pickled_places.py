@@ -66,9 +66,7 @@ def test_memory_refuses_in_another_process(place, action):
     assert array.read().result().tolist() == [1] * 4
 
 
-@pytest.mark.parametrize(
-    "action", ["s.read('k').result()", "s.write('k', b'2').result()", "s.list().result()"]
-)
+@pytest.mark.parametrize("action", ["s.read('k').result()", "s.write('k', b'2').result()", "s.list().result()"])
 def test_key_value_stores_in_memory_refuse_too(action):
     """The same of a `KvStore`: no key is missing there, and none is written."""
     store = ts.KvStore.open("memory://").result()

@@ -100,14 +100,11 @@ def _check_volume(seed: int, root: Path) -> None:
         assert theirs == ours
     assert _comparable(arrays[0]) == _comparable(arrays[1])
     expected = np.zeros([*scale["size"], head["num_channels"]], head["data_type"])
-    moved = [
-        slice(part.start - low, part.stop - low) for part, low in zip(box, scale["voxel_offset"], strict=True)
-    ]
+    moved = [slice(part.start - low, part.stop - low) for part, low in zip(box, scale["voxel_offset"], strict=True)]
     expected[tuple(moved)] = values
     for place in roots:
         reads = [
-            library.open({"driver": DRIVER, "kvstore": _place(place)}).result().read().result()
-            for library in LIBRARIES
+            library.open({"driver": DRIVER, "kvstore": _place(place)}).result().read().result() for library in LIBRARIES
         ]
         np.testing.assert_array_equal(*reads)
         if scale["encoding"] != "jpeg":
@@ -251,9 +248,7 @@ def test_members_of_others_survive_a_new_scale() -> None:
     context = _two_scales(fsstore)
     store = fsstore.KvStore.open("memory://v/", context=context).result()
     document = json.loads(store[b"info"])
-    store[b"info"] = json.dumps(
-        {**document, "mesh": "m", "scales": [{**document["scales"][0], "hidden": True}]}
-    )
+    store[b"info"] = json.dumps({**document, "mesh": "m", "scales": [{**document["scales"][0], "hidden": True}]})
     spec = {"driver": DRIVER, "kvstore": "memory://v/", "create": True, "dtype": "uint8"}
     scale = {"size": [2, 2, 2], "resolution": [64, 64, 64]}
     fsstore.open({**spec, "scale_metadata": scale}, context=context).result()

@@ -10,20 +10,8 @@ import tensorstore
 import fsstore
 
 DIFFERENCES = Path(__file__).parents[2] / "docs" / "reference" / "differences.md"
-COPIED_BY_REDUCE = {
-    "__setstate__",
-    "__getstate__",
-    "__copy__",
-    "__deepcopy__",
-}  # values have one way to be rebuilt
-OF_THE_MACHINERY = {
-    "__entries",
-    "__abstractmethods__",
-    "__dict__",
-    "__weakref__",
-    "__type_params__",
-    "__del__",
-}
+COPIED_BY_REDUCE = {"__setstate__", "__getstate__", "__copy__", "__deepcopy__"}  # values have one way to be rebuilt
+OF_THE_MACHINERY = {"__entries", "__abstractmethods__", "__dict__", "__weakref__", "__type_params__", "__del__"}
 
 
 def members(owner, of):
@@ -60,10 +48,7 @@ def left_out():
 def test_every_name_exists():
     """What TensorStore has and we have not stands in the table of names that are left out, and nothing else does."""
     missing = {path for path, theirs, ours in PAIRS if ours is None and theirs is not None}
-    of_members = {
-        "OutputIndexMethod.name",
-        "OutputIndexMethod.value",
-    }  # an enumeration here: its members have them
+    of_members = {"OutputIndexMethod.name", "OutputIndexMethod.value"}  # an enumeration here: its members have them
     assert missing - {"annotations"} - of_members <= left_out()
     assert {name for name in left_out() if any(path == name for path, *_ in PAIRS)} <= missing
 
@@ -73,11 +58,7 @@ def _classes(library):
     found = {}
     left = [(name, getattr(library, name)) for name in dir(library) if name[0] != "_"]
     for path, each in left:
-        if (
-            isinstance(each, type)
-            and each.__module__.partition(".")[0] == library.__name__
-            and path not in found
-        ):
+        if isinstance(each, type) and each.__module__.partition(".")[0] == library.__name__ and path not in found:
             found[path] = each.__module__, each.__qualname__
             left += [(f"{path}.{name}", part) for name, part in vars(each).items() if name[0] != "_"]
     return found
@@ -94,9 +75,7 @@ def test_where_classes_say_they_are():
 
 def test_what_is_hashed():
     """Every class whose objects TensorStore hashes has objects that can be hashed."""
-    classes = [
-        (path, one, other) for path, one, other in PAIRS if inspect.isclass(one) and inspect.isclass(other)
-    ]
+    classes = [(path, one, other) for path, one, other in PAIRS if inspect.isclass(one) and inspect.isclass(other)]
     by_value = {"Context.Spec", "KvStore.ReadResult"}  # compared by identity there
     missing = {path for path, one, other in classes if one.__hash__ is not None and other.__hash__ is None}
     assert missing == by_value

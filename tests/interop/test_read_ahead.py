@@ -43,12 +43,7 @@ def far_array(inner=None, *, chunks=(2, 6, 4), shards=None, limit=1 << 20, depth
     )
     made.result().write(VALUES).result()
     pool = {"total_bytes_limit": limit, "read_ahead": depth}
-    spec = {
-        "driver": "zarr3",
-        "kvstore": kvstore,
-        "recheck_cached_data": recheck,
-        "recheck_cached_metadata": "open",
-    }
+    spec = {"driver": "zarr3", "kvstore": kvstore, "recheck_cached_data": recheck, "recheck_cached_metadata": "open"}
     array = ts.open(spec, context=ts.Context({"cache_pool": pool})).result()
     driver.reset()
     return array, driver

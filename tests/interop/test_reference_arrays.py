@@ -22,20 +22,7 @@ from fsstore import references
 pytestmark = pytest.mark.filterwarnings("ignore:.*fastparquet.*engine is deprecated")
 
 
-ARRAYS = (
-    "temp",
-    "plain",
-    "big",
-    "scalar",
-    "zeros",
-    "holes",
-    "nan",
-    "grown",
-    "fixed",
-    "empty",
-    "g/deep/x",
-    "names",
-)
+ARRAYS = ("temp", "plain", "big", "scalar", "zeros", "holes", "nan", "grown", "fixed", "empty", "g/deep/x", "names")
 
 
 def pointed(document, url):
@@ -49,9 +36,7 @@ def assert_same(found, expected):
     expected = np.asarray(expected)
     if expected.dtype.hasobject:
         expected = np.array([text.decode() for text in expected.ravel()], object).reshape(expected.shape)
-        found = np.array(
-            [bytes(text).decode() if isinstance(text, bytes) else text for text in found.ravel()], object
-        )
+        found = np.array([bytes(text).decode() if isinstance(text, bytes) else text for text in found.ravel()], object)
     else:
         assert found.dtype == expected.dtype.newbyteorder("=")
     assert found.shape == expected.shape
@@ -128,21 +113,15 @@ def test_sets_and_files_on_a_web_server(document, hdf5, tmp_path, object_server,
     object_server.put("d/a.h5", hdf5.read_bytes())
     for url in (f"{object_server.url}/d/a.h5", "../d/a.h5"):
         refs = references.open(pointed(document, url))
-        shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink(
-            missing_ok=True
-        )
+        shutil.rmtree(tmp_path / name) if (tmp_path / name).is_dir() else (tmp_path / name).unlink(missing_ok=True)
         FORMS[name](refs, tmp_path / name)
         files = (
-            [tmp_path / name]
-            if not name.endswith("parq")
-            else [p for p in (tmp_path / name).rglob("*") if p.is_file()]
+            [tmp_path / name] if not name.endswith("parq") else [p for p in (tmp_path / name).rglob("*") if p.is_file()]
         )
         for file in files:
             object_server.put(f"set/{file.relative_to(tmp_path)}", file.read_bytes())
         base = f"{object_server.url}/set/{name}{'/' if name.endswith('parq') else ''}"
-        assert_arrays(
-            {"driver": "reference", "base": base}, hdf5, ("temp", "holes", "g/deep/x", "big", "names")
-        )
+        assert_arrays({"driver": "reference", "base": base}, hdf5, ("temp", "holes", "g/deep/x", "big", "names"))
 
 
 def test_whole_arrays_over_http_cost_a_request_or_two(document, hdf5, tmp_path, object_server):
@@ -164,9 +143,7 @@ def test_thousands_of_small_chunks_over_http_are_a_few_requests(tmp_path, object
         "compressor": None, "filters": None, "fill_value": None,
     }  # fmt: skip
     refs = {f"x/{n}": [f"{object_server.url}/values.bin", n * 4096, 4096] for n in range(2000)}
-    (tmp_path / "r.json").write_text(
-        json.dumps({"version": 1, "refs": {"x/.zarray": json.dumps(array), **refs}})
-    )
+    (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": {"x/.zarray": json.dumps(array), **refs}}))
     opened = ts.open(f"file://{tmp_path}/r.json|reference:x/|zarr2:").result()
     object_server.log.clear()
     assert np.array_equal(opened.read().result(), values)
@@ -175,11 +152,7 @@ def test_thousands_of_small_chunks_over_http_are_a_few_requests(tmp_path, object
 
 def _bucket_options(endpoint):
     """Return what s3fs needs to reach a server of the test run."""
-    return {
-        "key": "a",
-        "secret": "b",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    return {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
 
 
 @pytest.mark.parametrize("name", ["r.json.zst", "r3.parq"])
@@ -233,11 +206,7 @@ def test_targets_of_every_protocol_in_one_set(tmp_path, object_server, moto_buck
     }  # fmt: skip
     refs = {f"x/{n}.0": [url, 10 * n, 10] for n, url in enumerate(urls)}
     (tmp_path / "r.json").write_text(json.dumps({"x/.zarray": json.dumps(array), **refs}))
-    base = {
-        "driver": "reference",
-        "base": f"file://{tmp_path}/r.json",
-        "targets": {f"s3://{bucket}/": options},
-    }
+    base = {"driver": "reference", "base": f"file://{tmp_path}/r.json", "targets": {f"s3://{bucket}/": options}}
     spec = {"driver": "zarr", "kvstore": {**base, "path": "x/"}}
     assert np.array_equal(ts.open(spec, context=context).result().read().result(), values)
 
@@ -404,15 +373,11 @@ def test_zarr_python_over_fsspec_reads_the_same(document, tmp_path, name):
     import zarr
 
     whole = {
-        key: ref
-        for key, ref in document["refs"].items()
-        if not key.startswith(("g/", "empty/", "holes/", "nan/"))
+        key: ref for key, ref in document["refs"].items() if not key.startswith(("g/", "empty/", "holes/", "nan/"))
     }
     references.open({"version": 1, "refs": whole}).save(tmp_path / name)
     options = {"fo": str(tmp_path / name), "remote_protocol": "file"}
-    group = zarr.open_group(
-        "reference://", mode="r", zarr_format=2, use_consolidated=False, storage_options=options
-    )
+    group = zarr.open_group("reference://", mode="r", zarr_format=2, use_consolidated=False, storage_options=options)
     for array in ("temp", "plain", "big", "scalar", "zeros", "grown", "fixed", "names"):
         ours = ts.open(f"file://{tmp_path}/{name}|reference:{array}/|zarr2:").result()
         theirs = group[array]

@@ -24,14 +24,7 @@ VALUES = np.arange(1200, dtype="<i4").reshape(60, 20)
 
 def document(url):
     """Return a set of an array of 30 chunks whose bytes lie in a target, after a header; the last one inline."""
-    array = {
-        "zarr_format": 2,
-        "dtype": "<i4",
-        "order": "C",
-        "filters": None,
-        "fill_value": 0,
-        "compressor": None,
-    }
+    array = {"zarr_format": 2, "dtype": "<i4", "order": "C", "filters": None, "fill_value": 0, "compressor": None}
     chunks = {f"x/{n}.0": [url, 16 + n * 160, 160] for n in range(29)}
     refs = {"x/.zarray": json.dumps({**array, "shape": [60, 20], "chunks": [2, 20]}), **chunks}
     return refs | {"x/29.0": VALUES[58:].tobytes()}
@@ -60,12 +53,7 @@ def check(base, refs, members):
 @pytest.fixture
 def google(object_server, tmp_path, monkeypatch):
     """Give Google's cloud as obstore sees it: the shared server."""
-    account = {
-        "gcs_base_url": object_server.url,
-        "disable_oauth": True,
-        "client_email": "",
-        "private_key": "",
-    }
+    account = {"gcs_base_url": object_server.url, "disable_oauth": True, "client_email": "", "private_key": ""}
     (tmp_path / "account.json").write_text(json.dumps({**account, "private_key_id": ""}))
     monkeypatch.setenv("GOOGLE_SERVICE_ACCOUNT", str(tmp_path / "account.json"))
     make = object_store.bucket_engine

@@ -18,11 +18,7 @@ def filesystem(moto_bucket):
     import s3fs
 
     endpoint, bucket = moto_bucket
-    options = {
-        "key": "a",
-        "secret": "hush",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    options = {"key": "a", "secret": "hush", "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
     return s3fs.S3FileSystem(**options, skip_instance_cache=True), options, bucket
 
 
@@ -76,9 +72,7 @@ def test_a_set_on_object_storage(filesystem):
     for name, path in (("r.json.zst", "set/r.json.zst"), ("r.parq", "set/r.parq")):
         base = {"driver": "fsspec", "url": f"s3://{bucket}/{path}", "storage_options": options}
         refs.save(base, "parquet" if name.endswith("parq") else "json.zst", overwrite=True)
-        array = ts.open(
-            {"driver": "zarr", "kvstore": {"driver": "reference", "base": base, "path": "x/"}}
-        ).result()
+        array = ts.open({"driver": "zarr", "kvstore": {"driver": "reference", "base": base, "path": "x/"}}).result()
         assert array.read().result().tolist() == [0, 1, 2, 3, 4, 5]
         assert references.verify(base)
 
@@ -101,13 +95,7 @@ def test_writing_to_a_set_in_a_bucket(filesystem, monkeypatch, moto_bucket, name
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "id")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     endpoint, bucket = moto_bucket
-    base = {
-        "driver": "s3",
-        "bucket": bucket,
-        "endpoint": endpoint,
-        "aws_region": "us-east-1",
-        "path": f"w/{name}",
-    }
+    base = {"driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "path": f"w/{name}"}
     stores = [
         ts.KvStore.open({"driver": "reference", "base": {**base, "engine": engine}}).result()
         for engine in ("fsspec", "obstore")
@@ -121,8 +109,8 @@ def test_writing_to_a_set_in_a_bucket(filesystem, monkeypatch, moto_bucket, name
     for one in begun:
         one.result()
     again = ts.KvStore.open({"driver": "reference", "base": base}).result()
-    assert ts.open(
-        {"driver": "zarr", "kvstore": again.spec() / "x/"}
-    ).result().read().result().tolist() == list(range(1, 41))
+    assert ts.open({"driver": "zarr", "kvstore": again.spec() / "x/"}).result().read().result().tolist() == list(
+        range(1, 41)
+    )
     again.delete_range(ts.KvStore.KeyRange("x/", "x0")).result()
     assert ts.KvStore.open({"driver": "reference", "base": base}).result().list().result() == []

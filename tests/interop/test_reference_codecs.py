@@ -94,10 +94,7 @@ def of_version_3(folder):
     document["refs"].pop(".zattrs", None)
     compressor, (predictor,) = old["compressor"], old["filters"] or (None,)
     codecs = [] if compressor is None else [named(compressor)]
-    little = {
-        "name": "bytes",
-        "configuration": {"endian": "big" if old["dtype"].startswith(">") else "little"},
-    }
+    little = {"name": "bytes", "configuration": {"endian": "big" if old["dtype"].startswith(">") else "little"}}
     packs = ("jpeg", "jpeg2k", "jpegxl", "jpegxr", "lerc", "png", "webp")
     if predictor and predictor["id"] == "imagecodecs_floatpred":
         codecs = [named(predictor), *codecs]
@@ -310,17 +307,11 @@ def test_members_of_zip_files(tmp_path):
 def test_strings_of_an_hdf5_heap():
     """Identifiers become what the map says, or one text; an identifier that is not in the map is damage."""
     codec = {"id": "fill_hdf_strings", "dtype": "S4"}
-    for texts, expected in (
-        ({"id-a": "é", "id-b": ""}, ["é", "", "é"]),
-        ("same", ["same"] * 3),
-        (None, [""] * 3),
-    ):
+    for texts, expected in (({"id-a": "é", "id-b": ""}, ["é", "", "é"]), ("same", ["same"] * 3), (None, [""] * 3)):
         array = chunk_of(b"id-aid-bid-a", None, [{**codec, "id_map": texts}], (3,), "|O")
         assert array.read().result().tolist() == expected
     with pytest.raises(FailedPreconditionError, match="id-c"):
-        chunk_of(
-            b"id-aid-bid-c", None, [{**codec, "id_map": {"id-a": "", "id-b": ""}}], (3,), "|O"
-        ).read().result()
+        chunk_of(b"id-aid-bid-c", None, [{**codec, "id_map": {"id-a": "", "id-b": ""}}], (3,), "|O").read().result()
 
 
 def test_members_of_records():

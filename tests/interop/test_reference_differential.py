@@ -61,8 +61,7 @@ def _document(rng: random.Random, targets: dict[str, bytes]) -> tuple[dict[str, 
     folder = next(iter(targets)).rpartition("/")[0]
     templates = {"folder": folder} if version and rng.random() < 0.5 else {}
     names = [
-        f"{rng.choice(('x', 'y', 'g/z'))}/{rng.randint(0, 4)}.{rng.randint(0, 4)}"
-        for _ in range(rng.randint(1, 25))
+        f"{rng.choice(('x', 'y', 'g/z'))}/{rng.randint(0, 4)}.{rng.randint(0, 4)}" for _ in range(rng.randint(1, 25))
     ]
     refs: dict[str, Any] = {name: _value(rng, targets, templates) for name in names}
     refs |= {f"{name}/.zarray": _ARRAY for name in ("x", "y", "g/z", "gen")}

@@ -20,9 +20,7 @@ from fsstore import references
 
 HERE = tuple(map(int, rasterio.__gdal_version__.split(".")[:2])) >= (3, 11)
 PYTHON = os.environ.get("GDAL_PYTHON", sys.executable if HERE else "")
-pytestmark = pytest.mark.skipif(
-    not PYTHON, reason="GDAL is older than 3.11, and GDAL_PYTHON names no interpreter"
-)
+pytestmark = pytest.mark.skipif(not PYTHON, reason="GDAL is older than 3.11, and GDAL_PYTHON names no interpreter")
 
 READ = """
 import json, sys, warnings
@@ -68,9 +66,7 @@ def test_json(refs, tmp_path, version, name):
 def test_parquet(refs, tmp_path, name):
     """The arrays are found by their metadata; the values are those of the file, if GDAL reads parquet at all."""
     refs.save(tmp_path / "refs.parq")
-    shape, dtype, has_parquet, values = read(
-        f'ZARR:"/vsikerchunk_parquet_ref/{{{tmp_path}/refs.parq}}":/{name}'
-    )
+    shape, dtype, has_parquet, values = read(f'ZARR:"/vsikerchunk_parquet_ref/{{{tmp_path}/refs.parq}}":/{name}')
     with h5py.File(tmp_path / "data.h5") as file:
         assert (tuple(shape), dtype) == (file[name].shape, str(file[name].dtype))
         if has_parquet:

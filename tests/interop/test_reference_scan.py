@@ -128,10 +128,7 @@ def test_grib2_of_one_message(tmp_path):
 
 def test_several_files_need_a_dimension(grib):
     """Messages of one file are arrays without it; several files without one are an error that says where they differ."""
-    assert set(references.scan(str(grib / "1.grib2")).arrays) >= {
-        "heightAboveGround/u10",
-        "heightAboveGround_1/t2m",
-    }
+    assert set(references.scan(str(grib / "1.grib2")).arrays) >= {"heightAboveGround/u10", "heightAboveGround_1/t2m"}
     with pytest.raises(ValueError, match="time.*other values in some files"):
         references.combine([str(grib / "1.grib2"), str(grib / "2.grib2")]).result()
 
@@ -246,10 +243,7 @@ def test_fits_tables(tmp_path):
         fits.Column(name="x", format="D", array=numbers),
         fits.Column(name="k", format="J", array=counts),
     ]
-    for table in (
-        fits.TableHDU.from_columns(text, name="T"),
-        fits.BinTableHDU.from_columns(binary, name="T"),
-    ):
+    for table in (fits.TableHDU.from_columns(text, name="T"), fits.BinTableHDU.from_columns(binary, name="T")):
         fits.HDUList([fits.PrimaryHDU(), table]).writeto(tmp_path / "a.fits", overwrite=True)
         references.scan(str(tmp_path / "a.fits")).save(tmp_path / "r.json", overwrite=True)
         assert references.verify(tmp_path / "r.json", decode=True)
@@ -263,9 +257,7 @@ def test_variables_of_several_files_keep_their_fill_values(tmp_path, name):
     """A set combined along a dimension that is in the data, with holes, equals xarray's concatenation of the files."""
     parts = []
     for n in range(3):
-        data = np.where(
-            np.arange(12).reshape(1, 3, 4) % 5 == n, np.nan, np.arange(12.0).reshape(1, 3, 4) + 100 * n
-        )
+        data = np.where(np.arange(12).reshape(1, 3, 4) % 5 == n, np.nan, np.arange(12.0).reshape(1, 3, 4) + 100 * n)
         part = xr.Dataset({"v": (("t", "y", "x"), data)}, {"t": [n * 10.0], "x": np.arange(4.0)})
         part.to_netcdf(tmp_path / f"{n}.nc", engine="netcdf4")
         parts.append(part)
@@ -308,12 +300,7 @@ def test_relative_paths_are_found_wherever_the_set_is_saved(tmp_path, monkeypatc
 def test_remote_files_are_scanned(object_server, moto_bucket, tmp_path, s3_credentials, temperature_files):
     """Files on a web server and in a bucket are scanned where they are, with storage options, and read through the set."""
     endpoint, bucket = moto_bucket
-    options = {
-        "endpoint_url": endpoint,
-        "key": "id",
-        "secret": "secret",
-        "client_kwargs": {"region_name": "us-east-1"},
-    }
+    options = {"endpoint_url": endpoint, "key": "id", "secret": "secret", "client_kwargs": {"region_name": "us-east-1"}}
     store = ts.KvStore.open({
         "driver": "s3", "bucket": bucket, "endpoint": endpoint, "aws_region": "us-east-1", "path": "scan/",
     }).result()  # fmt: skip
@@ -324,10 +311,7 @@ def test_remote_files_are_scanned(object_server, moto_bucket, tmp_path, s3_crede
             object_server.put(f"scan/{name}", path.read_bytes())
     web, bucket = f"{object_server.url}/scan/", f"s3://{bucket}/scan/"
     plain, given = {}, {"storage_options": options}
-    for place, names, more in (
-        (web, ("a.grib2", "a.fits", "a.tif"), plain),
-        (bucket, ("a.h5", "a.nc"), given),
-    ):
+    for place, names, more in ((web, ("a.grib2", "a.fits", "a.tif"), plain), (bucket, ("a.h5", "a.nc"), given)):
         for name in names:
             refs = references.scan(place + name, **more)
             assert refs.urls, name

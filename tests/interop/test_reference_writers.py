@@ -276,13 +276,7 @@ def test_both_zarr_versions_and_separators_in_one_set(tmp_path):
     (tmp_path / "t").write_bytes(bytes(range(256)) * 10)
 
     def v2(shape, chunks, separator):
-        return {
-            "zarr_format": 2,
-            "shape": shape,
-            "chunks": chunks,
-            "dimension_separator": separator,
-            "dtype": "|u1",
-        }
+        return {"zarr_format": 2, "shape": shape, "chunks": chunks, "dimension_separator": separator, "dtype": "|u1"}
 
     def v3(shape, chunks, **encoding):
         return {
@@ -489,14 +483,7 @@ def test_templates_generators_and_objects_in_parquet(tmp_path):
 
 def test_chunks_under_keys_of_their_own_have_rows_in_parquet(tmp_path):
     """A scalar under `name/` and a matrix of one chunk under `name/0`, as some writers have them, are saved and read."""
-    base = {
-        "zarr_format": 2,
-        "dtype": "|u1",
-        "compressor": None,
-        "filters": None,
-        "order": "C",
-        "fill_value": 9,
-    }
+    base = {"zarr_format": 2, "dtype": "|u1", "compressor": None, "filters": None, "order": "C", "fill_value": 9}
     refs = {
         "s/.zarray": {**base, "shape": [], "chunks": []}, "s/": b"\x07",
         "n/.zarray": {**base, "shape": [2, 2], "chunks": [2, 2]}, "n/0": b"\x01\x02\x03\x04",
@@ -539,14 +526,9 @@ def test_virtualizarr_reads_what_we_save(hdf5, document, tmp_path):
         f"{name}/.zattrs": {"_ARRAY_DIMENSIONS": dims}
         for name, dims in (("temp", ["t", "y", "x"]), ("big", ["a", "b"]))
     }
+    chosen = {key: list(value) if isinstance(value, tuple) else value for key, value in refs.items() if key in wanted}
     chosen = {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in refs.items()
-        if key in wanted
-    }
-    chosen = {
-        key: [f"file://{value[0]}", *value[1:]] if isinstance(value, list) else value
-        for key, value in chosen.items()
+        key: [f"file://{value[0]}", *value[1:]] if isinstance(value, list) else value for key, value in chosen.items()
     }
     part = references.open({"version": 1, "refs": chosen | {k: json.dumps(v) for k, v in attributes.items()}})
     registry = ObjectStoreRegistry({"file://": LocalStore()})
@@ -555,9 +537,7 @@ def test_virtualizarr_reads_what_we_save(hdf5, document, tmp_path):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             store = parser(f"file://{tmp_path}/{name}", registry)
-            found = xarray.open_zarr(
-                store, consolidated=False, zarr_format=3, mask_and_scale=False, chunks=None
-            )
+            found = xarray.open_zarr(store, consolidated=False, zarr_format=3, mask_and_scale=False, chunks=None)
             with h5py.File(hdf5) as f:
                 assert np.array_equal(found["temp"].values, f["temp"][()])
                 assert np.array_equal(found["big"].values, f["big"][()])

@@ -83,14 +83,10 @@ def test_the_change_is_named(tmp_path, driver: str) -> None:
     """The error says what was and what is, also for a handle of another context that looks again."""
     where = {"driver": "file", "path": f"{tmp_path}/"}
     _made(fsstore, driver, where, None, shape=(8,), chunks=(4,), dtype="int16", first=0)
-    looking = fsstore.open(
-        {"driver": driver, "kvstore": where, "recheck_cached_metadata": True}, open=True
-    ).result()
+    looking = fsstore.open({"driver": driver, "kvstore": where, "recheck_cached_metadata": True}, open=True).result()
     _made(fsstore, driver, where, None, shape=(8,), chunks=(2,), dtype="int16", first=0)
     name = {"zarr": "chunks", "zarr3": "chunk_grid", "n5": "blockSize"}[driver]
-    with pytest.raises(
-        ValueError, match=rf'is incompatible with existing metadata: "{name}" was .*4.* and is .*2'
-    ):
+    with pytest.raises(ValueError, match=rf'is incompatible with existing metadata: "{name}" was .*4.* and is .*2'):
         looking.read().result()
 
 
@@ -121,9 +117,7 @@ def test_a_replacement_nobody_looked_for(tmp_path, driver: str, change: str) -> 
         old = _made(library, driver, where, None, shape=shape, chunks=chunks, dtype=dtype, first=0)
         shape_now, chunks_now, dtype_now = NEW[change]
         apart = library.Context()
-        new = _made(
-            library, driver, where, apart, shape=shape_now, chunks=chunks_now, dtype=dtype_now, first=0
-        )
+        new = _made(library, driver, where, apart, shape=shape_now, chunks=chunks_now, dtype=dtype_now, first=0)
         try:
             seen.append(old.read().result().tolist())
         except ValueError:

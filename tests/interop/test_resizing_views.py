@@ -32,16 +32,12 @@ def outcome(module, view, changes, tied):
     """Resize a view by changes of its bounds; return what came of it, or the error."""
     layout = module.ChunkLayout(chunk_shape=[2, 2])
     spec = {"driver": "zarr3", "kvstore": "memory://"}
-    store = module.open(
-        spec, create=True, dtype=module.int32, shape=[4, 4], chunk_layout=layout, fill_value=9
-    ).result()
+    store = module.open(spec, create=True, dtype=module.int32, shape=[4, 4], chunk_layout=layout, fill_value=9).result()
     store.write(np.arange(16, dtype="i4").reshape(4, 4)).result()
     shown = VIEWS[view](module, store)
     low, high = (
         [None if change is None else bound + change for change, bound in zip(part, bounds, strict=False)]
-        for part, bounds in zip(
-            changes, (shown.domain.inclusive_min, shown.domain.exclusive_max), strict=True
-        )
+        for part, bounds in zip(changes, (shown.domain.inclusive_min, shown.domain.exclusive_max), strict=True)
     )
     padding = [None] * (shown.rank - 2)
     try:

@@ -151,9 +151,7 @@ def test_the_structure_takes_a_twentieth_of_the_bytes_of_virtualizarr(server):
     write_variables(server.folder / "a.nc")
     shown = xr.open_dataset(f"{server.url}a.nc|hdf5:", engine="fsstore", decode_cf=False)
     ours = server.cost()[1]
-    registry = ObjectStoreRegistry(
-        {server.url: HTTPStore.from_url(server.url, client_options={"allow_http": True})}
-    )
+    registry = ObjectStoreRegistry({server.url: HTTPStore.from_url(server.url, client_options={"allow_http": True})})
     found = virtualizarr.open_virtual_dataset(
         f"{server.url}a.nc", registry=registry, parser=HDFParser(), loadable_variables=[], decode_times=False
     )
@@ -191,14 +189,7 @@ def test_a_window_of_a_cog_takes_two_rounds(server):
     import rasterio
 
     values = np.cumsum(np.random.default_rng(0).integers(0, 4, (1, 2048, 2048)), axis=2).astype("u2")
-    profile = {
-        "driver": "COG",
-        "count": 1,
-        "height": 2048,
-        "width": 2048,
-        "dtype": "uint16",
-        "blocksize": 256,
-    }
+    profile = {"driver": "COG", "count": 1, "height": 2048, "width": 2048, "dtype": "uint16", "blocksize": 256}
     place = rasterio.Affine(2, 0, 0, 0, -2, 0)
     with rasterio.open(server.folder / "a.tif", "w", **profile, compress="DEFLATE", transform=place) as file:
         file.write(values)

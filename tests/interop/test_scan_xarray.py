@@ -74,9 +74,7 @@ def test_a_saved_scan_is_identical(tmp_path, name):
     """What a scan found can be saved, and read by others without the scanner."""
     write_rich(tmp_path / "a.nc")
     references.open(f"file://{tmp_path}/a.nc").save(f"file://{tmp_path}/{name}")
-    got = xr.open_dataset(
-        f"file://{tmp_path}/{name}|reference:", engine="fsstore", use_zarr_fill_value_as_mask=False
-    )
+    got = xr.open_dataset(f"file://{tmp_path}/{name}|reference:", engine="fsstore", use_zarr_fill_value_as_mask=False)
     assert got.load().identical(reference(tmp_path / "a.nc"))
 
 
@@ -94,11 +92,7 @@ def write_classic(path, form, kinds, *, records):
             found = file.createVariable(f"v{number}", kind, dims)
             found.units = "m"
             shape = (7, 3) if len(dims) == 2 else (7,) if records else (3,)
-            found[:] = (
-                np.full(shape, b"q")
-                if kind == "S1"
-                else np.arange(np.prod(shape)).reshape(shape).astype(kind)
-            )
+            found[:] = np.full(shape, b"q") if kind == "S1" else np.arange(np.prod(shape)).reshape(shape).astype(kind)
 
 
 CLASSIC = ["i1", "S1", "i2", "i4", "f4", "f8"]

@@ -84,8 +84,7 @@ def test_where_both_can_they_differ_as_the_page_says(tmp_path):
         for size in (64, 40):
             file.write(np.zeros((size, size), "u1"), metadata=None)
     found, images = (
-        {by: references.scan(tmp_path / name, by=by) for by in ("kerchunk", "fsstore")}
-        for name in ("file", "images")
+        {by: references.scan(tmp_path / name, by=by) for by in ("kerchunk", "fsstore")} for name in ("file", "images")
     )
     assert {by: json.loads(refs["t/.zarray"])["fill_value"] for by, refs in found.items()} == {
         "kerchunk": 0.0,
@@ -127,9 +126,7 @@ def test_what_cannot_be_translated_is_named(tmp_path):
     """The error says which file, what kerchunk raised, and what to do; an unknown scanner and format are errors too."""
     hdf5(whole := tmp_path / "whole")
     (tmp_path / "cut").write_bytes(whole.read_bytes()[:900])
-    with pytest.raises(
-        StoreError, match=r'kerchunk cannot translate .*cut": \w+: .* look whether it is whole'
-    ):
+    with pytest.raises(StoreError, match=r'kerchunk cannot translate .*cut": \w+: .* look whether it is whole'):
         references.scan(tmp_path / "cut", by="kerchunk")
     (tmp_path / "text").write_bytes(b"nothing of the kind")
     with pytest.raises(StoreError, match="kerchunk has no translator for"):

@@ -20,9 +20,7 @@ def scanned(path, **options):
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         references.scan(path, **options).save(f"{path}.json")
-    return references.open(f"{path}.json"), [
-        str(each.message) for each in told if "lacks" in str(each.message)
-    ]
+    return references.open(f"{path}.json"), [str(each.message) for each in told if "lacks" in str(each.message)]
 
 
 def read(path, name):
@@ -42,11 +40,7 @@ def compact(file, name, data):
 @pytest.mark.parametrize("threshold", [0, 500])
 def test_compact_datasets_hold_their_values(tmp_path, threshold):
     """Values that stand in the header are embedded whatever is small; marks of missing data stay."""
-    data = {
-        "c": np.array([7, 8], "<i4"),
-        "e": np.arange(9000, dtype=">i2").reshape(90, 100),
-        "f": np.ones(3, "f4"),
-    }
+    data = {"c": np.array([7, 8], "<i4"), "e": np.arange(9000, dtype=">i2").reshape(90, 100), "f": np.ones(3, "f4")}
     path = f"{tmp_path}/a.h5"
     with h5py.File(path, "w") as file:
         for name, values in data.items():
@@ -78,11 +72,7 @@ def test_datasets_without_elements_open(tmp_path):
     refs, lacks = scanned(path)
     assert lacks and '"null"' in lacks[0] and "null/.zarray" not in refs
     opened = xr.open_dataset(f"file://{path}.json|reference:", engine="fsstore")
-    assert (opened["empty"].shape, opened["flat"].shape, opened.t.values.tolist()) == (
-        (0,),
-        (0, 3),
-        [0, 1, 2],
-    )
+    assert (opened["empty"].shape, opened["flat"].shape, opened.t.values.tolist()) == ((0,), (0, 3), [0, 1, 2])
 
 
 @pytest.mark.parametrize("shape", [(), (2,)])

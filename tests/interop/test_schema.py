@@ -220,9 +220,7 @@ def random_maps(rng, rank, inputs):
         kind = rng.random()
         if kind < 0.8:
             stride = rng.choice([1, 1, -1, 2, 3, -4])
-            maps.append(
-                {"input_dimension": rng.randrange(inputs), "offset": rng.randrange(-5, 6), "stride": stride}
-            )
+            maps.append({"input_dimension": rng.randrange(inputs), "offset": rng.randrange(-5, 6), "stride": stride})
         elif kind < 0.9:
             maps.append({"offset": rng.randrange(9)})
         else:
@@ -306,9 +304,7 @@ def test_views_of_fill_values_agree(expression, fill):
     assert eval(expression, ours).to_json() == expected
 
 
-@pytest.mark.parametrize(
-    "json", [*CODECS, {}, None, {"driver": 5}, {"driver": "foo"}, {"driver": "zarr2"}], ids=repr
-)
+@pytest.mark.parametrize("json", [*CODECS, {}, None, {"driver": 5}, {"driver": "foo"}, {"driver": "zarr2"}], ids=repr)
 def test_codec_specs_agree(json):
     """Codec specs parse, print and are refused alike."""
     try:

@@ -61,9 +61,7 @@ def ask(server, path, method="GET", **headers):
     """Return the status, the headers and the body of a request."""
     client = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     try:
-        client.request(
-            method, path, headers={name.replace("_", "-"): value for name, value in headers.items()}
-        )
+        client.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
         response = client.getresponse()
         return response.status, dict(response.headers), response.read()
     finally:
@@ -84,10 +82,7 @@ def test_tensorstore_and_fsstore_read_it(place, running):
     import tensorstore
 
     server = running(str(place))
-    spec = {
-        "driver": "zarr3",
-        "kvstore": {"driver": "http", "base_url": server.url.rstrip("/"), "path": "/sea/t/"},
-    }
+    spec = {"driver": "zarr3", "kvstore": {"driver": "http", "base_url": server.url.rstrip("/"), "path": "/sea/t/"}}
     assert np.array_equal(tensorstore.open(spec).result()[3].read().result(), VALUES[3])
     assert np.array_equal(ts.open(f"{server.url}sea/t/|zarr3:").result()[3].read().result(), VALUES[3])
 
@@ -133,9 +128,7 @@ def test_pages_of_neuroglancer(place, running, tmp_path, version):
     for level in range(2):
         image.create_array(str(level), shape=(8 >> level, 8 >> level), dtype="f4").result()
     axes = [{"name": "y", "type": "space"}, {"name": "x", "type": "space"}]
-    image.attrs["multiscales"] = [
-        {"version": "0.4", "axes": axes, "datasets": [{"path": "0"}, {"path": "1"}]}
-    ]
+    image.attrs["multiscales"] = [{"version": "0.4", "axes": axes, "datasets": [{"path": "0"}, {"path": "1"}]}]
     server = running(str(tmp_path / "n.zarr"), zarr_format=version, origins=[NEUROGLANCER])
     pages = server.neuroglancer_pages()
     recoded = ["odd"] if version == 3 else []  # served with a codec that everybody knows
@@ -173,11 +166,7 @@ def test_ranges_and_conditions(place, running):
     status, headers, whole = ask(server, "/sea/t/0.0.0")
     assert (status, int(headers["Content-Length"])) == (200, len(whole))
     assert ask(server, "/sea/t/0.0.0", "HEAD")[1]["Content-Length"] == str(len(whole))
-    for wanted, expected in {
-        "bytes=2-5": whole[2:6],
-        "bytes=10-": whole[10:],
-        "bytes=-7": whole[-7:],
-    }.items():
+    for wanted, expected in {"bytes=2-5": whole[2:6], "bytes=10-": whole[10:], "bytes=-7": whole[-7:]}.items():
         status, headers, body = ask(server, "/sea/t/0.0.0", Range=wanted)
         assert (status, body) == (206, expected)
     assert headers["Content-Range"] == f"bytes {len(whole) - 7}-{len(whole) - 1}/{len(whole)}"
@@ -211,11 +200,7 @@ def test_what_a_request_costs(place, running):
     server = running(str(place), zarr_format=2)
     tag = ask(server, "/sea/t/0.0.0", "HEAD")[1]["ETag"]
     costs = {}
-    for name, method, headers in (
-        ("GET", "GET", {}),
-        ("HEAD", "HEAD", {}),
-        ("known", "GET", {"If_None_Match": tag}),
-    ):
+    for name, method, headers in (("GET", "GET", {}), ("HEAD", "HEAD", {}), ("known", "GET", {"If_None_Match": tag})):
         with ts.trace() as trace:
             ask(server, "/sea/t/0.0.0", method, **headers)
         costs[name] = [bool(each.nbytes) for each in trace.observations if each.what == "read"]
@@ -385,9 +370,7 @@ def test_the_command_prints_where_it_is(place):
         text=True,
     )
     url = process.stdout.readline().strip()
-    assert process.stdout.readline().startswith(
-        "sea/t in Neuroglancer: https://neuroglancer-demo.appspot.com/#!%7B"
-    )
+    assert process.stdout.readline().startswith("sea/t in Neuroglancer: https://neuroglancer-demo.appspot.com/#!%7B")
     assert np.array_equal(zarr.open_group(url, mode="r")["sea/t"][0], VALUES[0])
     process.send_signal(signal.SIGINT)
     _, error = process.communicate(timeout=30)

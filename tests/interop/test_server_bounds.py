@@ -138,16 +138,7 @@ def test_listings_name_what_can_be_read(server):
 
 @pytest.mark.parametrize(
     "path",
-    [
-        "/dir%ff",
-        "/dir%ff/",
-        "/dir%ff/k",
-        "/t/%c3%28",
-        "/%ed%b0%80",
-        "/t//zarr.json",
-        "/" + "x" * 300,
-        "/t/x.__lock",
-    ],
+    ["/dir%ff", "/dir%ff/", "/dir%ff/k", "/t/%c3%28", "/%ed%b0%80", "/t//zarr.json", "/" + "x" * 300, "/t/x.__lock"],
 )
 def test_names_that_none_may_have(server, path):
     """Names that are not UTF-8, empty, or too long for a file are the client's mistake."""
@@ -290,13 +281,7 @@ def test_tokens_are_a_part_of_the_address(place, running):
     """Without its token a server tells nothing, pages may not read that, and with it everything opens."""
     server = running(serve(str(place)))
     assert len(server.token) > 16
-    for path in (
-        "/",
-        "/t/zarr.json",
-        "/wrong/t/zarr.json",
-        f"/{server.token[:-1]}/",
-        f"/?token={server.token}",
-    ):
+    for path in ("/", "/t/zarr.json", "/wrong/t/zarr.json", f"/{server.token[:-1]}/", f"/?token={server.token}"):
         answer = sent(
             server, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nOrigin: https://evil.example\r\n\r\n".encode()
         )
@@ -363,10 +348,7 @@ def test_memory_at_a_thousand_connections(place):
                 return int(process.stdout.readline()) / 1024
 
             before = peak()
-            for data in (
-                b"GET / HTTP/1.1\r\nX: " + b"x" * 16_000,
-                b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n",
-            ):
+            for data in (b"GET / HTTP/1.1\r\nX: " + b"x" * 16_000, b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n"):
                 with ExitStack() as stack:
                     for _ in range(1000):
                         client = stack.enter_context(socket.create_connection(("127.0.0.1", port)))

@@ -131,9 +131,7 @@ def test_stacks_route_keys_alike(seed: int) -> None:
     for _ in range(12):
         key = "".join(rng.choices("abc", k=rng.randint(1, 3))).encode()
         steps.append(
-            rng.choice(
-                [("write", key, b"1"), ("read", key), ("delete", key), ("list", b"", b""), ("list", key, b"")]
-            )
+            rng.choice([("write", key, b"1"), ("read", key), ("delete", key), ("list", b"", b""), ("list", key, b"")])
         )
     steps += [("list", b"", b"")] + [("delete_range", b"a", b"b")] * (seed % 4 == 0)
     spec = {"driver": "kvstack", "layers": layers}

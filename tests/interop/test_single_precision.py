@@ -35,9 +35,7 @@ def _write(path, packing, kind, form="NETCDF4", start=0, fill=-9):
         values.set_auto_maskandscale(False)
         for name, value in packing.items():
             values.setncattr(name, value)
-        values[:] = np.array(
-            [1, 7, 100, 9 if fill is None else fill % 256 if kind == "u1" else fill, 3]
-        ).astype(kind)
+        values[:] = np.array([1, 7, 100, 9 if fill is None else fill % 256 if kind == "u1" else fill, 3]).astype(kind)
     return str(path)
 
 
@@ -90,18 +88,14 @@ def test_files_that_agree(tmp_path, saved):
     with xr.open_dataset(str(tmp_path / saved), engine="fsstore") as found, xr.open_mfdataset(paths) as want:
         _same(found["v"], want["v"])
         assert found["v"].dtype == np.float32
-    other = _write(
-        tmp_path / "2.nc", {name: DOUBLE(value) for name, value in packing.items()}, "i2", start=10
-    )
+    other = _write(tmp_path / "2.nc", {name: DOUBLE(value) for name, value in packing.items()}, "i2", start=10)
     report = references.combine([*paths, other], "time", dry_run=True).result()
     assert report.arrays["v"].how == "layers"
 
 
 def test_what_documents_say(tmp_path):
     """Attributes say it where NCZarr does, and only of what values are packed with; other tools see the same numbers."""
-    path = _write(
-        tmp_path / "a.nc", {"scale_factor": SINGLE(0.1), "add_offset": 1.0, "valid_min": SINGLE(3)}, "i2"
-    )
+    path = _write(tmp_path / "a.nc", {"scale_factor": SINGLE(0.1), "add_offset": 1.0, "valid_min": SINGLE(3)}, "i2")
     said = json.loads(ts.KvStore.open(f"file://{path}|hdf5:").result()["v/.zattrs"])
     assert said["scale_factor"] == float(SINGLE(0.1))
     assert said["_nczarr_attr"] == {"types": {"scale_factor": "<f4"}}
@@ -116,14 +110,7 @@ def test_what_documents_say(tmp_path):
 
 @pytest.mark.parametrize(
     "said",
-    [
-        None,
-        5,
-        {},
-        {"types": 5},
-        {"types": {"scale_factor": "<f8", "other": "<f4"}},
-        {"types": {"scale_factor": []}},
-    ],
+    [None, 5, {}, {"types": 5}, {"types": {"scale_factor": "<f8", "other": "<f4"}}, {"types": {"scale_factor": []}}],
 )
 def test_types_that_say_nothing(said):
     """Attributes of other shapes say nothing of precision."""

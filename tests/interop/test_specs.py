@@ -42,9 +42,7 @@ _PARTS = (
 
 
 def _random_url(rng: random.Random) -> str:
-    return "|".join(
-        [rng.choice(_ROOTS), *(rng.choice(_PARTS) for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))))]
-    )
+    return "|".join([rng.choice(_ROOTS), *(rng.choice(_PARTS) for _ in range(rng.choice((0, 1, 1, 1, 2, 2, 3))))])
 
 
 def _outcome(read: Any, given: Any) -> tuple[str, Any]:
@@ -182,10 +180,7 @@ _MEMBERS: dict[str, tuple[Any, ...]] = {
     "path": ("p", "p/", 3),
     "kvstore": (
         *({"driver": "memory"}, {"driver": "memory", "path": "x"}, "memory://y", {"driver": "zarr3"}, 5),
-        *(
-            {"driver": "memory", "foo": 1},
-            {"driver": "memory", "memory_key_value_store": "memory_key_value_store#m"},
-        ),
+        *({"driver": "memory", "foo": 1}, {"driver": "memory", "memory_key_value_store": "memory_key_value_store#m"}),
     ),
     "foo": (1,),
 }
@@ -293,9 +288,7 @@ def test_members_of_images(driver: str, options: Any, include: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
-    ["memory://a", {"driver": "memory", "atomic": False}, "memory://a|zip:b", "memory://a/|ocdbt:b"],
-    ids=str,
+    "given", ["memory://a", {"driver": "memory", "atomic": False}, "memory://a|zip:b", "memory://a/|ocdbt:b"], ids=str
 )
 def test_members_of_stores(given: Any) -> None:
     """The same of key-value stores; those of files are printed in the older form, which the documents have."""
@@ -419,11 +412,7 @@ def test_a_cast_hands_its_schema_down(schema: Any, tmp_path: Any) -> None:
         if stored:
             module.open({**base, "metadata": metadata}, create=True).result()
         else:
-            base = {
-                **base,
-                "dtype": "int16",
-                "schema": {} if "domain" in schema else {"domain": {"shape": [4]}},
-            }
+            base = {**base, "dtype": "int16", "schema": {} if "domain" in schema else {"domain": {"shape": [4]}}}
         spec = {"driver": "cast", "base": base, "dtype": "float32", "schema": schema}
         try:
             opened = module.open(spec, create=not stored).result()
@@ -437,24 +426,7 @@ def test_a_cast_hands_its_schema_down(schema: Any, tmp_path: Any) -> None:
 
 
 _RECHECKS = [
-    *(
-        True,
-        False,
-        "open",
-        0,
-        1,
-        1.0,
-        -1.5,
-        1e12,
-        10**18,
-        math.inf,
-        -math.inf,
-        math.nan,
-        1e300,
-        -1e300,
-        2**63,
-        10**30,
-    ),
+    *(True, False, "open", 0, 1, 1.0, -1.5, 1e12, 10**18, math.inf, -math.inf, math.nan, 1e300, -1e300, 2**63, 10**30),
     *("now", "", "1", "true", b"open", b"1", [], {}, (1,), 1 + 2j, object()),
     *(np.float32(3), np.int64(3), np.bool_(True), np.float64("inf"), np.str_("open"), np.str_("1")),
 ]

@@ -28,9 +28,7 @@ def names_of(server, header):
 def dataset(tmp_path, object_server):
     """Put a group with an array, and a reference set, on the server; give its URL."""
     group = ts.open_group(f"{tmp_path}/g", mode="w").result()
-    group.create_array("a", shape=[4], dtype="i4", dimension_names=["x"]).result().write(
-        [1, 2, 3, 4]
-    ).result()
+    group.create_array("a", shape=[4], dtype="i4", dimension_names=["x"]).result().write([1, 2, 3, 4]).result()
     group.consolidate().result()
     for path in (tmp_path / "g").rglob("*"):
         if path.is_file():
@@ -84,16 +82,8 @@ def test_unknown_options_are_refused_by_name_at_every_door(door, dataset):
         ("s3://bkt/", {"anonn": True}, 'no storage option "anonn".*did you mean "anon"'),
         ("file:///x/", {"anon": True}, 'store "file" has no storage options, but received: "anon"'),
         ({"a": b"1"}, {"anon": True}, "is open already"),
-        (
-            "gs://bucket/",
-            {"credential_provider": "a.b:c"},
-            "for s3:// only; for gs:// the client renews .* token=",
-        ),
-        (
-            "az://cont/",
-            {"credential_provider": "a.b:c"},
-            "for s3:// only; for abfs:// .* tenant_id, client_id",
-        ),
+        ("gs://bucket/", {"credential_provider": "a.b:c"}, "for s3:// only; for gs:// the client renews .* token="),
+        ("az://cont/", {"credential_provider": "a.b:c"}, "for s3:// only; for abfs:// .* tenant_id, client_id"),
         ("s3://bkt/a.zip|zip:", {"keyy": "x"}, 'no storage option "keyy"'),
     ],
 )
@@ -154,16 +144,12 @@ def test_the_environment_is_heeded(engine, dataset, object_server, monkeypatch, 
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "keys"))
     object_server.headers_seen.clear()
-    for given in (
-        {"storage_options": {"profile": "lab"}},
-        {"context": {"aws_credentials": {"profile": "lab"}}},
-    ):
+    for given in ({"storage_options": {"profile": "lab"}}, {"context": {"aws_credentials": {"profile": "lab"}}}):
         assert ts.KvStore.open(spec, **given).result()["zarr.json"]
     monkeypatch.setenv("AWS_PROFILE", "lab")
     assert ts.KvStore.open(spec).result()["zarr.json"]
     assert all(
-        "Credential=LAB/" in each and "/ap-south-1/" in each
-        for each in names_of(object_server, "authorization")
+        "Credential=LAB/" in each and "/ap-south-1/" in each for each in names_of(object_server, "authorization")
     )
 
 
@@ -180,9 +166,7 @@ def test_missing_credentials_are_one_sentence(engine, monkeypatch, tmp_path, obj
     assert not object_server.log
 
 
-@pytest.mark.parametrize(
-    "options", [{"anon": True}, {"key": "k", "secret": "s"}, {"credential_provider": "os:getcwd"}]
-)
+@pytest.mark.parametrize("options", [{"anon": True}, {"key": "k", "secret": "s"}, {"credential_provider": "os:getcwd"}])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_options_come_before_the_services_of_the_machine(engine, options, monkeypatch, object_server):
     """Where the caller said how to sign, nothing looks for other credentials: no profile, no metadata address."""
@@ -197,9 +181,7 @@ def test_options_come_before_the_services_of_the_machine(engine, options, monkey
     spec = {"driver": "s3", "bucket": "bkt", "engine": engine, "endpoint": object_server.url}
     store = ts.KvStore.open(spec, storage_options=options).result()
     if "credential_provider" in options:
-        with pytest.raises(
-            ts.errors.PermissionDeniedError, match="has to return a mapping with access_key_id"
-        ):
+        with pytest.raises(ts.errors.PermissionDeniedError, match="has to return a mapping with access_key_id"):
             store.read("a").result()
     else:
         assert store["a"] == b"1"
@@ -240,9 +222,7 @@ class Issuer:
         """Answer a request whose token is good; S3 says 400 to one that has expired."""
         given = {name.lower(): value for name, value in handler.headers.items()}
         if given.get("x-amz-security-token") not in self.good:
-            handler.reply(
-                400, b"<Error><Code>ExpiredToken</Code></Error>", send_body=handler.command != "HEAD"
-            )
+            handler.reply(400, b"<Error><Code>ExpiredToken</Code></Error>", send_body=handler.command != "HEAD")
         else:
             handler.serve(path, parse_qs(urlsplit(handler.path).query, keep_blank_values=True), body)
 
@@ -263,14 +243,7 @@ def issuer(tmp_path, monkeypatch, object_server):
 def protected(server, engine, **more):
     """Return the spec of a bucket whose credentials the issuer gives."""
     context = {"aws_credentials": {"type": "provider", "provider": "issuer_of_tokens:issue"}}
-    return {
-        "driver": "s3",
-        "bucket": "bkt",
-        "engine": engine,
-        "endpoint": server.url,
-        "context": context,
-        **more,
-    }
+    return {"driver": "s3", "bucket": "bkt", "engine": engine, "endpoint": server.url, "context": context, **more}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -139,9 +139,7 @@ def test_bytes(driver, metadata):
     assert (mine[2:5, 1, 1:3].read().result().view(np.uint8) == whole[2:5, 1, 1:3]).all()
     mine[3, 2, 0].write(np.array(7, np.uint8).view("V1")).result()
     assert both.open(ts, field="x")[3, 2].read().result() == 7
-    again = tensorstore.open(
-        {**both.spec, "field": "y"}, context=module_with(tensorstore, both.files()[0])
-    ).result()
+    again = tensorstore.open({**both.spec, "field": "y"}, context=module_with(tensorstore, both.files()[0])).result()
     assert again.read().result().tolist() == both.open(ts, field="y").read().result().tolist()
 
 
@@ -170,13 +168,7 @@ def test_missing_elements(driver, metadata):
         mine, theirs = (both.open(module, field=name) for module in (ts, tensorstore))
         assert mine.read().result().tolist() == theirs.read().result().tolist()
         assert np.asarray(mine.fill_value).tolist() == np.asarray(theirs.fill_value).tolist()
-        for part in (
-            np.s_[2:5],
-            np.s_[1, 2:5],
-            np.s_[1:2, 1],
-            np.s_[3, 3],
-            np.s_[..., -1 + (mine.shape[-1]) :],
-        ):
+        for part in (np.s_[2:5], np.s_[1, 2:5], np.s_[1:2, 1], np.s_[3, 3], np.s_[..., -1 + (mine.shape[-1]) :]):
             assert mine[part].read().result().tolist() == theirs[part].read().result().tolist()
     mine, theirs = (both.open(module, open_as_void=True) for module in (ts, tensorstore))
     values, other = mine.read().result(), theirs.read().result()
@@ -229,9 +221,7 @@ def test_refused(driver, metadata, members):
 @pytest.mark.parametrize("driver", ["zarr3", "zarr"])
 def test_plain_elements(driver):
     """Elements that are no structures have no fields, but have bytes; a choice wants the type in the metadata."""
-    both = Both(
-        driver, {"data_type" if driver == "zarr3" else "dtype": {"zarr3": "int16", "zarr": ">i2"}[driver]}
-    )
+    both = Both(driver, {"data_type" if driver == "zarr3" else "dtype": {"zarr3": "int16", "zarr": ">i2"}[driver]})
     both.create()
     both.open(ts)[2, 3] = 258
     octets = both.open(ts, open_as_void=True)[2, 3].read().result()
@@ -241,11 +231,7 @@ def test_plain_elements(driver):
             both.open(module, field="x")
         for part in ({"field": "x"}, {"open_as_void": True}):
             spec = {"driver": driver, "kvstore": {"driver": "memory"}, **part}
-            told = (
-                '"dtype" must be specified in "metadata"'
-                if module is ts or "field" in part
-                else "Cannot create"
-            )
+            told = '"dtype" must be specified in "metadata"' if module is ts or "field" in part else "Cannot create"
             with pytest.raises(ValueError, match=told):
                 module.open(spec, create=True, dtype="int8", shape=[3, 2]).result()
 
@@ -256,9 +242,7 @@ def test_no_url():
         for part, told in (({"field": "x"}, "selected_field"), ({"open_as_void": True}, "open_as_void")):
             for module in (ts, tensorstore):
                 spec = module.Spec({"driver": driver, "kvstore": {"driver": "memory"}, **part})
-                with pytest.raises(
-                    ValueError, match=f"{what} URL syntax not supported with {told} specified"
-                ):
+                with pytest.raises(ValueError, match=f"{what} URL syntax not supported with {told} specified"):
                     _ = spec.url
 
 
@@ -321,9 +305,7 @@ def older_name(kind):
 
 def old_and_new(tmp_path, kind, data):
     """Create the array by a dtype alone, through a group, and by metadata that have the older name; return the places."""
-    by_dtype = ts.open(
-        f"{tmp_path}/open|zarr3:", create=True, dtype=kind, shape=[6], fill_value=data[2]
-    ).result()
+    by_dtype = ts.open(f"{tmp_path}/open|zarr3:", create=True, dtype=kind, shape=[6], fill_value=data[2]).result()
     group = ts.open_group(tmp_path / "group", mode="w").result()
     older = {"data_type": older_name(_json(tmp_path / "open")), "shape": [6]}
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/older/", "metadata": older}
@@ -354,9 +336,7 @@ def test_structures_are_those_of_zarr_python(kind, tmp_path):
             assert theirs[...].tobytes() == store.read().result().tobytes()
             theirs[5] = data[5]
             assert store.read().result().tobytes() == data.tobytes()
-    theirs = zarr.create_array(
-        str(tmp_path / "theirs"), dtype=kind, shape=(6,), chunks=(4,), fill_value=data[1]
-    )
+    theirs = zarr.create_array(str(tmp_path / "theirs"), dtype=kind, shape=(6,), chunks=(4,), fill_value=data[1])
     theirs[:4] = data[:4]
     ours = ts.open(tmp_path / "theirs").result()
     assert ours.read().result().tobytes() == theirs[...].tobytes()
@@ -404,15 +384,7 @@ def test_structures_in_structures_of_version_2(tmp_path):
 
 @pytest.mark.parametrize(
     "fields",
-    [
-        [],
-        [["x", "int8"], ["x", "int8"]],
-        [["x"]],
-        [{"name": "x"}],
-        [["x", "string"]],
-        [["x", "nothing"]],
-        "x",
-    ],
+    [[], [["x", "int8"], ["x", "int8"]], [["x"]], [{"name": "x"}], [["x", "string"]], [["x", "nothing"]], "x"],
     ids=repr,
 )
 def test_fields_that_are_none(fields):
@@ -463,9 +435,7 @@ def test_a_resize_is_seen_by_handles_of_other_fields(driver, metadata, which):
         found = seen.setdefault(module, [])
         for shape in ([8, 7], [3, 2], [6, 6]):
             resized = [*fields, octets][which]
-            resized.resize(
-                exclusive_max=[*shape, *[None] * (resized.rank - 2)], resize_tied_bounds=True
-            ).result()
+            resized.resize(exclusive_max=[*shape, *[None] * (resized.rank - 2)], resize_tied_bounds=True).result()
             found.append([handle.resolve().result().domain.to_json() for handle in fields])
             found.append([handle.read().result().tolist() for handle in fields])
             now = fields[which == 0].resolve().result()

@@ -51,9 +51,7 @@ def test_an_assignment_stores_what_numpy_would_keep(index):
     np.testing.assert_array_equal(array, expected)
 
 
-@pytest.mark.parametrize(
-    "index", [5, -6, (0, 4), [5], [[-6]], (0, 0, 0, 0), np.ones(4, bool), "x", 1.5, [0.5]]
-)
+@pytest.mark.parametrize("index", [5, -6, (0, 4), [5], [[-6]], (0, 0, 0, 0), np.ones(4, bool), "x", 1.5, [0.5]])
 def test_what_numpy_refuses_is_an_index_error(index):
     """Nothing is read, and nothing is written."""
     array = stored()

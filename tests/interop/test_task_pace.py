@@ -57,9 +57,7 @@ class Known(Executor):
 
 def tasks_of(shape, source, target, memory, speed, workers=4):
     """Return how long the tasks of a job take."""
-    plan = plan_boxes(
-        shape, ChunkSides(source, source, 4), ChunkSides(target, target, 4), memory, spills=True
-    )
+    plan = plan_boxes(shape, ChunkSides(source, source, 4), ChunkSides(target, target, 4), memory, spills=True)
     loop = JumpingLoop()
     executor = Known(loop, workers, plan.pieces, speed)
     reporter = Reporter("known", len(plan.pieces), 0, None)
@@ -133,9 +131,7 @@ def test_tasks_of_a_store_behind_a_slow_line(tmp_path):
     from benchmarks.far_server import FarServer
 
     group = ts.open_group(tmp_path / "a", mode="w", context=ts.Context({"file_io_sync": False})).result()
-    array = group.create_array(
-        "x", shape=[400, 512, 512], dtype="f4", chunks=[1, 512, 512], codec=None
-    ).result()
+    array = group.create_array("x", shape=[400, 512, 512], dtype="f4", chunks=[1, 512, 512], codec=None).result()
     for at in range(0, 400, 100):
         array[at : at + 100] = np.random.default_rng(at).random((100, 512, 512), "f4")
     server, took = FarServer(tmp_path, 0.03, 10e6), []
@@ -151,9 +147,7 @@ def test_tasks_of_a_store_behind_a_slow_line(tmp_path):
         patch.setattr(work, "do", timed)
         source = ts.open(f"{server.url}/a/x/|zarr3:").result()
         ts.copy(source, tmp_path / "b", schema={"chunks": [1, 512, 256]}).result()
-    assert np.array_equal(
-        ts.open(f"file://{tmp_path}/b/").result()[390:].read().result(), array[390:].read().result()
-    )
+    assert np.array_equal(ts.open(f"file://{tmp_path}/b/").result()[390:].read().result(), array[390:].read().result())
     seconds = [each for _, each in sorted(took)]
     assert len(seconds) > 20
     inside = [1 <= each <= 5 for each in seconds[4:-6]]

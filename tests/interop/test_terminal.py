@@ -37,9 +37,7 @@ def places(tmp_path_factory):
     """Places of several kinds whose members have such names, sound and damaged, by a word for each."""
     base = tmp_path_factory.mktemp("names")
     sound = ts.open_group(base / "sound\x1b[31m", mode="w").result()
-    array = sound.create_array(
-        EVIL, shape=[4], dtype="i4", dimension_names=[EVIL], attributes={EVIL: EVIL}
-    ).result()
+    array = sound.create_array(EVIL, shape=[4], dtype="i4", dimension_names=[EVIL], attributes={EVIL: EVIL}).result()
     array[:] = 1
     sound.create_group(f"s{EVIL}").result().attrs[EVIL] = EVIL
     damaged = ts.open_group(base / "damaged", mode="w").result()
@@ -56,13 +54,7 @@ def places(tmp_path_factory):
         file.create_dataset("e\x1b[31m", data=np.arange(4)).attrs["a\x1b[31m"] = "v\x1b[31m"
     with zipfile.ZipFile(base / "z.zip", "w") as archive:
         archive.writestr(f"{EVIL}/zarr.json", f"{{{EVIL}")
-    names = {
-        "sound": "sound\x1b[31m",
-        "refs": "refs.json",
-        "odd": "odd.json",
-        "hdf5": "file.h5",
-        "zip": "z.zip",
-    }
+    names = {"sound": "sound\x1b[31m", "refs": "refs.json", "odd": "odd.json", "hdf5": "file.h5", "zip": "z.zip"}
     return {name: str(base / names.get(name, name)) for name in (*names, "damaged", "absent\x1b[31m")}
 
 
@@ -87,9 +79,7 @@ def test_commands(places, capsys, name, debug):
 
 def test_warnings_of_a_command(places, capsys, monkeypatch):
     """A warning that names a member is printed as a sentence, and its name as text."""
-    monkeypatch.setattr(
-        "fsstore.command.show.ls", lambda _: warnings.warn(f"{EVIL} is left out", stacklevel=1) or 0
-    )
+    monkeypatch.setattr("fsstore.command.show.ls", lambda _: warnings.warn(f"{EVIL} is left out", stacklevel=1) or 0)
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         main(["ls", places["sound"]])

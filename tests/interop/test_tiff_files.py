@@ -88,9 +88,7 @@ def test_values_are_those_of_gdal(name, tmp_path):
         with rasterio.open(path, **({"overview_level": level - 1} if level else {})) as file:
             want = file.read()
         got = read(path, str(level))
-        planes = (
-            got[None] if got.ndim == 2 else np.moveaxis(got, -1, 0) if got.shape[-1] == len(want) else got
-        )
+        planes = got[None] if got.ndim == 2 else np.moveaxis(got, -1, 0) if got.shape[-1] == len(want) else got
         np.testing.assert_array_equal(planes, want)
 
 
@@ -131,14 +129,7 @@ def test_masks_and_tables_of_each_page(tmp_path):
     bands, options = BY_GDAL["cog jpeg"]
     with rasterio.Env(GDAL_TIFF_INTERNAL_MASK=True):
         path = tmp_path / "mask.tif"
-        profile = {
-            "count": 3,
-            "height": 600,
-            "width": 700,
-            "dtype": "uint8",
-            "driver": "GTiff",
-            "tiled": True,
-        }
+        profile = {"count": 3, "height": 600, "width": 700, "dtype": "uint8", "driver": "GTiff", "tiled": True}
         with rasterio.open(path, "w", **profile, transform=rasterio.Affine(2, 0, 0, 0, -2, 0)) as file:
             file.write(bands)
             file.write_mask(bands[0] > 9)

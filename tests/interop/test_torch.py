@@ -77,17 +77,13 @@ def test_each_pass_has_another_order_without_a_seed(arrays, persistent):
     assert all(sorted(sum(found, [])) == list(range(COUNT)) for found in passes)
     assert len({str(found) for found in passes}) == 3
     torch.manual_seed(1)
-    assert (
-        labels(DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork")) == passes[0]
-    )
+    assert labels(DataLoader(data, batch_size=None, num_workers=2, multiprocessing_context="fork")) == passes[0]
 
 
 def test_persistent_workers_hear_of_the_epoch(arrays):
     """`set_epoch` reaches workers that were begun before."""
     data = BatchedArrays(arrays, 50, shuffle=True, seed=1)
-    loader = DataLoader(
-        data, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
-    )
+    loader = DataLoader(data, batch_size=None, num_workers=2, persistent_workers=True, multiprocessing_context="fork")
     found = []
     for epoch in (0, 1, 0):
         data.set_epoch(epoch)
@@ -98,10 +94,7 @@ def test_persistent_workers_hear_of_the_epoch(arrays):
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_share_a_pass(arrays, ranks):
     """All ranks together have every sample once; with `even` each has as many."""
-    parts = [
-        labels(BatchedArrays(arrays, 10, shuffle=True, seed=3, rank=rank, ranks=ranks))
-        for rank in range(ranks)
-    ]
+    parts = [labels(BatchedArrays(arrays, 10, shuffle=True, seed=3, rank=rank, ranks=ranks)) for rank in range(ranks)]
     assert sorted(sum(sum(parts, []), [])) == list(range(COUNT))
     even = [
         len(sum(labels(BatchedArrays(arrays, 10, shuffle=True, seed=3, even=True, rank=r, ranks=ranks)), []))
@@ -134,9 +127,7 @@ def test_samples_by_number(arrays, options):
             assert sorted(sum(found, [])) == list(range(COUNT))
             assert [len(batch) for batch in found] == [32] * 6 + [11]
     parts = [list(ChunkSampler(data, seed=2, rank=rank, ranks=2)) for rank in (0, 1)]
-    assert (
-        [len(part) for part in parts] == [101, 101] == [len(ChunkSampler(data, seed=1, ranks=2, rank=0))] * 2
-    )
+    assert [len(part) for part in parts] == [101, 101] == [len(ChunkSampler(data, seed=1, ranks=2, rank=0))] * 2
     assert len({*parts[0], *parts[1]}) == 202
 
 
@@ -209,22 +200,13 @@ def test_a_pass_goes_on_where_it_was_ended(arrays, options, taken):
 @pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (3, 0), (2, 2)])
 def test_a_pass_goes_on_with_other_ranks_and_workers(arrays, ranks, workers):
     """What was given out and what follows are every sample, each once; and so once more, from the middle of the rest."""
-    parts = [
-        BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB", rank=rank, ranks=2) for rank in (0, 1)
-    ]
-    seen = [
-        number
-        for part in parts
-        for batch in labels(DataLoader(part, batch_size=None))[:4]
-        for number in batch
-    ]
+    parts = [BatchedArrays(arrays, 16, shuffle=True, seed=5, memory="4kB", rank=rank, ranks=2) for rank in (0, 1)]
+    seen = [number for part in parts for batch in labels(DataLoader(part, batch_size=None))[:4] for number in batch]
     state = parts[0].state_dict(batches=4)
     fork = {"num_workers": workers, "multiprocessing_context": "fork"} if workers else {}
     rest = [resumed(arrays, state, rank=rank, ranks=ranks) for rank in range(ranks)]
     for part in rest:
-        seen += [
-            number for batch in labels(DataLoader(part, batch_size=None, **fork))[:1] for number in batch
-        ]
+        seen += [number for batch in labels(DataLoader(part, batch_size=None, **fork))[:1] for number in batch]
     last = resumed(arrays, rest[0].state_dict(batches=1, workers=workers))
     seen += sum(labels(DataLoader(last, batch_size=None)), [])
     assert sorted(seen) == list(range(COUNT))

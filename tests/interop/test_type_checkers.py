@@ -24,12 +24,7 @@ WRONG = {
 
 def pyright() -> Path | None:
     """Return the program's script, where npm has installed it and there is node to run it."""
-    place = (
-        Path(os.environ.get("NODE_PREFIX") or ROOT / ".venv" / "node")
-        / "node_modules"
-        / "pyright"
-        / "index.js"
-    )
+    place = Path(os.environ.get("NODE_PREFIX") or ROOT / ".venv" / "node") / "node_modules" / "pyright" / "index.js"
     return place if place.exists() and shutil.which("node") else None
 
 
@@ -40,9 +35,7 @@ def test_program_has_ten_mistakes():
 
 def test_mypy_finds_the_mistakes():
     """mypy reports each line that holds a mistake, and no other."""
-    pytest.importorskip(
-        "mypy", reason="mypy is not installed: it belongs to the group lint, which Python 3.11 has"
-    )
+    pytest.importorskip("mypy", reason="mypy is not installed: it belongs to the group lint, which Python 3.11 has")
     command = [sys.executable, "-m", "mypy", "--output", "json", str(PROGRAM)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     found = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -52,9 +45,7 @@ def test_mypy_finds_the_mistakes():
     assert {Path(each["file"]).name for each in errors} == {PROGRAM.name}
 
 
-@pytest.mark.skipif(
-    pyright() is None, reason="pyright is not installed, which takes npm; see docs/development.md"
-)
+@pytest.mark.skipif(pyright() is None, reason="pyright is not installed, which takes npm; see docs/development.md")
 def test_pyright_finds_the_mistakes():
     """Pyright, and with it the editors built on it, reports each line that holds a mistake, and no other."""
     command = ["node", str(pyright()), "--outputjson", "--pythonpath", sys.executable, str(PROGRAM)]

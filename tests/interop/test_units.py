@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 
 from fsstore.values.units import Unit
 
-pieces = st.lists(
-    st.sampled_from(list("0123456789+-.eE nmx_\t") + ["inf", "nan", "0x", "é"]), max_size=9
-).map("".join)
+pieces = st.lists(st.sampled_from(list("0123456789+-.eE nmx_\t") + ["inf", "nan", "0x", "é"]), max_size=9).map("".join)
 
 
 @given(pieces)
@@ -32,9 +30,7 @@ def test_numbers_print_alike(multiplier, base_unit):
     assert str(Unit(multiplier, base_unit)) == str(tensorstore.Unit(multiplier, base_unit))
 
 
-@pytest.mark.parametrize(
-    "json", [None, [4], ["4", "nm"], [4, 5], [4, "nm", "x"], {}, True, 4, "4nm", [1, "m"]]
-)
+@pytest.mark.parametrize("json", [None, [4], ["4", "nm"], [4, 5], [4, "nm", "x"], {}, True, 4, "4nm", [1, "m"]])
 def test_json_agrees(json):
     """JSON is accepted or refused alike, with the same message."""
     try:

@@ -78,9 +78,7 @@ def test_an_array_of_no_kind_we_know_is_left_out(tmp_path, change):
     """Documents that are JSON, of an array that cannot be: the others are shown, and opening it alone is an error."""
     group = zarr.open_group(f"{tmp_path}/a.zarr", mode="w", zarr_format=2)
     for name in ("good", "odd"):
-        group.create_array(
-            name, shape=(2,), dtype="i1", fill_value=3, attributes={"_ARRAY_DIMENSIONS": ["x"]}
-        )
+        group.create_array(name, shape=(2,), dtype="i1", fill_value=3, attributes={"_ARRAY_DIMENSIONS": ["x"]})
     document = tmp_path / "a.zarr" / "odd" / ".zarray"
     document.write_text(json.dumps(json.loads(document.read_text()) | change))
     with pytest.warns(UserWarning, match='"odd" is left out'):

@@ -116,11 +116,7 @@ def test_an_array_is_no_group(pair):
 
 BITS = [
     ("float32", np.array([0.0, 1], "f4"), np.array([-0.0, 1], "f4")),
-    (
-        "float64",
-        np.array([0x7FF8000000000000], "u8").view("f8"),
-        np.array([0x7FF8000000000001], "u8").view("f8"),
-    ),
+    ("float64", np.array([0x7FF8000000000000], "u8").view("f8"), np.array([0x7FF8000000000001], "u8").view("f8")),
     ("complex64", np.array([1 + 0j], "c8"), np.array([complex(1, -0.0)], "c8")),
     ("bfloat16", np.array([0x7FC0], "u2"), np.array([0x7FC1], "u2")),
     ("float8_e5m2", np.array([0x7E], "u1"), np.array([0x7F], "u1")),
@@ -176,9 +172,7 @@ def test_a_damaged_source_is_a_line_of_the_report(tmp_path):
     (tmp_path / "a/broken/c/1").write_bytes(b"x")
     for options in ({}, {"repair": True}):
         found = ts.verify(tmp_path / "b", tmp_path / "a", **options).result()
-        assert [(each.array, each.kind, each.start) for each in found.findings] == [
-            ("broken", "against", (2,))
-        ]
+        assert [(each.array, each.kind, each.start) for each in found.findings] == [("broken", "against", (2,))]
     (tmp_path / "a/broken/zarr.json").write_text("{")
     found = ts.verify(tmp_path / "b", tmp_path / "a").result()
     assert [(each.array, each.kind) for each in found.findings] == [("broken", "against")]

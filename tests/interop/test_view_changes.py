@@ -115,14 +115,7 @@ def test_what_zarr_has_no_words_for_is_left_out(tmp_path):
     group = zarr.open_group(f"{tmp_path}/a", mode="w", zarr_format=2)
     group.create_array("t", data=np.arange(2.0))
     (tmp_path / "a" / "j").mkdir()
-    document = {
-        "zarr_format": 2,
-        "shape": [1],
-        "chunks": [1],
-        "dtype": "|O",
-        "fill_value": None,
-        "order": "C",
-    }
+    document = {"zarr_format": 2, "shape": [1], "chunks": [1], "dtype": "|O", "fill_value": None, "order": "C"}
     document |= {"filters": [{"id": "json2"}], "compressor": None}
     (tmp_path / "a" / "j" / ".zarray").write_text(json.dumps(document))
     with pytest.warns(UserWarning, match='"j" is left out: Cannot show'):

@@ -48,24 +48,14 @@ OTHER_V2 = {
 BYTES = {"name": "bytes", "configuration": {"endian": "little"}}
 SAME_V3 = {
     "raw": [BYTES],
-    "big": [
-        {"name": "bytes", "configuration": {"endian": "big"}},
-        {"name": "zstd", "configuration": {"level": 1}},
-    ],
+    "big": [{"name": "bytes", "configuration": {"endian": "big"}}, {"name": "zstd", "configuration": {"level": 1}}],
     "gzip": [BYTES, {"name": "gzip", "configuration": {"level": 1}}],
-    "blosc": [
-        BYTES,
-        {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "bitshuffle"}},
-    ],
+    "blosc": [BYTES, {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "bitshuffle"}}],
     "reversed": [{"name": "transpose", "configuration": {"order": [1, 0]}}, BYTES],
 }
 OTHER_V3 = {
     "checksum": [BYTES, {"name": "crc32c"}],
-    "twice": [
-        BYTES,
-        {"name": "gzip", "configuration": {"level": 1}},
-        {"name": "zstd", "configuration": {"level": 1}},
-    ],
+    "twice": [BYTES, {"name": "gzip", "configuration": {"level": 1}}, {"name": "zstd", "configuration": {"level": 1}}],
 }
 
 
@@ -80,13 +70,7 @@ def _stored_v2(options):
 
 def _stored_v3(codecs):
     grid = {"name": "regular", "configuration": {"chunk_shape": list(CHUNKS)}}
-    metadata = {
-        "shape": list(SHAPE),
-        "data_type": "int32",
-        "chunk_grid": grid,
-        "codecs": codecs,
-        "fill_value": 3,
-    }
+    metadata = {"shape": list(SHAPE), "data_type": "int32", "chunk_grid": grid, "codecs": codecs, "fill_value": 3}
     return _stored("zarr3", metadata, VALUES.astype("i4"))
 
 

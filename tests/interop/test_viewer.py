@@ -39,9 +39,7 @@ def place(tmp_path_factory):
     coordinate("lat", np.linspace(-87, 87, 30), units="degrees_north")
     coordinate("lon", np.arange(0, 360, 6.0), units="degrees_east")
     names = ["time", "lat", "lon"]
-    whole = group.create_array(
-        "sea/t", shape=VALUES.shape, dtype="f4", chunks=(1, 10, 20), dimension_names=names
-    )
+    whole = group.create_array("sea/t", shape=VALUES.shape, dtype="f4", chunks=(1, 10, 20), dimension_names=names)
     whole.result()[:] = VALUES
     packed = {"scale_factor": 0.5, "add_offset": 10, "_FillValue": -1, "units": "<script>alert(1)</script>"}
     part = group.create_array(
@@ -177,13 +175,7 @@ def test_a_picture_is_the_array(place, running):
 def test_a_coarse_picture_samples_the_array(place, running):
     """Where there are fewer pixels, samples are from the middle of their steps."""
     found, about = drawn(
-        running(str(place)),
-        "picture",
-        path="sea/t",
-        along="1,2",
-        at="0,0,0",
-        window="0,30,0,60",
-        pixels="10,12",
+        running(str(place)), "picture", path="sea/t", along="1,2", at="0,0,0", window="0,30,0,60", pixels="10,12"
     )
     assert about["step"] == [3, 5]
     assert np.array_equal(found, VALUES[0, 1::3, 2::5])
@@ -205,9 +197,7 @@ def test_coarser_levels_are_used(place, running):
     assert [each["factors"] for each in found["levels"]] == [[1, 1], [2, 2], [4, 4]]
     assert found["names"] == ["y", "x"]
     for pixels, level in (("64,64", 0), ("32,32", 1), ("16,16", 2), ("8,8", 2)):
-        values, about = drawn(
-            server, "picture", path="image", along="0,1", at="0,0", window="0,64,0,64", pixels=pixels
-        )
+        values, about = drawn(server, "picture", path="image", along="0,1", at="0,0", window="0,64,0,64", pixels=pixels)
         assert about["level"] == level
         assert about["step"][0] * values.shape[0] == 64
     assert question(server, "array", path="image/1")["levels"][1]["factors"] == [2, 2]
@@ -225,9 +215,7 @@ def test_series_and_chunks(place, running):
 
 def test_texts_are_a_table(place, running):
     """Arrays without numbers are shown as a table of texts."""
-    found = question(
-        running(str(place)), "table", path="<img src=x onerror=alert(1)>", along="0", at="0", window="0,2"
-    )
+    found = question(running(str(place)), "table", path="<img src=x onerror=alert(1)>", along="0", at="0", window="0,2")
     assert found["rows"] == [["<b>"], ["a\x1b[2Jb"]]
 
 
@@ -283,13 +271,7 @@ class _Large(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self):
         name = self.path.partition("large.zarr/")[2]
-        body = (
-            json.dumps(self.metadata).encode()
-            if name == "zarr.json"
-            else self.chunk
-            if name[:2] == "c/"
-            else b""
-        )
+        body = json.dumps(self.metadata).encode() if name == "zarr.json" else self.chunk if name[:2] == "c/" else b""
         self.server.asked.append(self.path)
         self.send_response(200 if body else 404)
         self.send_header("Content-Length", str(len(body)))
@@ -336,24 +318,11 @@ def test_only_the_page_may_ask(place, running):
     assert ask(server, "api/tree")[0] == 200
     assert ask(server, "api/tree", token="x" * 32)[0] == 403
     assert ask(server, "api/tree", token="")[0] == 403
-    assert (
-        ask(server, "api/tree", marked=False)[0] == 403
-    )  # a form or an image of another site: no origin, no mark
-    for host in (
-        "evil.example",
-        f"127.0.0.1.evil.example:{server.server_port}",
-        "localhost.evil.example",
-        "[",
-        "",
-    ):
+    assert ask(server, "api/tree", marked=False)[0] == 403  # a form or an image of another site: no origin, no mark
+    for host in ("evil.example", f"127.0.0.1.evil.example:{server.server_port}", "localhost.evil.example", "[", ""):
         assert ask(server, "api/tree", Host=host)[0] == 421
     assert ask(server, "api/tree", Host=f"localhost:{server.server_port}")[0] == 200
-    for origin in (
-        "http://evil.example",
-        "null",
-        "http://127.0.0.1:1",
-        f"https://127.0.0.1:{server.server_port}",
-    ):
+    for origin in ("http://evil.example", "null", "http://127.0.0.1:1", f"https://127.0.0.1:{server.server_port}"):
         assert ask(server, "api/tree", Origin=origin)[0] == 403
     assert ask(server, "api/tree", Origin=f"http://127.0.0.1:{server.server_port}")[0] == 200
     assert ask(server, "api/tree", Sec_Fetch_Site="cross-site", Sec_Fetch_Mode="cors")[0] == 403
@@ -376,11 +345,7 @@ def test_the_page_runs_nothing_but_its_own(place, running):
     assert headers["Referrer-Policy"] == "no-referrer"
     assert b"onerror" not in body
     assert b"http://" not in body.replace(b'"http://www.w3.org', b"") and b"https://" not in body
-    for kind, name in (
-        ("text/javascript", "main.js"),
-        ("text/css", "style.css"),
-        ("image/svg+xml", "icon.svg"),
-    ):
+    for kind, name in (("text/javascript", "main.js"), ("text/css", "style.css"), ("image/svg+xml", "icon.svg")):
         assert ask(server, name, marked=False)[1]["Content-Type"].startswith(kind)
 
 
@@ -425,9 +390,7 @@ def test_slow_readers_and_idle_ones(place, running):
     idle = [socket.create_connection(("127.0.0.1", server.server_port)) for _ in range(30)]
     slow = socket.create_connection(("127.0.0.1", server.server_port))
     query = "path=sea/t&along=1,2&at=0,0,0&window=0,30,0,60&pixels=99,99"
-    request = (
-        f"GET /{server.token}/api/picture?{query} HTTP/1.1\r\nHost: localhost\r\nFsstore-View: 1\r\n\r\n"
-    )
+    request = f"GET /{server.token}/api/picture?{query} HTTP/1.1\r\nHost: localhost\r\nFsstore-View: 1\r\n\r\n"
     slow.sendall(request.encode() * 50)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: ask(server, "api/tree")[0], range(1000)))
@@ -487,10 +450,7 @@ def test_the_command_prints_where_it_is(place):
     import signal
 
     process = subprocess.Popen(
-        [sys.executable, "-m", "fsstore", "view", str(place)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-m", "fsstore", "view", str(place)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     url = process.stdout.readline().strip()
     assert url.startswith("http://127.0.0.1:")

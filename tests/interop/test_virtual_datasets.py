@@ -32,10 +32,7 @@ def source(tmp_path):
             "lat": ("y", np.arange(6.0)),
             "scalar": ((), 3.0),
         },
-        {
-            "time": np.datetime64("2000-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D"),
-            "y": np.arange(6),
-        },
+        {"time": np.datetime64("2000-01-01", "ns") + np.arange(4) * np.timedelta64(1, "D"), "y": np.arange(6)},
         {"title": "several"},
     ).set_coords("lat")
     data.to_netcdf(
@@ -91,9 +88,7 @@ def test_what_virtualizarr_combines_is_read_here(tmp_path):
     for number in range(2):
         xr.Dataset(
             {"v": (("time", "y"), np.full((2, 3), float(number)))}, {"time": 2 * number + np.arange(2)}
-        ).to_netcdf(
-            tmp_path / f"{number}.nc", encoding={"v": {"zlib": True, "chunksizes": (1, 3)}}, engine="netcdf4"
-        )
+        ).to_netcdf(tmp_path / f"{number}.nc", encoding={"v": {"zlib": True, "chunksizes": (1, 3)}}, engine="netcdf4")
     parts = [to_virtual(references.scan(str(tmp_path / f"{number}.nc"))) for number in range(2)]
     both = xr.concat(parts, "time", coords="minimal", compat="override")
     found = xr.open_dataset(references.store(from_virtual(both)), engine="fsstore")
@@ -134,9 +129,7 @@ def test_a_set_becomes_virtual_chunks_of_icechunk(refs, source, tmp_path, group)
     with xr.open_zarr(store, group=group or None, consolidated=False, zarr_format=3) as found:
         _equal(found, source)
     assert zarr.open_group(store, mode="r")[f"{group}/zipped".strip("/")].shape == (4, 6)
-    with xr.open_dataset(
-        f"{(tmp_path / 'repo').as_uri()}|icechunk:", engine="fsstore", group=group or None
-    ) as found:
+    with xr.open_dataset(f"{(tmp_path / 'repo').as_uri()}|icechunk:", engine="fsstore", group=group or None) as found:
         _equal(found, source)
 
 

@@ -29,19 +29,13 @@ def layers(ts):
 
 
 CALLS: dict[str, tuple[Callable[..., Any], str]] = {
-    "open": (
-        lambda ts, **options: ts.open(SPEC, create=True, dtype="int8", shape=[3], **options),
-        "C T F:read",
-    ),
+    "open": (lambda ts, **options: ts.open(SPEC, create=True, dtype="int8", shape=[3], **options), "C T F:read"),
     "KvStore.open": (lambda ts, **options: ts.KvStore.open("memory://", **options), "C T"),
     "array": (lambda ts, **options: ts.array([1, 2], **options), "C F:copy F:write"),
     "stack": (lambda ts, **options: ts.stack(layers(ts), **options), "C T F:read F:write"),
     "concat": (lambda ts, **options: ts.concat(layers(ts), 0, **options), "C T F:read F:write"),
     "overlay": (lambda ts, **options: ts.overlay(layers(ts), **options), "C T F:read F:write"),
-    "virtual_chunked": (
-        lambda ts, **options: ts.virtual_chunked(print, dtype="int8", shape=[3], **options),
-        "C T",
-    ),
+    "virtual_chunked": (lambda ts, **options: ts.virtual_chunked(print, dtype="int8", shape=[3], **options), "C T"),
     "Transaction": (lambda ts, **options: ts.Transaction(**options), "F:atomic F:repeatable_read"),
     "Spec.update": (lambda ts, **options: ts.Spec(SPEC).update(**options), "C"),
     "Context": (lambda ts, **options: ts.Context({}, **options), "parent"),
@@ -89,10 +83,7 @@ def test_context_as_a_description():
     described = {"cache_pool": {"total_bytes_limit": 1000}}
     store = fsstore.open(SPEC, context=described, create=True, dtype="int8", shape=[3]).result()
     assert store.spec(retain_context=True).to_json()["context"]["cache_pool"] == {"total_bytes_limit": 1000}
-    assert (
-        fsstore.KvStore.open("memory://", context={"memory_key_value_store": {}}).result().list().result()
-        == []
-    )
+    assert fsstore.KvStore.open("memory://", context={"memory_key_value_store": {}}).result().list().result() == []
     assert fsstore.array([1], context=fsstore.Context.Spec(described)).read().result().tolist() == [1]
 
 
@@ -132,10 +123,7 @@ PARTS = {
     "Dim(implicit)": (lambda ts, x: ts.Dim(3, implicit_lower=x), NO_FLAGS),
     "mark_bounds": (lambda ts, x: ts.IndexDomain(2).mark_bounds_implicit[x], NO_FLAGS),
     "finalize": (lambda ts, x: ts.ChunkLayout(finalize=x), NO_FLAGS),
-    "implicit bounds": (
-        lambda ts, x: ts.IndexDomain(1, implicit_lower_bounds=x),
-        [lambda _: ["a"], *NO_RANGE[:2]],
-    ),
+    "implicit bounds": (lambda ts, x: ts.IndexDomain(1, implicit_lower_bounds=x), [lambda _: ["a"], *NO_RANGE[:2]]),
     "shape": (lambda ts, x: ts.IndexDomain(shape=x), NO_INTEGERS),
     "translate": (lambda ts, x: ts.IndexDomain(2).translate_by[x], NO_INTEGERS),
     "resize": (lambda ts, x: _store(ts).resize(exclusive_max=x), NO_INTEGERS),

@@ -18,9 +18,7 @@ import zarr
 import fsstore as ts
 from fsstore import references
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning"
-)
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWarning", "ignore::DeprecationWarning")
 
 
 def a_dataset():
@@ -156,9 +154,7 @@ def test_archives_databases_and_live_objects(tmp_path):
     write_zarr(tmp_path / "a.zarr", 3, consolidated=False)
     expected = xr.open_zarr(tmp_path / "a.zarr", chunks=None, consolidated=False).load()
     files = {
-        str(p.relative_to(tmp_path / "a.zarr")): p.read_bytes()
-        for p in (tmp_path / "a.zarr").rglob("*")
-        if p.is_file()
+        str(p.relative_to(tmp_path / "a.zarr")): p.read_bytes() for p in (tmp_path / "a.zarr").rglob("*") if p.is_file()
     }
     database = ts.KvStore.open(f"file://{tmp_path}/db/|ocdbt:").result()
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:
@@ -196,16 +192,10 @@ def test_opening_reads_no_chunk(tmp_path, object_server):
     data = np.arange(1000, dtype="<i4")
     object_server.put("d", data.tobytes())
     array = {"zarr_format": 2, "shape": [1000], "chunks": [100], "dtype": "<i4", "compressor": None, "filters": None, "order": "C", "fill_value": None}  # fmt: skip
-    refs = {
-        ".zgroup": '{"zarr_format":2}',
-        "x/.zarray": json.dumps(array),
-        "x/.zattrs": '{"_ARRAY_DIMENSIONS":["t"]}',
-    }
+    refs = {".zgroup": '{"zarr_format":2}', "x/.zarray": json.dumps(array), "x/.zattrs": '{"_ARRAY_DIMENSIONS":["t"]}'}
     refs |= {f"x/{n}": [f"{object_server.url}/d", n * 400, 400] for n in range(10)}
     (tmp_path / "r.json").write_text(json.dumps({"version": 1, "refs": refs}))
-    lazy = xr.open_dataset(
-        f"file://{tmp_path}/r.json|reference:", engine="fsstore", create_default_indexes=False
-    )
+    lazy = xr.open_dataset(f"file://{tmp_path}/r.json|reference:", engine="fsstore", create_default_indexes=False)
     lazy = lazy.isel(t=slice(250, 350))
     assert object_server.count() == 0
     assert lazy.x.values.tolist() == list(range(250, 350))
@@ -234,9 +224,7 @@ def test_a_set_of_zarr_version_3(tmp_path):
     write_zarr(tmp_path / "a.zarr", 3, consolidated=False)
     files = [path for path in (tmp_path / "a.zarr").rglob("*") if path.is_file()]
     refs = {
-        str(path.relative_to(tmp_path / "a.zarr")): path.read_text()
-        if path.name == "zarr.json"
-        else [str(path)]
+        str(path.relative_to(tmp_path / "a.zarr")): path.read_text() if path.name == "zarr.json" else [str(path)]
         for path in files
     }
     references.open({"version": 1, "refs": refs}).save(tmp_path / "r.json.zst")

@@ -22,13 +22,7 @@ def a_dataset():
     times = np.arange("2020-01-01", "2020-01-07", dtype="M8[D]").astype("M8[ns]")
     return xr.Dataset(
         {"temp": (("time", "lat", "lon", "height"), np.arange(360.0).reshape(6, 5, 4, 3))},
-        {
-            "time": times,
-            "lat": np.arange(5.0),
-            "lon": np.arange(4.0),
-            "height": np.arange(3),
-            "begun": ("time", times),
-        },
+        {"time": times, "lat": np.arange(5.0), "lon": np.arange(4.0), "height": np.arange(3), "begun": ("time", times)},
     )
 
 

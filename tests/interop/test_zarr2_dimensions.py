@@ -57,21 +57,7 @@ def test_names_are_labels(folder):
 
 @pytest.mark.parametrize(
     "names",
-    [
-        ["y"],
-        ["y", "x", "z"],
-        ["x", "x"],
-        [],
-        None,
-        "yx",
-        [1, 2],
-        ["y", None],
-        ["", ""],
-        "{",
-        "[]",
-        "7",
-        "\xff",
-    ],
+    [["y"], ["y", "x", "z"], ["x", "x"], [], None, "yx", [1, 2], ["y", None], ["", ""], "{", "[]", "7", "\xff"],
     ids=repr,
 )
 def test_names_that_are_no_labels(folder, names):

@@ -138,17 +138,13 @@ def test_bad_members(change):
     (ours, context, _), (theirs, their_context, _) = placed(json.dumps(document).encode())
     with pytest.raises(ValueError, match="Error opening"):
         opened(theirs, their_context, document)
-    with pytest.raises(
-        FailedPreconditionError, match='Error opening "zarr" driver: Error reading ".zarray"'
-    ) as caught:
+    with pytest.raises(FailedPreconditionError, match='Error opening "zarr" driver: Error reading ".zarray"') as caught:
         opened(ours, context, document)
     assert any(name in str(caught.value) for name in change)
     assert "tensorstore" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "change", [{"filters": [{"id": "pickle"}]}, {"compressor": {"id": "pickle"}}], ids=json.dumps
-)
+@pytest.mark.parametrize("change", [{"filters": [{"id": "pickle"}]}, {"compressor": {"id": "pickle"}}], ids=json.dumps)
 def test_codecs_that_run_code(change):
     """An array is not opened, nor created, with a codec that runs what it finds in the data; the error says why."""
     (ours, context, _), _ = placed(json.dumps({**PLAIN, **change}).encode())

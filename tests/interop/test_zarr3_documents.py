@@ -34,9 +34,7 @@ def codec(name, **configuration):
 
 def shard(shape, codecs=(LITTLE,), index=(LITTLE, CRC), **options):
     """Return a sharding codec."""
-    return codec(
-        "sharding_indexed", chunk_shape=shape, codecs=list(codecs), index_codecs=list(index), **options
-    )
+    return codec("sharding_indexed", chunk_shape=shape, codecs=list(codecs), index_codecs=list(index), **options)
 
 
 def grid(*sizes):
@@ -77,22 +75,7 @@ def square(codecs, **more):
 
 
 SPECIAL = ["NaN", "Infinity", "-Infinity", 0, -0.0, 1, 0.1]
-NOT_FLOAT = [
-    "+Infinity",
-    "nan",
-    "1.5",
-    "0x",
-    "0X1",
-    "0x 1",
-    "0x+1",
-    "0x-1",
-    "0x1_0",
-    "1x0",
-    "0xg",
-    None,
-    True,
-    [1],
-]
+NOT_FLOAT = ["+Infinity", "nan", "1.5", "0x", "0X1", "0x 1", "0x+1", "0x-1", "0x1_0", "1x0", "0xg", None, True, [1]]
 EIGHT_BITS = ["0x7f", "0xff", "0x80", "0x7c", "0x7e", "0x01", "0x100", 0.3, 1e6]
 TYPED = [
     *fills("float32", *SPECIAL, *NOT_FLOAT, "0x7fc00000", "0x7fc00001", "0xFFC00001", "0x7f800001", "0x80000000", "0x1", "0x123456789", 1e39, 1e-50, 2**24 + 1, 2**70),
@@ -191,8 +174,7 @@ def octets(array):
 def _is(changes, met):
     """Return whether a change is one that is met; true is not 1."""
     return all(
-        name in changes and changes[name] == value and type(changes[name]) is type(value)
-        for name, value in met.items()
+        name in changes and changes[name] == value and type(changes[name]) is type(value) for name, value in met.items()
     )
 
 

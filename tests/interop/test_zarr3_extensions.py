@@ -16,9 +16,7 @@ import fsstore
 from fsstore.errors import StoreError
 
 
-def array(
-    values: Any, codecs: list[Any], chunks: tuple[int, ...], kind: str | None = None, **members: Any
-) -> Any:
+def array(values: Any, codecs: list[Any], chunks: tuple[int, ...], kind: str | None = None, **members: Any) -> Any:
     """Return a new array in memory that holds the values."""
     metadata = {
         "shape": list(values.shape),
@@ -27,9 +25,7 @@ def array(
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(chunks)}},
         **members,
     }
-    store = fsstore.open(
-        {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True
-    ).result()
+    store = fsstore.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True).result()
     store.write(values).result()
     return store
 
@@ -77,17 +73,9 @@ def test_blocks_of_another_size():
     key = b"c/0/0"
     store.kvstore[key] = bytes.fromhex("0000000200000001000000020007 0008")
     assert reread(store).tolist() == [[7, 8, 9, 9], *[[9] * 4] * 3]
-    store.kvstore[key] = (
-        bytes.fromhex("00000002") + (5).to_bytes(4, "big") * 2 + np.arange(25, dtype=">u2").tobytes()
-    )
+    store.kvstore[key] = bytes.fromhex("00000002") + (5).to_bytes(4, "big") * 2 + np.arange(25, dtype=">u2").tobytes()
     assert reread(store).tolist() == np.arange(25).reshape(5, 5).T[:4, :4].tolist()
-    for bad in (
-        "",
-        "0000",
-        "000100020000000200000001",
-        "00000003" + "00000001" * 3,
-        "00000002ffffffffffffffff00",
-    ):
+    for bad in ("", "0000", "000100020000000200000001", "00000003" + "00000001" * 3, "00000002ffffffffffffffff00"):
         store.kvstore[key] = bytes.fromhex(bad)
         with pytest.raises(StoreError, match="c/0/0"):
             reread(store)
@@ -186,15 +174,7 @@ def test_zfp_that_is_not_said_right(configuration: dict[str, Any]):
         fsstore.open({"driver": "zarr3"}, kvstore=store).result()
 
 
-SMALL = {
-    "uint2": 4,
-    "uint4": 16,
-    "float6_e2m3fn": 64,
-    "float6_e3m2fn": 64,
-    "float8_e4m3": 256,
-    "int2": 4,
-    "int4": 16,
-}
+SMALL = {"uint2": 4, "uint4": 16, "float6_e2m3fn": 64, "float6_e3m2fn": 64, "float8_e4m3": 256, "int2": 4, "int4": 16}
 
 
 @pytest.mark.parametrize("name", SMALL)
@@ -223,10 +203,7 @@ def test_types_beside_those_of_tensorstore_are_named_alike():
         kind = getattr(ml_dtypes, name)
         assert fsstore.dtype(kind) == fsstore.dtype(np.dtype(kind)) == fsstore.dtype(name)
         assert fsstore.Schema(dtype=name, fill_value=kind(1)).to_json()["fill_value"] == 1
-        assert fsstore.open(fsstore.array(np.ones(2, kind)).spec()).result().read().result().tolist() == [
-            1,
-            1,
-        ]
+        assert fsstore.open(fsstore.array(np.ones(2, kind)).spec()).result().read().result().tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("place", ["codecs", "chunk_grid", "chunk_key_encoding", "data_type"])

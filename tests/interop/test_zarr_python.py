@@ -167,9 +167,7 @@ FIELDS = np.dtype([("a", "<M8[s]"), ("b", "<i4")])
 @pytest.mark.parametrize("dtype", [*DTYPES, ">M8[s]", FIELDS], ids=str)
 def test_no_fill_value(dtype, tmp_path):
     """What is not stored of an array of zarr v2 without a fill value reads alike, also beside what is."""
-    made = zarr.create_array(
-        str(tmp_path), shape=6, chunks=2, dtype=np.dtype(dtype), fill_value=None, zarr_format=2
-    )
+    made = zarr.create_array(str(tmp_path), shape=6, chunks=2, dtype=np.dtype(dtype), fill_value=None, zarr_format=2)
     field = {"field": "a"} if dtype is FIELDS else {}
     store = ts.open(spec(tmp_path, 2, **field)).result()
     store[3].write(values(dtype if dtype is not FIELDS else "M8[s]")[0, 0]).result()

@@ -44,10 +44,7 @@ def elements(rng, kind, shape):
 
 def compressors(rng):
     """Return none, one or two codecs from bytes to bytes."""
-    blosc = {
-        "cname": rng.choice(["lz4", "zstd"]),
-        "shuffle": rng.choice(["noshuffle", "shuffle", "bitshuffle"]),
-    }
+    blosc = {"cname": rng.choice(["lz4", "zstd"]), "shuffle": rng.choice(["noshuffle", "shuffle", "bitshuffle"])}
     choices = [
         zarr.codecs.GzipCodec(level=rng.randint(0, 9)),
         zarr.codecs.ZstdCodec(level=rng.choice([-5, 0, 3]), checksum=rng.random() < 0.5),

@@ -98,10 +98,7 @@ class TestDatabase(StoreSuite):
 def test_the_state_machines_of_zarr(machine):
     """Random programs leave a store, and a hierarchy in it, as they leave zarr's own memory store."""
     settings = hypothesis.settings(
-        max_examples=3,
-        stateful_step_count=15,
-        deadline=None,
-        suppress_health_check=list(hypothesis.HealthCheck),
+        max_examples=3, stateful_step_count=15, deadline=None, suppress_health_check=list(hypothesis.HealthCheck)
     )
 
     def make():

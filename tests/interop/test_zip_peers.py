@@ -75,9 +75,7 @@ def test_what_tensorstore_writes(tmp_path):
     """Archives TensorStore writes, in each of its compressions, read the same here."""
     for compression in ("store", "deflate", "zstd", "xz"):
         path = tmp_path / f"{compression}.zip"
-        store = ts.KvStore.open(
-            {"driver": "zip", "base": f"file://{path}", "compression": compression}
-        ).result()
+        store = ts.KvStore.open({"driver": "zip", "base": f"file://{path}", "compression": compression}).result()
         store.write("a/b", VALUE).result()
         store.write("c", b"").result()
         assert ours(path) == {"a/b": VALUE, "c": b""}

@@ -121,11 +121,7 @@ def test_what_others_put_into_an_archive_stays(tmp_path: Path):
         assert archive.comment == b'{"ome": {"version": "0.5"}}'
         assert archive.namelist() == ["empty/", "kept", "gone", "new"]
         info = archive.getinfo("kept")
-        assert (info.date_time, info.comment, info.external_attr >> 16) == (
-            (2001, 2, 3, 4, 5, 6),
-            b"mine",
-            0o100600,
-        )
+        assert (info.date_time, info.comment, info.external_attr >> 16) == ((2001, 2, 3, 4, 5, 6), b"mine", 0o100600)
         assert b"\x99\x99\x02\x00ab" in info.extra
         assert (archive.read("kept"), archive.read("gone")) == (b"kept" * 100, b"once")
     assert path.read_bytes().startswith(b"#!unpacker\n")
@@ -249,12 +245,7 @@ def test_copies_into_archives(source: Any, tmp_path: Path):
     for name in ("x/a", "b"):
         assert (found[name][:] == source[name][:]).all()
     assert dict(found.attrs) == {"k": 1}
-    assert list(by_python(tmp_path / "g.zip"))[:4] == [
-        "zarr.json",
-        "b/zarr.json",
-        "x/zarr.json",
-        "x/a/zarr.json",
-    ]
+    assert list(by_python(tmp_path / "g.zip"))[:4] == ["zarr.json", "b/zarr.json", "x/zarr.json", "x/a/zarr.json"]
     before = (tmp_path / "g.zip").read_bytes()
     with pytest.raises(AlreadyExistsError, match="g.zip") as caught:
         fsstore.copy(tmp_path / "g.zarr", target).result()
@@ -271,16 +262,12 @@ def test_copies_beside_what_is_there(source: Any, tmp_path: Path):
     fsstore.copy(tmp_path / "g.zarr" / "b", f"{tmp_path}/g.zip|zip:deep/b/|zarr3:").result()
     found = by_python(tmp_path / "g.zip")
     assert set(found) == {"mine/x", "deep/b/zarr.json", "deep/b/c/0", "deep/b/c/1"}
-    assert fsstore.open(f"{tmp_path}/g.zip|zip:deep/b/|zarr3:").result().read().result().tolist() == list(
-        range(100)
-    )
+    assert fsstore.open(f"{tmp_path}/g.zip|zip:deep/b/|zarr3:").result().read().result().tolist() == list(range(100))
 
 
 def test_a_copy_that_fails_leaves_nothing(source: Any, tmp_path: Path):
     """No archive is made of a source that cannot be read."""
     (tmp_path / "g.zarr" / "b" / "c" / "1").write_bytes(b"damaged")
     with pytest.raises(ValueError, match="c/1"):
-        fsstore.copy(
-            tmp_path / "g.zarr", f"{tmp_path}/g.zip|zip:", schema={"chunks": (20,), "codec": None}
-        ).result()
+        fsstore.copy(tmp_path / "g.zarr", f"{tmp_path}/g.zip|zip:", schema={"chunks": (20,), "codec": None}).result()
     assert not (tmp_path / "g.zip").exists()

@@ -38,15 +38,9 @@ def by_tifffile():
     out["planes strips"] = (planes, {**apart, "rowsperstrip": 16})
     cube = np.stack([GREY + number for number in range(12)]).reshape(2, 2, 3, *GREY.shape)
     out["ome"] = (cube, {"ome": True, "metadata": {"axes": "TCZYX", "PhysicalSizeX": 0.5}})
-    out["ome colour"] = (
-        np.stack([COLOUR] * 2),
-        {"ome": True, "metadata": {"axes": "ZYXS"}, "photometric": "rgb"},
-    )
+    out["ome colour"] = (np.stack([COLOUR] * 2), {"ome": True, "metadata": {"axes": "ZYXS"}, "photometric": "rgb"})
     out["imagej"] = (cube[0], {"imagej": True, "metadata": {"axes": "TZYX"}})
-    out["cut short"] = (
-        cube[0],
-        {"photometric": "minisblack", "metadata": {"axes": "CZYX"}, "truncate": True},
-    )
+    out["cut short"] = (cube[0], {"photometric": "minisblack", "metadata": {"axes": "CZYX"}, "truncate": True})
     out["bilevel"] = (GREY > 60, {"compression": "zlib", "photometric": "minisblack", "rowsperstrip": 16})
     out["palette"] = (GREY, {"photometric": "palette", "colormap": np.zeros((3, 256), "u2")})
     return out
@@ -91,10 +85,7 @@ def by_gdal():
         "cog bands": (np.concatenate([grey] * 2), {**cog, "compress": "LZW", "predictor": "YES"}),
         "cog plain": (small, {"driver": "COG", "compress": "NONE"}),
         "one large tile": (small, {"tiled": True, "blockxsize": 128, "blockysize": 112}),
-        "one wide tile of bands": (
-            three,
-            {"tiled": True, "blockxsize": 96, "blockysize": 80, "interleave": "pixel"},
-        ),
+        "one wide tile of bands": (three, {"tiled": True, "blockxsize": 96, "blockysize": 80, "interleave": "pixel"}),
         "sparse": (grey * 0, {"tiled": True, "sparse_ok": True, "nodata": 7}),
         "bands apart": (three, {"interleave": "band", "compress": "DEFLATE", "tiled": True}),
         "bands together": (three, {"interleave": "pixel", "compress": "LZW"}),

@@ -25,8 +25,7 @@ import zarr_third
 INTEGERS = "int8 uint8 int16 uint16 int32 uint32 int64 uint64".split()
 FLOATS = "float16 float32 float64".split()
 SMALL_FLOATS = (
-    "float8_e3m4 float8_e4m3fn float8_e4m3fnuz float8_e4m3b11fnuz float8_e5m2 float8_e5m2fnuz "
-    "float4_e2m1fn bfloat16"
+    "float8_e3m4 float8_e4m3fn float8_e4m3fnuz float8_e4m3b11fnuz float8_e5m2 float8_e5m2fnuz float4_e2m1fn bfloat16"
 ).split()
 COMPLEX = ["complex64", "complex128"]
 ODD = ["bool", "int2", "int4"]
@@ -155,9 +154,7 @@ def chain(rng, shape, depth=0):
 
 def shapes(rng):
     rank = rng.choices([0, 1, 2, 3, 4], [1, 4, 6, 4, 1])[0]
-    shape = [
-        rng.choice([0, 1, 3, 5, 7, 8, 10, 13, 20]) if rank < 3 else rng.randint(1, 7) for _ in range(rank)
-    ]
+    shape = [rng.choice([0, 1, 3, 5, 7, 8, 10, 13, 20]) if rank < 3 else rng.randint(1, 7) for _ in range(rank)]
     if rng.random() < 0.9:
         shape = [max(1, size) for size in shape]
     chunks = [rng.choice([1, 2, 3, 4, 6, 8, 12]) if rank < 4 else rng.randint(1, 4) for _ in range(rank)]
@@ -343,9 +340,7 @@ def view_step(rng, low, high, *, distinct):
         return "[" + ",".join([*terms[: rng.randint(0, rank)], "..."]) + "]"
     if kind < 0.65:
         terms = [
-            listed(rng, a, b, rng.randint(1, 5), distinct=distinct)
-            if rng.random() < 0.5
-            else interval(rng, a, b)
+            listed(rng, a, b, rng.randint(1, 5), distinct=distinct) if rng.random() < 0.5 else interval(rng, a, b)
             for a, b in zip(low, high)
         ]
         return ".oindex[" + ",".join(terms) + "]"
@@ -354,9 +349,7 @@ def view_step(rng, low, high, *, distinct):
         used = sorted(rng.sample(range(rank), rng.randint(1, rank)))
         count = min([count, *(high[d] - low[d] for d in used)])
         terms = [
-            listed(rng, low[d], high[d], count, distinct=distinct)
-            if d in used
-            else interval(rng, low[d], high[d])
+            listed(rng, low[d], high[d], count, distinct=distinct) if d in used else interval(rng, low[d], high[d])
             for d in range(rank)
         ]
         return rng.choice([".vindex[", "["]) + ",".join(terms) + "]"
@@ -516,9 +509,7 @@ def resize_step(rng, pair):
     new = [rng.choice([None, None, max(0, size + rng.randint(-6, 6))]) for size in shape]
     options = {}
     if rng.random() < 0.15:
-        options[rng.choice(["resize_metadata_only", "expand_only", "shrink_only", "resize_tied_bounds"])] = (
-            True
-        )
+        options[rng.choice(["resize_metadata_only", "expand_only", "shrink_only", "resize_tied_bounds"])] = True
     pair.log.append(f"resize {new} {options}")
     out = pair.both(f"resize {new}", lambda _, store: store.resize(exclusive_max=new, **options).result())
     if out is not None:
@@ -527,9 +518,7 @@ def resize_step(rng, pair):
 
 
 def statistics_step(rng, pair):
-    if "sharding_indexed" in json_of(
-        pair.fs[1].codec.to_json()
-    ):  # TensorStore crashes on some of these views
+    if "sharding_indexed" in json_of(pair.fs[1].codec.to_json()):  # TensorStore crashes on some of these views
         return
     made = make_view(rng, pair, distinct=True)
     if made is None:
@@ -599,19 +588,14 @@ def third_library(pair, spec, files, tally):
     expected = bits(pair.fs[1].resolve().result().read().result())
     found = [zarr_third.read(each, spec, bits) for each in files]
     if found[0] != found[1]:
-        raise Disagreement(
-            f"zarr-python reads {found[0]!r} from fsstore's files, {found[1]!r} from tensorstore's"
-        )
+        raise Disagreement(f"zarr-python reads {found[0]!r} from fsstore's files, {found[1]!r} from tensorstore's")
     if found[0][0] != expected[0] or found[0][2:] != expected[2:]:
         return
     tally["read by zarr-python"] += 1
     written = zarr_third.write(files[0], spec, len(files[0]))
     if written is None:
         return
-    seen = [
-        zarr_third.read(written, spec, bits),
-        *(read_by(m, spec, written) for m in (pair.fs[0], pair.ts[0])),
-    ]
+    seen = [zarr_third.read(written, spec, bits), *(read_by(m, spec, written) for m in (pair.fs[0], pair.ts[0]))]
     if len({each[::2] for each in seen}) > 1:
         raise Disagreement(f"after zarr-python wrote: it, fsstore and tensorstore read {seen!r}")
     tally["written by zarr-python"] += 1
@@ -667,9 +651,7 @@ def main():
     import fsstore
 
     first, count = int(sys.argv[1]), int(sys.argv[2])
-    tally = dict.fromkeys(
-        ("agreed", "refused", "disagreed", "read by zarr-python", "written by zarr-python"), 0
-    )
+    tally = dict.fromkeys(("agreed", "refused", "disagreed", "read by zarr-python", "written by zarr-python"), 0)
     for seed in range(first, first + count):
         print(f"seed {seed}", flush=True)
         with tempfile.TemporaryDirectory() as folder:

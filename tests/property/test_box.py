@@ -19,8 +19,7 @@ def random_view(rng):
     """Return the shape and axes of an array, a view of it, and the array that the view shows."""
     shape = [rng.randint(1, 12) for _ in range(rng.randint(0, 3))]
     axes = [
-        RegularAxis(rng.randint(1, 6)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 5)] * 12)
-        for _ in shape
+        RegularAxis(rng.randint(1, 6)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 5)] * 12) for _ in shape
     ]
     array = np.arange(1, 1 + int(np.prod(shape))).reshape(shape)
     implicit = [rng.random() < 0.1 for _ in shape]
@@ -33,9 +32,7 @@ def random_view(rng):
         for size in shown.shape:
             low = rng.randrange(size)
             stop = rng.randint(low + 1, min(size, low + 3))
-            terms.append(
-                rng.choice([low, slice(low, stop), slice(low, stop), slice(low, stop, 2), slice(None)])
-            )
+            terms.append(rng.choice([low, slice(low, stop), slice(low, stop), slice(low, stop, 2), slice(None)]))
         view = view[tuple(terms)]
         if view.ndim:
             view = view.translate_to[0]
@@ -99,13 +96,7 @@ def test_every_such_box_is_recognised(seed):
         in_order = request.axes == tuple(range(view.ndim)) and not request.unused
         listed = any(output.index_array is not None for output in view.maps)
         steps = [output.stride for output in view.maps if output.stride]
-        one = (
-            request.cell_count == 1
-            and request.basic
-            and in_order
-            and not listed
-            and min(steps, default=1) > 0
-        )
+        one = request.cell_count == 1 and request.basic and in_order and not listed and min(steps, default=1) > 0
         assert isinstance(plan(maps, np.empty(view.shape), axes), ChunkBox) == one
 
 
@@ -145,9 +136,7 @@ def test_few_boxes_agree_with_the_cells_of_a_plan(seed):
             assert list(box.numbers) == list(cells.chunk_numbers(cell))
             chunk = chunk_of(array, axes, box.numbers)
             assert place.has_target(box) >= usual.has_target(cell)
-            assert place.span(box, chunk.shape, range(chunk.ndim)) == usual.span(
-                cell, chunk.shape, range(chunk.ndim)
-            )
+            assert place.span(box, chunk.shape, range(chunk.ndim)) == usual.span(cell, chunk.shape, range(chunk.ndim))
             if place.has_target(box):
                 place.target(box)[...] = chunk
             else:
@@ -192,9 +181,7 @@ def test_what_lies_within_needs_no_composition(seed):
         for got, want in zip(maps, plan_maps(bounded, extent), strict=True):
             assert type(got) is type(want)
             if isinstance(got, Indexed):
-                assert np.array_equal(
-                    np.broadcast_to(got.positions, shape), np.broadcast_to(want.positions, shape)
-                )
+                assert np.array_equal(np.broadcast_to(got.positions, shape), np.broadcast_to(want.positions, shape))
             else:
                 assert got == want
     assert found > 50

@@ -22,10 +22,7 @@ def codecs_of(kind):
         "raw": raw,
         "zstd": [*raw, {"name": "zstd", "configuration": {"level": 1}}],
         "transposed": [turned, *raw],
-        "blosc": [
-            *raw,
-            {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle"}},
-        ],
+        "blosc": [*raw, {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 1, "shuffle": "noshuffle"}}],
         "sharded": [
             {
                 "name": "sharding_indexed",
@@ -38,12 +35,7 @@ def codecs_of(kind):
 def array_of(kind):
     """Return an array with some chunks missing, and its values; the chunks of n5 end where the array does."""
     if kind == "n5":
-        metadata = {
-            "dimensions": SHAPE,
-            "blockSize": CHUNK,
-            "dataType": "uint16",
-            "compression": {"type": "raw"},
-        }
+        metadata = {"dimensions": SHAPE, "blockSize": CHUNK, "dataType": "uint16", "compression": {"type": "raw"}}
         spec = {"driver": "n5", "kvstore": "memory://", "metadata": metadata}
         store = ts.open(spec, create=True).result()
         values = np.zeros(SHAPE, np.uint16)
@@ -93,9 +85,7 @@ def view_of(rng, store, values):
     return view, shown
 
 
-@pytest.mark.parametrize(
-    "kind", ["raw", "zstd", "n5", "transposed", "blosc", "sharded", "sharded and turned"]
-)
+@pytest.mark.parametrize("kind", ["raw", "zstd", "n5", "transposed", "blosc", "sharded", "sharded and turned"])
 @pytest.mark.parametrize("count", [1, 3, 8, 60])
 def test_reads_begun_together(kind, count):
     """Boxes of all sides and sizes, in and across chunks, and other views among them: the result is NumPy's."""

@@ -35,12 +35,7 @@ BYTES = [
     "gzip", "zstd", "crc32c", {"name": "gzip", "configuration": {"level": 1}}, {"name": "zstd", "configuration": {"level": 1, "checksum": True}},
     {"name": "blosc", "configuration": {"typesize": 3, "clevel": 1}}, {"name": "blosc", "configuration": {"shuffle": "noshuffle", "cname": "zstd"}},
 ]  # fmt: skip
-FILTERS = [
-    {"id": "shuffle", "elementsize": 2},
-    {"id": "fletcher32"},
-    {"id": "zlib", "level": 1},
-    {"id": "crc32"},
-]
+FILTERS = [{"id": "shuffle", "elementsize": 2}, {"id": "fletcher32"}, {"id": "zlib", "level": 1}, {"id": "crc32"}]
 COMPRESSORS = [
     None,
     {"id": "zlib"},
@@ -76,9 +71,7 @@ def wishes(draw, rank, depth=0):
     chain = []
     if rank and draw(st.booleans()):
         order = draw(st.permutations(range(rank)))
-        chain.append(
-            {"name": "transpose", "configuration": {"order": draw(st.sampled_from([order, "C", "F"]))}}
-        )
+        chain.append({"name": "transpose", "configuration": {"order": draw(st.sampled_from([order, "C", "F"]))}})
     if depth < 2 and draw(st.booleans()):
         inner = draw(wishes(rank, depth + 1))
         location = draw(st.sampled_from([{}, {"index_location": "start"}, {"index_codecs": ["bytes"]}]))
@@ -140,9 +133,7 @@ def test_damaged_chunks_never_escape(data):
 def test_every_pipeline_of_version_2_round_trips_and_survives_damage(data):
     """Filters and compressors in any combination and order give the bits back, and damage raises a `StoreError`."""
     spec, _, array = data.draw(chunks())
-    dtype = (
-        spec.dtype.newbyteorder(">") if data.draw(st.booleans()) and spec.dtype.kind in "iuf" else spec.dtype
-    )
+    dtype = spec.dtype.newbyteorder(">") if data.draw(st.booleans()) and spec.dtype.kind in "iuf" else spec.dtype
     size = array.nbytes
     filters = [
         step
@@ -150,9 +141,7 @@ def test_every_pipeline_of_version_2_round_trips_and_survives_damage(data):
         if step["id"] != "shuffle" or size % 2 == 0
     ]
     filters = filters if not filters or filters[-1]["id"] != "shuffle" or len(filters) == 1 else filters[:1]
-    pipeline = V2Pipeline.from_json(
-        data.draw(st.sampled_from(COMPRESSORS)), filters, data.draw(st.sampled_from("CF"))
-    )
+    pipeline = V2Pipeline.from_json(data.draw(st.sampled_from(COMPRESSORS)), filters, data.draw(st.sampled_from("CF")))
     bound = pipeline.bind(ChunkSpec(dtype, spec.shape))
     encoded = bytes(bound.encode(array.astype(dtype)))
     out = np.zeros(spec.shape, spec.dtype)

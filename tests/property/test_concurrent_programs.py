@@ -139,8 +139,7 @@ def run(seed, place, chain, folder, monkeypatch, *, threads=4, steps=60):
     share = store.shape[0] // threads
     log = []
     workers = [
-        Worker(store, number, slice(number * share, (number + 1) * share), log, seed)
-        for number in range(threads)
+        Worker(store, number, slice(number * share, (number + 1) * share), log, seed) for number in range(threads)
     ]
     running = [threading.Thread(target=worker.run, args=(steps,)) for worker in workers]
     [thread.start() for thread in running]

@@ -61,9 +61,7 @@ def array_keys(draw, shape):
         if draw(st.booleans()):
             terms.append(slice(None))
         else:
-            flat = draw(
-                st.lists(st.integers(0, size - 1), min_size=int(np.prod(joint)), max_size=int(np.prod(joint)))
-            )
+            flat = draw(st.lists(st.integers(0, size - 1), min_size=int(np.prod(joint)), max_size=int(np.prod(joint))))
             terms.append(np.array(flat, np.int64).reshape(joint))
     return tuple(terms)
 
@@ -113,9 +111,7 @@ def test_a_mask_selects_what_numpy_selects(data, shape):
     mask = (
         np.array(
             data.draw(
-                st.lists(
-                    st.booleans(), min_size=int(np.prod(shape[:count])), max_size=int(np.prod(shape[:count]))
-                )
+                st.lists(st.booleans(), min_size=int(np.prod(shape[:count])), max_size=int(np.prod(shape[:count])))
             )
         )
         .astype(bool)
@@ -149,9 +145,7 @@ def affine(draw, rank_in, rank_out):
         offset = draw(st.integers(-9, 9))
         if rank_in and draw(st.booleans()):
             maps.append(
-                OutputIndexMap(
-                    draw(st.integers(0, rank_in - 1)), offset, draw(st.sampled_from([-3, -1, 1, 2]))
-                )
+                OutputIndexMap(draw(st.integers(0, rank_in - 1)), offset, draw(st.sampled_from([-3, -1, 1, 2])))
             )
         else:
             maps.append(OutputIndexMap(offset))
@@ -188,11 +182,7 @@ def test_json_and_pickle_bring_a_view_back(data, shape):
     assert pickle.loads(pickle.dumps(transform)) == transform
 
 
-@given(
-    st.lists(
-        st.tuples(st.integers(-5, 5), st.integers(0, 5), st.integers(-5, 5), st.integers(0, 5)), max_size=3
-    )
-)
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(0, 5), st.integers(-5, 5), st.integers(0, 5)), max_size=3))
 def test_intersection_and_hull_hold_the_points_they_must(sides):
     """The intersection holds the points in both boxes, the hull those in either."""
     a = IndexDomain(inclusive_min=[s[0] for s in sides], shape=[s[1] for s in sides])

@@ -51,9 +51,7 @@ def apply(store, model, step, number):
             assert write(store, Write(name, content, generation))[0].generation != UNKNOWN
             model[name] = content
         case "stale", name, content:
-            assert (
-                write(store, Write(name, content, b"\0" + number.to_bytes(8, "big")))[0].generation == UNKNOWN
-            )
+            assert write(store, Write(name, content, b"\0" + number.to_bytes(8, "big")))[0].generation == UNKNOWN
         case "clear", low, high:
             run(store, store.delete_range(KeyRange(low, high)))
             for name in [name for name in model if KeyRange(low, high).contains(name)]:
@@ -101,11 +99,7 @@ def test_transaction_is_a_dictionary(before, steps, atomic):
 def test_ranges_are_slices(tmp_path_factory, content, ranges):
     """Any batch of ranges of one value gives its slices, or fails if one reaches outside."""
     path = tmp_path_factory.mktemp("ranges")
-    for driver in (
-        MemoryDriver(),
-        LocalDriver(Protocol(sync=False)),
-        LocalDriver(Protocol(sync=False), mapped=True),
-    ):
+    for driver in (MemoryDriver(), LocalDriver(Protocol(sync=False)), LocalDriver(Protocol(sync=False), mapped=True)):
         store = KvPrefix(driver, f"{path}/")
         write(store, Write("k", content))
         reads = [Read("k", start, None if stop < 0 else stop) for start, stop in ranges]
@@ -129,9 +123,7 @@ def _expected(content, item):
 def test_keys_are_accepted_by_their_components(text):
     """The quick test of keys accepts what a test of each component accepts."""
     parts = text.removeprefix("/").split("/")
-    fine = all(
-        part not in ("", ".", "..") and not part.endswith(".__lock") and "\0" not in part for part in parts
-    )
+    fine = all(part not in ("", ".", "..") and not part.endswith(".__lock") and "\0" not in part for part in parts)
     try:
         accepted = file_path(text) is not None
     except ValueError:
@@ -155,6 +147,4 @@ def test_orders_of_batches():
     for order in itertools.permutations(range(3)):
         store = KvPrefix(MemoryDriver())
         stamps = write(store, *(Write(f"k{n}", b"%d" % n) for n in order))
-        assert [stamp.generation for stamp in stamps] == [
-            read(store, Read(f"k{n}"))[0].generation for n in order
-        ]
+        assert [stamp.generation for stamp in stamps] == [read(store, Read(f"k{n}"))[0].generation for n in order]

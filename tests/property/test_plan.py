@@ -22,8 +22,7 @@ def random_request(rng):
     rank = rng.randint(1, 3)
     shape = [rng.randint(1, 9) for _ in range(rank)]
     axes = [
-        RegularAxis(rng.randint(1, 5)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 3)] * 9)
-        for _ in shape
+        RegularAxis(rng.randint(1, 5)) if rng.random() < 0.7 else VariableAxis([rng.randint(1, 3)] * 9) for _ in shape
     ]
     result = [rng.randint(1, 4) for _ in range(rng.randint(0, 3))]
     maps, index = [], []
@@ -59,9 +58,7 @@ def chunks_of(request_plan, axes, array):
     """Yield each cell with its place in the array and its chunk: full-sized, zero outside the array."""
     for cell in request_plan.cells():
         numbers = request_plan.chunk_numbers(cell)
-        where = tuple(
-            slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True)
-        )
+        where = tuple(slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True))
         chunk = np.zeros([axis.size(n) for axis, n in zip(axes, numbers, strict=True)], array.dtype)
         inside = tuple(slice(0, size) for size in array[where].shape)
         chunk[inside] = array[where]
@@ -120,9 +117,7 @@ def test_filling_touches_the_same_elements(seed):
             placement.fill(cell, 5)
             filled = out.copy()
             out[...] = before
-            ones = np.full(
-                [axis.size(n) for axis, n in zip(axes, request_plan.chunk_numbers(cell), strict=True)], 5
-            )
+            ones = np.full([axis.size(n) for axis, n in zip(axes, request_plan.chunk_numbers(cell), strict=True)], 5)
             placement.copy_out(cell, ones)
             np.testing.assert_array_equal(out, filled)
         assert (out == 5).all()
@@ -133,9 +128,7 @@ def _run_of(box, axes, array, order):
     columns = zip(*[column.tolist() for column in box.chunks], strict=True)
     chunks = []
     for numbers in columns:
-        where = tuple(
-            slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True)
-        )
+        where = tuple(slice(axis.start(n), axis.start(n) + axis.size(n)) for axis, n in zip(axes, numbers, strict=True))
         chunk = np.zeros([part.stop - part.start for part in where], array.dtype)
         chunk[tuple(slice(0, size) for size in array[where].shape)] = array[where]
         chunks.append(chunk.transpose(order))
@@ -173,9 +166,7 @@ def test_one_gather_reads_what_cells_read(seed):
                 assert seen[-len(part) :] == list(zip(*[c.tolist() for c in part.chunks], strict=True))
                 assert part.keys(model) == [model.key(numbers) for numbers in seen[-len(part) :]]
         np.testing.assert_array_equal(out, array[index])
-        assert sorted(seen) == sorted(
-            tuple(request_plan.chunk_numbers(cell)) for cell in request_plan.cells()
-        )
+        assert sorted(seen) == sorted(tuple(request_plan.chunk_numbers(cell)) for cell in request_plan.cells())
         assert len(seen) == len(set(seen)) == request_plan.cell_count
         for cell in box:
             gather.fill(cell, 0)
@@ -277,9 +268,7 @@ def test_runs_of_cells_are_the_cells_of_the_plan(seed):
         begin, end = sorted(rng.randint(0, len(cells)) for _ in range(2))
         run = CellRun(request_plan, range(len(cells)))[begin:end]
         assert len(run) == end - begin
-        assert [str(run[place]) for place in range(-len(run), len(run))] == list(
-            map(str, cells[begin:end] * 2)
-        )
+        assert [str(run[place]) for place in range(-len(run), len(run))] == list(map(str, cells[begin:end] * 2))
         assert list(map(str, run)) == list(map(str, cells[begin:end]))
         if run:
             assert run.keys(model) == [model.key(request_plan.chunk_numbers(cell)) for cell in run]
@@ -348,15 +337,12 @@ def test_points_near_and_far_apart(spread, rank):
     """Listed points come together by chunk, in the order of chunks and then of the list, however far chunks lie."""
     generator = np.random.default_rng(spread)
     near = generator.integers(0, 3, (3, 400))
-    near[:2] = (
-        near[:2].clip(max=1) * (spread - 1) + 17
-    )  # two chunks along each of two dimensions, `spread` apart
+    near[:2] = near[:2].clip(max=1) * (spread - 1) + 17  # two chunks along each of two dimensions, `spread` apart
     points = [column.reshape((400,) if rank == 1 else (20, 20)) for column in near]
     axes = [RegularAxis(1), RegularAxis(1), RegularAxis(2)]
     cells = plan_cells(list(map(Indexed, points)), points[0].shape, axes).cells()
     found = [
-        (cell.segments[0].chunk, np.ravel_multi_index(cell.segments[0].outside, points[0].shape))
-        for cell in cells
+        (cell.segments[0].chunk, np.ravel_multi_index(cell.segments[0].outside, points[0].shape)) for cell in cells
     ]
     chunks = list(zip(*(near // [[1], [1], [2]]).tolist(), strict=True))
     assert [chunk for chunk, _ in found] == sorted(set(chunks))
@@ -396,9 +382,7 @@ def test_runs_are_copied_as_their_cells(rank, few, tune):
         made = list(run.boxes())
         assert [cell for some, _ in made for cell in some] == list(run)
         assert all(list(map(Cell.of, product(*segments))) == list(some) for some, segments in made)
-        assert len(made) < 2 * rank, (
-            "a run is at most a box in the middle, and two more for each outer dimension"
-        )
+        assert len(made) < 2 * rank, "a run is at most a box in the middle, and two more for each outer dimension"
         boxed += 2 * len(made) < len(run)
     assert boxed >= 15
 
@@ -406,9 +390,7 @@ def test_runs_are_copied_as_their_cells(rank, few, tune):
 @pytest.mark.parametrize("step", [1, 2, 3])
 def test_a_long_slice_is_copied_without_looking_at_its_inner_segments(step):
     """Whatever its ends are, and if only some of its segments are taken, every other one or none."""
-    for low, stop, kind in product(
-        range(5), range(36, 41), (RegularAxis, lambda step: ClippedAxis(step, 40))
-    ):
+    for low, stop, kind in product(range(5), range(36, 41), (RegularAxis, lambda step: ClippedAxis(step, 40))):
         out = np.zeros(-(-(stop - low) // step), "i4")
         request = plan_cells([Affine(low, step, 0)], out.shape, [kind(4)])
         [component] = request.components

@@ -89,9 +89,7 @@ def apply(store, base, model, what):
     """Do one step to the store and to the model."""
     match what:
         case "chunks", changes:
-            changes = {
-                coords: value for coords, value in changes.items() if value is None or model.fits(coords)
-            }
+            changes = {coords: value for coords, value in changes.items() if value is None or model.fits(coords)}
             put(store, {key(coords): value for coords, value in changes.items()})
             model.write(changes)
         case ("shape", grid) | ("both", grid, _) if model.moves(grid) and model.chunks:
@@ -106,10 +104,7 @@ def apply(store, base, model, what):
         case "both", grid, changes:
             model.reshape(grid)
             changes = {coords: value for coords, value in changes.items() if model.fits(coords)}
-            put(
-                store,
-                {**{key(coords): value for coords, value in changes.items()}, "x/.zarray": metadata(grid)},
-            )
+            put(store, {**{key(coords): value for coords, value in changes.items()}, "x/.zarray": metadata(grid)})
             model.write(changes)
         case ("drop",):
             put(store, {"x/.zarray": None})
@@ -120,9 +115,7 @@ def apply(store, base, model, what):
             put(store, {"x/.zattrs": model.attributes})
         case "range", low, high:
             execution.call(opened(base).delete_range(KeyRange(key(low), key(high))))
-            inside = [
-                coords for coords in model.chunks if KeyRange(key(low), key(high)).contains(key(coords))
-            ]
+            inside = [coords for coords in model.chunks if KeyRange(key(low), key(high)).contains(key(coords))]
             model.write(dict.fromkeys(inside))
 
 
@@ -156,8 +149,6 @@ def test_any_sequence_of_writes(steps, record_size):
         if what[0] in ("chunks", "both"):
             names = [key(coords) for coords in what[-1]]
             found = execution.call(stores[who].read_many([Read(name) for name in names]))
-            got = {
-                name: bytes(one.value) for name, one in zip(names, found, strict=True) if one.state == "value"
-            }
+            got = {name: bytes(one.value) for name, one in zip(names, found, strict=True) if one.state == "value"}
             assert got == {name: value for name, value in model.keys().items() if name in names}
         assert contents(opened(base)) == model.keys()

@@ -22,18 +22,14 @@ from fsstore.runtime import execution
 from fsstore.values.detection import method_of
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-NUMBER = st.integers(0, 12).map(str) | st.sampled_from(
-    ["00", "-1", "", "c", "1e3", "999999999999999999", "9" * 19]
-)
+NUMBER = st.integers(0, 12).map(str) | st.sampled_from(["00", "-1", "", "c", "1e3", "999999999999999999", "9" * 19])
 PATH = st.sampled_from(["x", "temp2", "g/deep", "level", "", "é", "a.b", "x/c", "7", "a\nb"])
 SEPARATOR = st.sampled_from("./")
 CHUNK = st.builds(
     lambda path, numbers, first, rest: path + (first if path else "") + rest.join(numbers),
     PATH, st.lists(NUMBER, min_size=1, max_size=4), SEPARATOR, SEPARATOR,
 )  # fmt: skip
-KEY = (CHUNK | TEXT | st.sampled_from([".zgroup", "x/.zarray", "x/", "x"])).filter(
-    lambda key: check_key(key) is None
-)
+KEY = (CHUNK | TEXT | st.sampled_from([".zgroup", "x/.zarray", "x/", "x"])).filter(lambda key: check_key(key) is None)
 URL = st.sampled_from(["s3://b/k", "u", "file:///a b", "http://h/é?q=1", "/abs", "a\\b", 'q"q', "{{u}}"])
 OFFSET = st.integers(0, 100) | st.integers(0, 2**61)
 VALUE = st.one_of(
@@ -53,9 +49,7 @@ STYLE = st.sampled_from(
 def listed(found):
     """Return every key of a set with its reference."""
     return {
-        name: page.value(position)
-        for names, page in found.batches(KeyRange())
-        for position, name in enumerate(names)
+        name: page.value(position) for names, page in found.batches(KeyRange()) for position, name in enumerate(names)
     }
 
 
@@ -67,15 +61,11 @@ def test_scanning_agrees_with_parsing(entries, style, form):
     dump = lambda value: json.dumps(value, **style)  # noqa: E731
     members = ", ".join(f"{dump(key)}: {dump(value)}" for key, value in entries)
     if form == "":
-        entries = [
-            (key, value) for key, value in entries if key not in ("version", "refs", "gen", "templates")
-        ]
+        entries = [(key, value) for key, value in entries if key not in ("version", "refs", "gen", "templates")]
         members = ", ".join(f"{dump(key)}: {dump(value)}" for key, value in entries)
-    text = {
-        "": "{%s}",
-        "version 1": '{"version": 1, "refs": {%s}}',
-        "version last": '{"refs": {%s}, "version": 1}',
-    }[form]
+    text = {"": "{%s}", "version 1": '{"version": 1, "refs": {%s}}', "version last": '{"refs": {%s}, "version": 1}'}[
+        form
+    ]
     found = from_json((text % members if members else text.replace("%s", "")).encode())
     model = {}
     for key, value in entries:
@@ -96,9 +86,7 @@ def test_saving_is_the_inverse_of_opening(entries, version, compression):
     found = from_mapping(document)
 
     async def saved():
-        return b"".join(
-            [piece async for piece in encode(State(found), version=version, compression=compression)]
-        )
+        return b"".join([piece async for piece in encode(State(found), version=version, compression=compression)])
 
     data = execution.call(saved())
     assert method_of(data) == compression
@@ -124,9 +112,7 @@ def test_splitting_keys_loses_none(keys):
     back = {position: keys[position] for position in loose}
     for group in groups:
         positions = (
-            list(range(len(keys)))[group.positions]
-            if isinstance(group.positions, slice)
-            else group.positions.tolist()
+            list(range(len(keys)))[group.positions] if isinstance(group.positions, slice) else group.positions.tolist()
         )
         back.update(zip(positions, join(group.family, group.coords), strict=True))
     assert back == dict(enumerate(keys))
@@ -148,12 +134,8 @@ def test_keys_of_one_family_are_split_as_each_alone(parts, separator):
     groups, loose = split_keys(keys)
     found = dict.fromkeys(loose)
     for group in groups:
-        positions = (
-            range(len(keys))[group.positions] if isinstance(group.positions, slice) else group.positions
-        )
-        found.update(
-            (int(at), (group.family, row)) for at, row in zip(positions, group.coords.tolist(), strict=True)
-        )
+        positions = range(len(keys))[group.positions] if isinstance(group.positions, slice) else group.positions
+        found.update((int(at), (group.family, row)) for at, row in zip(positions, group.coords.tolist(), strict=True))
     assert found == {position: split_one(key) for position, key in enumerate(keys)}
 
 
@@ -177,15 +159,9 @@ def value_of(rng, kind, number):
     """Return a reference, or now and then something else."""
     kind = rng.choice([kind] * 50 + ["odd"])
     if kind == "odd":
-        return rng.choice(
-            [["u", -1, 0], {"a": [number]}, ["u", 1.5, 1], 7, "base64:A", "\ud800", [], ["", 1, 2]]
-        )
+        return rng.choice([["u", -1, 0], {"a": [number]}, ["u", 1.5, 1], 7, "base64:A", "\ud800", [], ["", 1, 2]])
     return {
-        "range": [
-            f"s3://b/file_{number // rng.randrange(1, 9)}.nc",
-            number * rng.randrange(1, 10**6),
-            number,
-        ],
+        "range": [f"s3://b/file_{number // rng.randrange(1, 9)}.nc", number * rng.randrange(1, 10**6), number],
         "whole": [f"é{number // 4}" if number % 5 else "/a/../b"],
         "null": None,
         "text": ["plain", "", f'{{"a": "\\\\{number}/"}}', "é\n", "base64:"][number % 5],
@@ -196,13 +172,7 @@ def value_of(rng, kind, number):
 def uniform(rng):
     """Return a document of references of few kinds and arrays, with some odd ones and a few bytes changed."""
     style = rng.choice(
-        [
-            {},
-            {"indent": 1},
-            {"separators": (",", ":")},
-            {"ensure_ascii": False},
-            {"separators": (" ,", " : ")},
-        ]
+        [{}, {"indent": 1}, {"separators": (",", ":")}, {"ensure_ascii": False}, {"separators": (" ,", " : ")}]
     )
     key = rng.choice(
         ["x/%d", "x/%d.%d", "%d", "a%d/c/%d/%d", "loose%dz", "é/%d", "a/0%d", "x..y/%d", "../%d", "%d/v/%d.0"]

@@ -64,9 +64,7 @@ def run(seed, place, folder, patch, *, workers=4, steps=80):
     elif seed % 3:
         handles = [fsstore.open(store.spec(), context=context).result() for _ in range(workers)]
     turn, sizes = (threading.Lock(), []) if seed % 4 < 2 else (None, None)
-    team = [
-        Worker(handle, number, counts, seed, turn=turn, sizes=sizes) for number, handle in enumerate(handles)
-    ]
+    team = [Worker(handle, number, counts, seed, turn=turn, sizes=sizes) for number, handle in enumerate(handles)]
     threads = [threading.Thread(target=worker.run, args=(steps,)) for worker in team]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
@@ -76,13 +74,7 @@ def run(seed, place, folder, patch, *, workers=4, steps=80):
             raise worker.error
     at = counts.quiet()
     for worker in team:
-        check(
-            store.resolve().result(),
-            worker.model,
-            worker.known,
-            worker.columns,
-            is_last=worker.known_at == at,
-        )
+        check(store.resolve().result(), worker.model, worker.known, worker.columns, is_last=worker.known_at == at)
     assert not write_order.unfinished()
     assert not joint_write.unfinished()
 

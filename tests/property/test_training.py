@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 
 import fsstore as ts
 from fsstore.errors import StoreError
-from fsstore.interop.training import (
-    Batching,
-    Course,
-    Samples,
-    Share,
-    batches,
-    pieces_of,
-    pools_of,
-    sample_order,
-)
+from fsstore.interop.training import Batching, Course, Samples, Share, batches, pieces_of, pools_of, sample_order
 
 SIZES = st.lists(st.integers(1, 9), min_size=0, max_size=30)
 
@@ -72,20 +63,10 @@ def images(count=100, chunk=8, context=None, *, labels_chunk=None):
     """Return images and their labels, of which each image is full."""
     context = context or ts.Context()
     image = ts.open(
-        "memory://i/|zarr3:",
-        create=True,
-        dtype="f4",
-        shape=[count, 4, 4],
-        chunks=[chunk, 4, 2],
-        context=context,
+        "memory://i/|zarr3:", create=True, dtype="f4", shape=[count, 4, 4], chunks=[chunk, 4, 2], context=context
     ).result()
     label = ts.open(
-        "memory://l/|zarr3:",
-        create=True,
-        dtype="i8",
-        shape=[count],
-        chunks=[labels_chunk or chunk],
-        context=context,
+        "memory://l/|zarr3:", create=True, dtype="i8", shape=[count], chunks=[labels_chunk or chunk], context=context
     ).result()
     image.write(np.arange(count, dtype="f4")[:, None, None] * np.ones((4, 4), "f4")).result()
     label.write(np.arange(count)).result()
@@ -202,19 +183,14 @@ def test_a_pass_goes_on_with_other_ranks_and_workers(sizes, before, after, last,
         course = Course(total, ranks, workers, seeds, most, False, {}, blocks)
         taken = {}
         for share in shares(ranks, workers):
-            order = [
-                each
-                for pool in sample_order(course.pieces(bounds), share, seeds, most)
-                for each in pool.tolist()
-            ]
+            order = [each for pool in sample_order(course.pieces(bounds), share, seeds, most) for each in pool.tolist()]
             count = len(order) if number == 2 else shares_taken.randint(0, len(order))
             given_before += order[:count]
             taken[f"{share.rank}/{share.worker}"] = count
         states = [replace(course, taken={name: count}).to_json() for name, count in taken.items()]
         blocks = Course.of(json.loads(json.dumps(states))).rest(bounds)
         assert all(
-            np.searchsorted(bounds, low, "right") == np.searchsorted(bounds, high - 1, "right")
-            for low, high in blocks
+            np.searchsorted(bounds, low, "right") == np.searchsorted(bounds, high - 1, "right") for low, high in blocks
         )
     assert sorted(given_before) == list(range(total))
     assert blocks == ()
@@ -238,9 +214,7 @@ def test_the_same_share_goes_on_as_if_it_had_not_ended(seed, memory):
 def test_a_state_that_does_not_fit_is_told_in_a_sentence():
     """States of other versions, of several passes, and of too few shares."""
     course = Course(20, 2, 1, (1,), 5, False, {"0/0": 3})
-    with pytest.raises(
-        StoreError, match="nothing of worker 0 of rank 1, and the pass had 2 ranks of 1 workers"
-    ):
+    with pytest.raises(StoreError, match="nothing of worker 0 of rank 1, and the pass had 2 ranks of 1 workers"):
         Course.of(course.to_json()).rest([0, 10, 20])
     with pytest.raises(StoreError, match="not one of this fsstore"):
         Course.of({**course.to_json(), "version": 2})

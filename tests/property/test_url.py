@@ -11,9 +11,7 @@ from fsstore.errors import UrlError
 from fsstore.values.registry import decode_path, encode_path, join_pipeline, split_pipeline
 
 paths = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=12)
-names = st.lists(
-    st.text(st.characters(exclude_characters="/\0.", exclude_categories=["Cs"]), min_size=1, max_size=6)
-)
+names = st.lists(st.text(st.characters(exclude_characters="/\0.", exclude_categories=["Cs"]), min_size=1, max_size=6))
 
 
 @given(paths)
@@ -53,9 +51,7 @@ def test_store_specs_survive_their_url(root, adapters):
     assert again.url == spec.url
 
 
-@given(
-    names, st.sampled_from(["zarr3", "zarr", "auto", "n5"]), st.lists(st.sampled_from(["int8", "float32"]))
-)
+@given(names, st.sampled_from(["zarr3", "zarr", "auto", "n5"]), st.lists(st.sampled_from(["int8", "float32"])))
 def test_array_specs_survive_their_url(path, driver, casts):
     """An array spec that a URL can say is equal to the one parsed from it."""
     json = {"driver": driver, "kvstore": {"driver": "memory", "path": "/".join(path)}}

@@ -37,10 +37,4 @@ class OneWriteAtATime:
 
 if __name__ == "__main__":
     moto = DomainDispatcherApplication(create_backend_app)
-    run_simple(
-        "127.0.0.1",
-        int(sys.argv[1]),
-        OneWriteAtATime(moto),
-        threaded=True,
-        request_handler=MotoRequestHandler,
-    )
+    run_simple("127.0.0.1", int(sys.argv[1]), OneWriteAtATime(moto), threaded=True, request_handler=MotoRequestHandler)

@@ -168,9 +168,7 @@ def _keys(ts: Any) -> Any:
 
 
 def _new(ts: Any, **options: Any) -> Any:
-    return ts.open(
-        {"driver": "zarr3"}, **{"kvstore": ts.KvStore.Spec("memory://"), "create": True, **options}
-    )
+    return ts.open({"driver": "zarr3"}, **{"kvstore": ts.KvStore.Spec("memory://"), "create": True, **options})
 
 
 # What TensorStore takes for an iterable without an end: it asks for one item after the other until memory is full.

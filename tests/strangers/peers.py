@@ -51,9 +51,7 @@ def expected_of(kind: str, path: Path) -> list[Expected]:
     """Return what the reader of a format finds; raises what that raises for a file it cannot read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return list(
-            {"hdf5": _hdf5, "netcdf3": _netcdf, "tiff": _tiff, "grib": _grib, "fits": _fits}[kind](path)
-        )
+        return list({"hdf5": _hdf5, "netcdf3": _netcdf, "tiff": _tiff, "grib": _grib, "fits": _fits}[kind](path))
 
 
 # HDF5 by h5py; the dimensions of NetCDF 4 by netCDF4.
@@ -89,9 +87,7 @@ def _is_hidden(found: Any) -> bool:
         name = found.attrs.get("NAME", b"")
     except (OSError, TypeError, RuntimeError):
         return False
-    return isinstance(name, bytes | np.bytes_) and bytes(name).startswith(
-        b"This is a netCDF dimension but not"
-    )
+    return isinstance(name, bytes | np.bytes_) and bytes(name).startswith(b"This is a netCDF dimension but not")
 
 
 def _reader(found: Any) -> Values:
@@ -101,10 +97,7 @@ def _reader(found: Any) -> Values:
         if found.shape is not None and found.size * found.dtype.itemsize > MOST_BYTES:
             raise MemoryError
         value = found[()]
-        if (
-            found.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER
-            and value.dtype.kind in "iuf"
-        ):
+        if found.id.get_create_plist().get_fill_time() == h5py.h5d.FILL_TIME_NEVER and value.dtype.kind in "iuf":
             other = np.full_like(value, 1)
             found.read_direct(other)  # what is in memory stays where nothing was written
             value = np.ma.masked_where(value != other, value)

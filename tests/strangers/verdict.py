@@ -63,9 +63,7 @@ class Shown:
             entries = ts.list_arrays(f"file://{path}")
         said = (str(each.message).partition(" is left out: ") for each in caught)
         left_out = {ast.literal_eval(name) if name[:1] == '"' else name: why for name, _, why in said if why}
-        return cls(
-            ts.open_group(f"file://{path}").result(), kind, {each.path: each for each in entries}, left_out
-        )
+        return cls(ts.open_group(f"file://{path}").result(), kind, {each.path: each for each in entries}, left_out)
 
     def read(self, name: str) -> Any:
         """Return the values of an array."""
@@ -217,9 +215,7 @@ class _Comparison:
         for each, want in zip(expected, peers, strict=True):
             head, _, last = each.name.rpartition("/")
             meant = f"{head}/{last}".lstrip("/").replace("_nc4_non_coord_", "")
-            name = next(
-                (n for n in (each.name, meant, self._elsewhere(each.name)) if n in self.values), meant
-            )
+            name = next((n for n in (each.name, meant, self._elsewhere(each.name)) if n in self.values), meant)
             if name not in self.values and type(want).__name__ == "Empty" and self._is_named(each.name):
                 continue  # it has no values, and is named as such
             if name not in self.values:
@@ -243,9 +239,7 @@ class _Comparison:
         with fits.open(path, memmap=False) as file, fits.open(path, disable_image_compression=True) as plain:
             for number, (unit, stored) in enumerate(zip(file, plain, strict=True)):
                 known = {*self.values, *self.shown.left_out}
-                said = [
-                    card.value.upper() for card in stored.header.cards if card.keyword == "EXTNAME"
-                ]  # or two
+                said = [card.value.upper() for card in stored.header.cards if card.keyword == "EXTNAME"]  # or two
                 names = [unit.name.upper(), f"{unit.name.upper()}_{unit.ver}", str(number), *said]
                 name = next((n for n in names if n in known and n not in called.values()), names[0])
                 called[str(number)] = name
@@ -279,9 +273,7 @@ class _Comparison:
         """Compare pictures: those with the same lengths, whatever they are called."""
         for each, want in zip(expected, peers, strict=True):
             if isinstance(want, Exception):
-                self.failed_with_peer.update(
-                    name for name, got in self.values.items() if isinstance(got, Exception)
-                )
+                self.failed_with_peer.update(name for name, got in self.values.items() if isinstance(got, Exception))
                 continue
             reasons = {}
             for name, got in self.values.items():
@@ -355,11 +347,7 @@ def difference(want: Any, got: Any, *, within: bool = False) -> str:
         parts = [difference(each, got[row, : len(each)]) for row, each in enumerate(want)]
         return next(filter(None, parts), "")
     if want.shape != got.shape:
-        if (
-            got.ndim == want.ndim
-            and within
-            and all(a <= b for a, b in zip(want.shape, got.shape, strict=True))
-        ):
+        if got.ndim == want.ndim and within and all(a <= b for a, b in zip(want.shape, got.shape, strict=True)):
             got = got[tuple(map(slice, want.shape))]
         elif got.size != want.size or got.dtype.kind not in "SUOV":
             return f"shape {got.shape}, not {want.shape}"

@@ -32,18 +32,7 @@ def main(arguments: list[str]) -> int:
     name, directory, *options = [each for each in arguments if each != "--"]
     files = [str(Path(directory, each)) for each in FILES[name]]
     plain = ["-p", "no:cacheprovider", "-p", "tests.suites.stand_in", "-q", "--timeout=600", "-W", "ignore"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *plain,
-        "--rootdir",
-        directory,
-        "-c",
-        "/dev/null",
-        *files,
-        *options,
-    ]
+    command = [sys.executable, "-m", "pytest", *plain, "--rootdir", directory, "-c", "/dev/null", *files, *options]
     return subprocess.call(command, cwd=ROOT)
 
 

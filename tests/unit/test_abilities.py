@@ -20,9 +20,7 @@ from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording
 
 ABILITIES = [
-    kind
-    for name in ability.__all__
-    if isinstance(kind := getattr(ability, name), type) and kind is not PassesOn
+    kind for name in ability.__all__ if isinstance(kind := getattr(ability, name), type) and kind is not PassesOn
 ]
 DRIVERS = [
     CompressedDriver, EngineDriver, LocalDriver, MappingDriver, MemoryDriver, OcdbtDriver, Recording, ReferenceDriver,

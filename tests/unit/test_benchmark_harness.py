@@ -143,9 +143,7 @@ def test_a_cell_is_measured_in_a_process_of_its_own(tmp_path, monkeypatch):
 
 def test_a_run_is_kept(tmp_path):
     """A record has the commit, the machine and the medians in milliseconds, and the page has its ratios."""
-    outcome = harness.Outcome(
-        "read", None, {"fsstore": [0.002, 0.001, 0.003], "zarr": [0.004], "zarrs": [0.008]}
-    )
+    outcome = harness.Outcome("read", None, {"fsstore": [0.002, 0.001, 0.003], "zarr": [0.004], "zarrs": [0.008]})
     alone = harness.Outcome("write", None, {"fsstore": [0.001]})
     for _ in range(2):
         history.append([outcome, alone], tmp_path / "history.jsonl")

@@ -80,10 +80,7 @@ SHAPE, CHUNK = (96, 80, 50), (64, 48, 40)
 def array_of(data_type, order=None):
     """Return an array in memory whose chunks are several blocks of blosc, and its values."""
     inner = [
-        {
-            "name": "blosc",
-            "configuration": {"cname": "zstd", "clevel": 1, "shuffle": "shuffle", "blocksize": 8192},
-        }
+        {"name": "blosc", "configuration": {"cname": "zstd", "clevel": 1, "shuffle": "shuffle", "blocksize": 8192}}
     ]
     codecs = [{"name": "bytes"}, *inner]
     if order is not None:
@@ -131,11 +128,7 @@ def test_small_selections_of_large_chunks(decompressed, order, data_type):
     rng = random.Random(11)
     picked = [random_slices(rng) for _ in range(150)]
     for terms in picked:
-        found = (
-            array[terms].translate_to[0].read().result()
-            if values[terms].ndim
-            else array[terms].read().result()
-        )
+        found = array[terms].translate_to[0].read().result() if values[terms].ndim else array[terms].read().result()
         assert (found == values[terms]).all(), terms
     for begin in range(0, len(picked), 5):
         futures = [(terms, array[terms].read()) for terms in picked[begin : begin + 5]]

@@ -87,12 +87,7 @@ def test_fields_of_structures_are_read_in_parts(always, tmp_path):
     """A field of structures, and one that is an array, come from the same part of each chunk."""
     dtype = [("a", "<i2"), ("b", "<f4", (2,))]
     spec = {"driver": "zarr", "kvstore": f"file://{tmp_path}/s/"}
-    metadata = {
-        "shape": [6, 8],
-        "chunks": [3, 4],
-        "dtype": [list(each) for each in dtype],
-        "compressor": None,
-    }
+    metadata = {"shape": [6, 8], "chunks": [3, 4], "dtype": [list(each) for each in dtype], "compressor": None}
     values = np.zeros((6, 8), dtype)
     values["a"] = np.arange(48).reshape(6, 8)
     values["b"] = np.arange(96).reshape(6, 8, 2)

@@ -175,9 +175,7 @@ def test_peak_memory_of_large_chunks(codecs, tmp_path):
     spec = zarr3([256, 256, 256], TRANSPOSE, BYTES, *codecs)  # 32 MB
     for view in (WHOLE, INSIDE):
         assert taken(spec, tmp_path, "write", view, cores=8) < WINDOW_MB
-    assert (
-        taken(spec, tmp_path, "read", cores=8) < WINDOW_MB + 32
-    )  # what is stored, and what it is decoded to
+    assert taken(spec, tmp_path, "read", cores=8) < WINDOW_MB + 32  # what is stored, and what it is decoded to
 
 
 @on_linux
@@ -225,9 +223,7 @@ STRINGS = {
 }
 
 
-@pytest.mark.parametrize(
-    ("metadata", "value"), [(SHARDS, 7), (STRINGS, "x" * 400)], ids=["shards", "strings"]
-)
+@pytest.mark.parametrize(("metadata", "value"), [(SHARDS, 7), (STRINGS, "x" * 400)], ids=["shards", "strings"])
 def test_memory_of_a_pool(metadata, value, tmp_path):
     """What a pool keeps alive is what it counts: a part of a shard does not keep the shard, and strings have a size."""
     spec = {"driver": "zarr3", "kvstore": f"file://{tmp_path}/a/", "metadata": metadata}

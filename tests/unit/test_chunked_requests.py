@@ -145,9 +145,7 @@ def test_statistics_of_many_chunks_are_listed(requests, separator):
         "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [1, 2]}},
         "chunk_key_encoding": encoding,
     }
-    store = ts.open(
-        {"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": metadata}, create=True
-    ).result()
+    store = ts.open({"driver": "zarr3", "kvstore": {"driver": "memory"}, "metadata": metadata}, create=True).result()
     store[:30, ::4] = 1
     requests.take()
 

@@ -86,9 +86,7 @@ def test_a_second_job_is_told_of_the_first(place):
         async with claimed(place, "claim", "a copy of memory://a/"):
             await holds(place)
 
-    with pytest.raises(
-        FailedPreconditionError, match=r"a copy of memory://a/, begun at \d{4}-.* UTC"
-    ) as raised:
+    with pytest.raises(FailedPreconditionError, match=r"a copy of memory://a/, begun at \d{4}-.* UTC") as raised:
         run(both())
     assert f"process {os.getpid()} on " in str(raised.value)
     assert place.prefix.describe("claim") in str(raised.value)

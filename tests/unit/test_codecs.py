@@ -125,9 +125,9 @@ def test_all_problems_of_a_chain_are_reported_at_once():
     """Two bad codecs give two located problems."""
     with pytest.raises(JsonError) as caught:
         chain({"name": "gzip", "configuration": {"level": 10, "x": 1}}, {"name": "nothing"})
-    assert [problem.split(":")[0] for problem in caught.value.problems] == [
-        "Error parsing value at position 0"
-    ] * 2 + ["Error parsing value at position 1"]
+    assert [problem.split(":")[0] for problem in caught.value.problems] == ["Error parsing value at position 0"] * 2 + [
+        "Error parsing value at position 1"
+    ]
 
 
 def test_numcodecs_names_of_version_3_need_no_registration():
@@ -172,10 +172,7 @@ def test_shards_drop_what_equals_the_fill_value_bit_by_bit():
     parts = bound.shard.split(bound.encode(data))
     assert [part is None for part in parts] == [True, False]
     zero = chain(shard([2])).bind(ChunkSpec(data.dtype, (4,), np.float32(0)))
-    assert [part is None for part in zero.shard.split(zero.encode(np.array([0, 0, -0.0, 0], "f4")))] == [
-        True,
-        False,
-    ]
+    assert [part is None for part in zero.shard.split(zero.encode(np.array([0, 0, -0.0, 0], "f4")))] == [True, False]
 
 
 def test_defaults_follow_the_elements():
@@ -223,9 +220,7 @@ def test_gzip_without_accelerators(monkeypatch):
     """The standard library alone gives the same bytes decoded and the same errors."""
     monkeypatch.setattr(deflate, "_fast", lambda framing: None)
     data = np.arange(50000, dtype="i4")
-    bound = chain(LITTLE, {"name": "gzip", "configuration": {"level": 1}}).bind(
-        ChunkSpec(data.dtype, data.shape)
-    )
+    bound = chain(LITTLE, {"name": "gzip", "configuration": {"level": 1}}).bind(ChunkSpec(data.dtype, data.shape))
     encoded = bytes(bound.encode(data))
     assert (bound.decode(encoded, np.zeros_like(data)) == data).all()
     with pytest.raises(FailedPreconditionError, match="Truncated Zlib-compressed stream"):

@@ -172,8 +172,7 @@ def test_handles_of_one_array_write_as_each_was_opened(tmp_path, monkeypatch, or
     place = {"driver": "file", "path": f"{tmp_path}/a/"}
     opened = partial(ts.open, context=ts.Context(), dtype="uint8", shape=[4], create=True, open=True)
     handles = [
-        (opened({"driver": "zarr3", "kvstore": {**place, "file_io_sync": sync}}).result(), sync)
-        for sync in order
+        (opened({"driver": "zarr3", "kvstore": {**place, "file_io_sync": sync}}).result(), sync) for sync in order
     ]
     for handle, sync in handles * 2:
         synced.clear()

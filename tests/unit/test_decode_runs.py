@@ -112,13 +112,7 @@ def test_zstd_frames_together():
 def test_zstd_frames_of_other_sizes():
     """Frames that hold less, more, an unknown number of bytes, or are no frames, are not decoded together."""
     unsized = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(SIZE))
-    others = [
-        zstandard.compress(bytes(SIZE - 1)),
-        zstandard.compress(bytes(SIZE + 1)),
-        unsized,
-        b"",
-        b"nothing",
-    ]
+    others = [zstandard.compress(bytes(SIZE - 1)), zstandard.compress(bytes(SIZE + 1)), unsized, b"", b"nothing"]
     for other in others:
         assert not joined([*frames(), other]), other[:8]
         assert not joined([other, *frames()]), other[:8]
@@ -191,9 +185,7 @@ def test_every_few_elements(codecs, cache, gathered, tune):
     grid = {"name": "regular", "configuration": {"chunk_shape": [3, 4, 5]}}
     metadata = {"shape": shape, "chunk_grid": grid, "data_type": "uint16", "codecs": codecs, "fill_value": 7}
     spec = {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}
-    store = fsstore.open(
-        {**spec, "context": {"cache_pool": {"total_bytes_limit": cache}}}, create=True
-    ).result()
+    store = fsstore.open({**spec, "context": {"cache_pool": {"total_bytes_limit": cache}}}, create=True).result()
     values = rng.integers(0, 2**16, shape, "u2")
     values[3:6, 8:12, :5] = values[9:, 20:, 15:] = 7  # chunks that are not stored
     store.write(values).result()
@@ -202,9 +194,7 @@ def test_every_few_elements(codecs, cache, gathered, tune):
         index = []
         for size, step in zip(shape, steps, strict=True):
             low, high = sorted(rng.choice(size + 1, 2, replace=False).tolist())
-            index.append(
-                slice(low, high, step) if step > 0 else slice(high - 1, low - 1 if low else None, step)
-            )
+            index.append(slice(low, high, step) if step > 0 else slice(high - 1, low - 1 if low else None, step))
         order = rng.permutation(3).tolist()
         found = store[tuple(index)].transpose(order).read().result()
         np.testing.assert_array_equal(found, values[tuple(index)].transpose(order))
@@ -268,9 +258,7 @@ def test_whole_shards(codecs, grid, sub, gaps):
     generator = np.random.default_rng(1)
     absent = generator.random(grid) < gaps
     values = generator.integers(1, 60000, np.multiply(grid, sub)).astype("u2")
-    values[absent.repeat(sub[0], 0).repeat(sub[1], 1).repeat(sub[2], 2)] = (
-        0  # the fill value, which is not stored
-    )
+    values[absent.repeat(sub[0], 0).repeat(sub[1], 1).repeat(sub[2], 2)] = 0  # the fill value, which is not stored
     sharding = {"chunk_shape": list(sub), "codecs": codecs, "index_codecs": [LITTLE]}
     chain = CodecChain.from_json([{"name": "sharding_indexed", "configuration": sharding}])
     bound = chain.bind(ChunkSpec(np.dtype("u2"), values.shape))

@@ -15,9 +15,7 @@ def _bound(dtype, count, **options):
     return Numcodec("delta", {"dtype": dtype, **options}).bind(FlatSpec(np.dtype(dtype), count, (count,)))
 
 
-@pytest.mark.parametrize(
-    "dtype", ["|u1", "<u2", ">u2", "<i4", ">i8", "<u8", "<f2", ">f2", "<f4", ">f4", "<f8"]
-)
+@pytest.mark.parametrize("dtype", ["|u1", "<u2", ">u2", "<i4", ">i8", "<u8", "<f2", ">f2", "<f4", ">f4", "<f8"])
 @pytest.mark.parametrize("count", [1, 2, 1000, 3_000_000])
 def test_differences_are_those_of_numcodecs(dtype, count):
     """Both directions, for numbers of every size and order, also where differences do not fit; in little memory too."""
@@ -31,9 +29,7 @@ def test_differences_are_those_of_numcodecs(dtype, count):
         assert ours.decode(form).tobytes() == theirs.decode(np.frombuffer(encoded, dtype)).tobytes()
 
 
-@pytest.mark.parametrize(
-    ("dtype", "options"), [("|b1", {}), ("<u2", {"astype": "|u1"}), ("<f4", {"astype": "<f8"})]
-)
+@pytest.mark.parametrize(("dtype", "options"), [("|b1", {}), ("<u2", {"astype": "|u1"}), ("<f4", {"astype": "<f8"})])
 def test_what_changes_its_type_is_left_to_numcodecs(dtype, options):
     """The result is the same, whoever computes it."""
     values = np.array([1, 0, 1, 1, 0]).astype(dtype)

@@ -143,9 +143,7 @@ def test_each_step_is_one_batch(zarr3_files, path, files, batches):
     """Detection makes the requests of TensorStore, each step as one batch; opening makes none besides."""
     stored = {}
     for prefix, value in files.items():
-        stored |= (
-            {prefix + key: data for key, data in zarr3_files.items()} if value == "zarr3" else {prefix: value}
-        )
+        stored |= {prefix + key: data for key, data in zarr3_files.items()} if value == "zarr3" else {prefix: value}
     recording = _recording(stored)
     sizes_of_batches = []
     inner = recording.read_many
@@ -203,8 +201,7 @@ def test_nothing_there(tmp_path, make, said):
 
 
 @pytest.mark.parametrize(
-    ("beside", "said"),
-    [("else", 'check the path, or create an array with mode="w"'), ("xx", 'did you mean "xx"?')],
+    ("beside", "said"), [("else", 'check the path, or create an array with mode="w"'), ("xx", 'did you mean "xx"?')]
 )
 def test_a_missing_place(tmp_path, beside, said):
     """The error is that of a file that is missing too, and begins with that; TensorStore's class of it is one of its own."""
@@ -219,14 +216,8 @@ def test_a_missing_place(tmp_path, beside, said):
     ("content", "said"),
     [
         (b"\x89HDF\r\n\x1a\n", ', whose format comes before the path inside it, as in "a.x|hdf5:group/temp"'),
-        (
-            b"CDF\x01" + bytes(28),
-            ', whose format comes before the path inside it, as in "a.x|netcdf3:group/temp"',
-        ),
-        (
-            b"GRIB" + bytes(3) + b"\x02",
-            ', whose format comes before the path inside it, as in "a.x|grib:group/temp"',
-        ),
+        (b"CDF\x01" + bytes(28), ', whose format comes before the path inside it, as in "a.x|netcdf3:group/temp"'),
+        (b"GRIB" + bytes(3) + b"\x02", ', whose format comes before the path inside it, as in "a.x|grib:group/temp"'),
         (b"text", ", and no directory"),
         (b"", ", and no directory"),
     ],
@@ -256,9 +247,7 @@ def test_two_formats(tmp_path):
     """A directory that fits two formats is refused, with their names."""
     _write(f"file://{tmp_path}/x|zarr2:")
     _write(f"file://{tmp_path}/x|zarr3:")
-    with pytest.raises(
-        FailedPreconditionError, match=r"Multiple possible formats detected for .*: \{zarr2, zarr3\}"
-    ):
+    with pytest.raises(FailedPreconditionError, match=r"Multiple possible formats detected for .*: \{zarr2, zarr3\}"):
         ts.open(f"file://{tmp_path}/x").result()
 
 
@@ -319,9 +308,7 @@ def test_a_compressed_image_opens(tmp_path):
 def test_a_compressed_file_of_no_format(tmp_path, name, content):
     """What is no format once it is decompressed is an error that says so."""
     (tmp_path / "x").write_bytes(PACKS[name](content))
-    with pytest.raises(
-        FailedPreconditionError, match=f'Failed to detect .*"{tmp_path}/x" decompressed by {name}: '
-    ):
+    with pytest.raises(FailedPreconditionError, match=f'Failed to detect .*"{tmp_path}/x" decompressed by {name}: '):
         ts.open(f"file://{tmp_path}/x").result()
 
 
@@ -383,9 +370,7 @@ def test_a_group_lists_its_arrays(tmp_path, zarr_format):
     group = zarr.open_group(tmp_path / "g", mode="w", zarr_format=zarr_format)
     group.create_array("a/b", shape=(3,), dtype="i4")
     group.create_array("c", shape=(3,), dtype="i4")
-    with pytest.raises(
-        FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'
-    ):
+    with pytest.raises(FailedPreconditionError, match='is a group and no array; .* one of its arrays: "a/b", "c"'):
         ts.open(f"file://{tmp_path}/g").result()
 
 
@@ -432,9 +417,7 @@ def test_databases_in_databases_end():
 def test_a_failing_store_is_an_error():
     """A store that cannot be read is not a store without a format."""
     recording = _recording({"x/.zarray": b"{}"})
-    faulty = Faulty(
-        recording, fails=lambda operation, key: StoreError("broken") if operation == "read" else None
-    )
+    faulty = Faulty(recording, fails=lambda operation, key: StoreError("broken") if operation == "read" else None)
     assert "Format auto-detection failed: Error reading" in str(_open(faulty, "x/").exception())
     assert "broken" in str(_open(faulty, "x").exception())
 
@@ -487,9 +470,7 @@ def test_recheck_options_reach_the_driver_that_is_found(tmp_path):
     assert ts.open(spec).result().spec().to_json()["recheck_cached_metadata"] is False
     base = ts.open(f"file://{tmp_path}/x|cast:float64", recheck_cached_data=False).result().base
     assert base.spec().to_json()["recheck_cached_data"] is False
-    document = ts.open(
-        f"file://{tmp_path}/a.json", recheck_cached_data=1.5, recheck_cached_metadata=True
-    ).result()
+    document = ts.open(f"file://{tmp_path}/a.json", recheck_cached_data=1.5, recheck_cached_metadata=True).result()
     assert document.spec().to_json()["recheck_cached_data"] == 1.5
     usual = ts.open(f"file://{tmp_path}/x", recheck_cached_data=True, recheck_cached_metadata="open").result()
     assert usual.spec() == ts.open(f"file://{tmp_path}/x").result().spec()
@@ -500,9 +481,7 @@ def test_recheck_options_reach_the_driver_that_is_found(tmp_path):
 def test_the_callers_context_is_shared(tmp_path):
     """The detected driver takes its resources from the context of the call."""
     context = ts.Context({"cache_pool": {"total_bytes_limit": 12345}})
-    ts.open("memory://x/|zarr3:", create=True, dtype="int32", shape=[5], context=context).result()[...] = (
-        VALUES
-    )
+    ts.open("memory://x/|zarr3:", create=True, dtype="int32", shape=[5], context=context).result()[...] = VALUES
     found = ts.open("memory://x", context=context).result()
     assert np.array_equal(found.read().result(), VALUES)
     assert found.spec(retain_context=True).to_json()["context"]["cache_pool"] == {"total_bytes_limit": 12345}

@@ -114,8 +114,7 @@ def replaced_constants(source: str) -> list[str]:
     modules = {
         each.asname or each.name.rpartition(".")[2]
         for node in ast.walk(tree)
-        if isinstance(node, ast.Import)
-        or (isinstance(node, ast.ImportFrom) and "fsstore" in (node.module or ""))
+        if isinstance(node, ast.Import) or (isinstance(node, ast.ImportFrom) and "fsstore" in (node.module or ""))
         for each in node.names
     }
     return [

@@ -16,14 +16,7 @@ def excerpts(*rows):
     sources = [ReadResult("value", WHOLE, b"a", 1.0), ReadResult("value", WHOLE[::-1], b"b", 2.0)]
     where, starts, stops = np.array(rows, np.int64).T
     return AnswerColumns(
-        sources,
-        where,
-        starts,
-        stops,
-        np.full(len(rows), -1),
-        np.arange(len(rows)),
-        lambda number: b"%d" % number,
-        9.0,
+        sources, where, starts, stops, np.full(len(rows), -1), np.arange(len(rows)), lambda number: b"%d" % number, 9.0
     )
 
 

@@ -183,9 +183,7 @@ def test_bitround_has_the_bytes_of_the_registry() -> None:
     for dtype in ("f2", "f4", "f8"):
         floats = np.random.default_rng(0).normal(0, 9, 100).astype(dtype)
         for keep in (1, 5, 10):
-            found = np.frombuffer(
-                bytes(_bound(floats, ("bitround", {"keepbits": keep})).encode(floats)), dtype
-            )
+            found = np.frombuffer(bytes(_bound(floats, ("bitround", {"keepbits": keep})).encode(floats)), dtype)
             np.testing.assert_array_equal(found, BitRound(keep).encode(floats).view(dtype))
     nan = np.array([0x7F800001, 0x7FFFFFFF], "u4").view("f4")
     assert bytes(_bound(nan, ("bitround", {"keepbits": 2})).encode(nan)) == nan.tobytes()

@@ -205,9 +205,7 @@ def test_reads_begun_together_ask_once_for_a_chunk(crowd, monkeypatch, metadata,
             assert read.cancelled()
         else:
             assert np.array_equal(read.result(), wanted)
-    assert max(map(asked.count, asked)) <= (5 if metadata is SHARDS else 1), (
-        "an index and its four sub-chunks"
-    )
+    assert max(map(asked.count, asked)) <= (5 if metadata is SHARDS else 1), "an index and its four sub-chunks"
 
 
 def test_a_damaged_far_chunk_fails_the_reads_that_touch_it(crowd):

@@ -115,8 +115,7 @@ def test_objects_of_version_2(fill, filters, shown, read):
 
 
 @pytest.mark.parametrize(
-    ("fill", "expected"),
-    [("YWI=", b"ab"), ([97, 98], b"ab"), ("", b""), ("Y", None), ("é", None), ([256], None)],
+    ("fill", "expected"), [("YWI=", b"ab"), ([97, 98], b"ab"), ("", b""), ("Y", None), ("é", None), ([256], None)]
 )
 def test_octets_of_version_3(fill, expected):
     """Octets are written as base64 or as a list of numbers; anything else is an error of the document."""
@@ -149,11 +148,7 @@ def test_one_problem_is_one_message(driver, metadata):
 def test_zeros_at_the_end_of_octets_are_not_stored(value):
     """Strings of fixed length are stored as zarr-python stores them: shorter than an element, where they are."""
     store = ts.open(
-        {"driver": "zarr3", "kvstore": "memory://"},
-        create=True,
-        dtype=np.dtype("S4"),
-        shape=[1],
-        fill_value=value,
+        {"driver": "zarr3", "kvstore": "memory://"}, create=True, dtype=np.dtype("S4"), shape=[1], fill_value=value
     ).result()
     document = json.loads(store.kvstore["zarr.json"])
     assert base64.b64decode(document["fill_value"]) == value

@@ -146,8 +146,7 @@ def test_threads_that_fork_at_once_give_back_all_locks():
     lock = fork.lock()
     answers = []
     threads = [
-        threading.Thread(target=lambda: answers.append(in_child(lambda: lock.acquire(timeout=5))))
-        for _ in range(4)
+        threading.Thread(target=lambda: answers.append(in_child(lambda: lock.acquire(timeout=5)))) for _ in range(4)
     ]
     for thread in threads:
         thread.start()

@@ -168,9 +168,7 @@ except KeyboardInterrupt:
     print("interrupted", future.cancelled(), time.monotonic() - begin < 1)
 thread.join()
 """
-    done = subprocess.run(
-        [sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60, check=True
-    )
+    done = subprocess.run([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["interrupted", "True", "True"]
 
 

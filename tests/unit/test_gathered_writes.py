@@ -79,9 +79,7 @@ def created(**members):
     """Return a new array of six chunks."""
     grid = {"name": "regular", "configuration": {"chunk_shape": [CHUNK]}}
     metadata = {"shape": [SIDE], "data_type": "uint64", "chunk_grid": grid, "fill_value": 0, **members}
-    return fsstore.open(
-        {"driver": "zarr3", "metadata": metadata}, kvstore="memory://gathered/", create=True
-    ).result()
+    return fsstore.open({"driver": "zarr3", "metadata": metadata}, kvstore="memory://gathered/", create=True).result()
 
 
 SHARDS = {

@@ -41,10 +41,7 @@ LARGE_CLASSES: dict[str, tuple[int, str]] = {
         21,
         "a public class: one method a change of a set, and what it says of itself",
     ),
-    "fsstore.dataset.group:Group": (
-        38,
-        "a public class: one method a verb of daily work, each a line over `members`",
-    ),
+    "fsstore.dataset.group:Group": (38, "a public class: one method a verb of daily work, each a line over `members`"),
     "fsstore.schema.schema:Schema": (25, "TensorStore's public class: a property for each constraint"),
 }
 MANY_PARAMETERS: dict[str, tuple[int, str]] = {
@@ -52,18 +49,9 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         7,
         "a public method: each is a choice of its own, and all but two are by name",
     ),
-    "fsstore.serve.server:serve": (
-        9,
-        "a public function: each is a choice of its own, and all but one are by name",
-    ),
-    "fsstore.job.copy:copy": (
-        13,
-        "a public function: each is a choice of its own, and all but two are by name",
-    ),
-    "fsstore.job.verify:verify": (
-        11,
-        "a public function: each is a choice of its own, and all but two are by name",
-    ),
+    "fsstore.serve.server:serve": (9, "a public function: each is a choice of its own, and all but one are by name"),
+    "fsstore.job.copy:copy": (13, "a public function: each is a choice of its own, and all but two are by name"),
+    "fsstore.job.verify:verify": (11, "a public function: each is a choice of its own, and all but two are by name"),
     "fsstore.job.grow:append": (10, "a public function, whose choices but three are by name"),
     "fsstore.job.pyramid:build_pyramid": (10, "a public function, whose choices but two are by name"),
     "fsstore.interop.dataset_write:write_dataset": (
@@ -109,17 +97,7 @@ RUNTIME_EXCEPTIONS: dict[str, str] = {
 }
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
-NESTING_NODES = (
-    ast.If,
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.With,
-    ast.AsyncWith,
-    ast.Try,
-    ast.TryStar,
-    ast.Match,
-)
+NESTING_NODES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.With, ast.AsyncWith, ast.Try, ast.TryStar, ast.Match)
 
 
 @dataclass(frozen=True)
@@ -233,9 +211,7 @@ def nesting(node: ast.AST, depth: int = 0) -> int:
 
 def test_modules_are_short():
     """No module is longer than the ceiling."""
-    sizes = {
-        name: len(path.read_text(encoding="utf-8").splitlines()) for name, (path, _) in sources().items()
-    }
+    sizes = {name: len(path.read_text(encoding="utf-8").splitlines()) for name, (path, _) in sources().items()}
     check(sizes, MODULE_LINES, LONG_MODULES)
 
 
@@ -282,22 +258,16 @@ def test_modules_are_named_after_concepts():
     """No module or folder has a name that says nothing."""
     folders = [PACKAGE, ROOT / "tests", ROOT / "benchmarks", ROOT / "examples"]
     paths = [path for folder in folders for path in folder.rglob("*.py")]
-    names = {
-        (part.removesuffix(".py").strip("_"), path) for path in paths for part in path.relative_to(ROOT).parts
-    }
+    names = {(part.removesuffix(".py").strip("_"), path) for path in paths for part in path.relative_to(ROOT).parts}
     assert not sorted(str(path) for name, path in names if name in BANNED_MODULES)
 
 
-@pytest.mark.parametrize(
-    "package", sorted({path.parent for path in PACKAGE.rglob("*/*.py")} - {PACKAGE}), ids=str
-)
+@pytest.mark.parametrize("package", sorted({path.parent for path in PACKAGE.rglob("*/*.py")} - {PACKAGE}), ids=str)
 def test_packages_name_their_modules(package):
     """Who reads the docstring of a package knows where everything is; nothing is named there that is gone."""
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     named = set(re.findall(r"`([a-z][a-z0-9_]*)`", text))
-    there = {
-        path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
-    }
+    there = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
     assert named - {"tuning"} == there - {"__init__", "tuning"}
 
 
@@ -327,9 +297,7 @@ def test_no_name_carries_a_colour():
 
 def _is_public(found: Definition) -> bool:
     words = found.where.split(":")[1].split(".")
-    return not any(word.startswith("_") for word in words) and isinstance(
-        found.owner, ast.Module | ast.ClassDef
-    )
+    return not any(word.startswith("_") for word in words) and isinstance(found.owner, ast.Module | ast.ClassDef)
 
 
 def test_every_public_name_is_documented():
@@ -348,9 +316,7 @@ def _comments(path: Path) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-TRANSLATED = re.compile(
-    r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of|What)\s|;\s+(?:who|whoever|whose)\s|\b(?:he|his|him)\b"
-)
+TRANSLATED = re.compile(r"(?:^|[.;]\s+)(?:Who|Whoever|Whose|Of|What)\s|;\s+(?:who|whoever|whose)\s|\b(?:he|his|him)\b")
 
 
 def test_sentences_begin_with_their_subject():
@@ -358,15 +324,11 @@ def test_sentences_begin_with_their_subject():
     problems = []
     for name, (path, _) in sources().items():
         tokens = tokenize.generate_tokens(io.StringIO(path.read_text("utf-8")).readline)
-        texts = [
-            (token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT
-        ]
+        texts = [(token.start[0], token.string.lstrip("# ")) for token in tokens if token.type == tokenize.COMMENT]
         texts += [
             (node.lineno, node.value.value)
             for node in nodes(path)
-            if isinstance(node, ast.Expr)
-            and isinstance(node.value, ast.Constant)
-            and isinstance(node.value.value, str)
+            if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
         ]
         for line, text in texts:
             whole = " ".join(part.strip() for part in text.splitlines())
@@ -459,10 +421,7 @@ def test_only_the_runtime_owns_threads_and_loops():
 # Python over a lock: Ctrl-C between two steps leaves the lock taken.  Plain locks wait for their own thread when the
 # collector calls a finalizer that uses the same store.  So locks come from `runtime.fork`, waiting from `runtime.future`.
 BREAKABLE = {
-    *(
-        f"threading.{name}"
-        for name in ("Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "Semaphore")
-    ),
+    *(f"threading.{name}" for name in ("Barrier", "BoundedSemaphore", "Condition", "Event", "Lock", "Semaphore")),
     *(f"queue.{name}" for name in ("LifoQueue", "PriorityQueue", "Queue")),
     *(f"concurrent.futures.{name}" for name in ("Future", "as_completed", "wait")),
     "_thread.allocate_lock",
@@ -498,9 +457,7 @@ def test_what_modules_keep_is_known_to_the_runtime():
         problems += [f"{name}:{node.lineno}: global" for node in nodes(path) if isinstance(node, ast.Global)]
         for node in parsed(path).body:
             value = node.value if isinstance(node, (ast.Assign, ast.AnnAssign)) else None
-            target = ast.unparse(
-                node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node)
-            )
+            target = ast.unparse(node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", node))
             is_constant = target.lstrip("_").isupper() or target == "__all__"
             makes = (
                 isinstance(value, ast.Call) and (dotted_name(value.func) or "").rpartition(".")[2] in STATE
@@ -511,47 +468,9 @@ def test_what_modules_keep_is_known_to_the_runtime():
 
 # Words of names that stand for amounts which trade one cost against another.
 AMOUNTS = {
-    *(
-        "AHEAD",
-        "ATTEMPTS",
-        "BATCH",
-        "BLOCK",
-        "BLOCKS",
-        "BUDGET",
-        "BYTES",
-        "COST",
-        "DENSE",
-        "EARLY",
-        "FEW",
-        "FROM",
-    ),
-    *(
-        "GROUP",
-        "HEAD",
-        "INLINE",
-        "KEPT",
-        "LARGE",
-        "LEAST",
-        "MANY",
-        "ONCE",
-        "PAGE",
-        "PART",
-        "PARTS",
-        "PATIENCE",
-    ),
-    *(
-        "PAUSE",
-        "PIECE",
-        "PIECES",
-        "PORTION",
-        "READERS",
-        "REMEMBERED",
-        "S",
-        "SHARE",
-        "SLOWEST",
-        "SMALL",
-        "STEP",
-    ),
+    *("AHEAD", "ATTEMPTS", "BATCH", "BLOCK", "BLOCKS", "BUDGET", "BYTES", "COST", "DENSE", "EARLY", "FEW", "FROM"),
+    *("GROUP", "HEAD", "INLINE", "KEPT", "LARGE", "LEAST", "MANY", "ONCE", "PAGE", "PART", "PARTS", "PATIENCE"),
+    *("PAUSE", "PIECE", "PIECES", "PORTION", "READERS", "REMEMBERED", "S", "SHARE", "SLOWEST", "SMALL", "STEP"),
     *("THREADS", "TIMEOUT", "TOGETHER", "TRIES", "TRUSTED", "TURN", "WINDOW", "WORKERS", "WORTH", "WRITERS"),
 }
 # What is refused beyond it belongs to what is accepted, and stands where that is checked.
@@ -629,9 +548,7 @@ def test_numbers_that_tune_stand_in_one_place_a_package():
     problems = [f"{module}: has no amounts any more" for module in GIVEN.keys() - given]
     for package, modules in homes.items():
         if len(modules) > 1:
-            problems += [
-                each for module in modules if module != f"{package}.tuning" for each in modules[module]
-            ]
+            problems += [each for module in modules if module != f"{package}.tuning" for each in modules[module]]
     assert not problems, "\n" + "\n".join(sorted(problems))
 
 
@@ -642,9 +559,7 @@ def test_numbers_that_tune_say_what_they_trade():
     """
     counted = 0
     everything = Counter(
-        found
-        for path in PACKAGE.rglob("*.py")
-        for found in re.findall(r"\w+", path.read_text(encoding="utf-8"))
+        found for path in PACKAGE.rglob("*.py") for found in re.findall(r"\w+", path.read_text(encoding="utf-8"))
     )
     problems = []
     for name, (path, tree) in sources().items():
@@ -694,9 +609,7 @@ def test_abilities_of_drivers_and_codecs_are_asked_for_in_one_place():
     problems = []
     for path in sorted(PACKAGE.rglob("*.py")):
         where = path.relative_to(PACKAGE).as_posix()
-        if where in CONTRACTS or where.startswith(
-            ("interop/", "testing/", "kvstore/client/", "kvstore/root/")
-        ):
+        if where in CONTRACTS or where.startswith(("interop/", "testing/", "kvstore/client/", "kvstore/root/")):
             continue
         for node in nodes(path):
             is_lookup = isinstance(node, ast.Call) and dotted_name(node.func) in ("getattr", "hasattr")
@@ -716,9 +629,7 @@ def test_no_metaclasses_and_no_attribute_forwarding():
     """Every definition can be found by searching its name."""
     problems = []
     for found in definitions():
-        if isinstance(found.node, ast.ClassDef) and any(
-            item.arg == "metaclass" for item in found.node.keywords
-        ):
+        if isinstance(found.node, ast.ClassDef) and any(item.arg == "metaclass" for item in found.node.keywords):
             problems.append(f"{found.where}: metaclass")
         looked_up = found.node.name in {"__getattr__", "__getattribute__"}
         if looked_up and isinstance(found.owner, ast.ClassDef) and found.where not in REFUSING:
@@ -732,11 +643,7 @@ def test_every_test_states_its_property(folder):
     problems = []
     for path in sorted((ROOT / "tests" / folder).rglob("test_*.py")):
         for node in nodes(path):
-            if (
-                isinstance(node, Function)
-                and node.name.startswith("test_")
-                and ast.get_docstring(node) is None
-            ):
+            if isinstance(node, Function) and node.name.startswith("test_") and ast.get_docstring(node) is None:
                 problems.append(f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}")
     assert not problems, "\n" + "\n".join(problems)
 
@@ -752,10 +659,7 @@ def test_every_test_states_its_property(folder):
         ),
         ("def f():\n    if a:\n        def g():\n            if b:\n                pass", 1),
         ("def f():\n    if a:\n        pass\n    else:\n        if b:\n            pass\n        c()", 2),
-        (
-            "async def f():\n    async for a in b:\n        match a:\n            case 1:\n                pass",
-            2,
-        ),
+        ("async def f():\n    async for a in b:\n        match a:\n            case 1:\n                pass", 2),
     ],
 )
 def test_nesting_counts_blocks(source, depth):

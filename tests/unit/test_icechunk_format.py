@@ -179,8 +179,7 @@ def test_a_bomb_is_refused_before_it_is_decompressed():
 
 
 @pytest.mark.parametrize(
-    ("kind", "version"),
-    [("snapshots", 1), ("snapshots", 2), ("manifests", 1), ("manifests", 2), ("repo", 2)],
+    ("kind", "version"), [("snapshots", 1), ("snapshots", 2), ("manifests", 1), ("manifests", 2), ("repo", 2)]
 )
 def test_mutations_give_results_or_errors_of_ours(kind, version):
     """Payloads with random bytes changed, or cut off anywhere, give a value or a `StoreError`, nothing else."""

@@ -89,14 +89,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "ml_dtypes": EVERYONE,
     "fsspec": ("kvstore.client", "kvstore.root", "filesystem"),
     "numcodecs": ("codec", "scan.hdf5.structure"),
-    "zstandard": (
-        "codec",
-        "values.detection",
-        "ocdbt",
-        "icechunk",
-        "kvstore.zip_driver",
-        "kvstore.zip_writing",
-    ),
+    "zstandard": ("codec", "values.detection", "ocdbt", "icechunk", "kvstore.zip_driver", "kvstore.zip_writing"),
     "imagecodecs": ("codec", "driver.array", "precomputed.codec"),
     "eccodes": ("codec.numcodecs.kerchunk_v2", "scan.grib_message"),
     "msgpack": ("codec.numcodecs.filters",),
@@ -163,9 +156,7 @@ def imported(name: str, path: Path) -> set[str]:
             found |= {item.name for item in node.names}
         elif isinstance(node, ast.ImportFrom):
             origin = (
-                resolve_name("." * node.level + (node.module or ""), package.rstrip("."))
-                if node.level
-                else node.module
+                resolve_name("." * node.level + (node.module or ""), package.rstrip(".")) if node.level else node.module
             )
             for item in node.names:
                 inner = f"{origin}.{item.name}".removeprefix("fsstore.")
@@ -265,11 +256,7 @@ def test_modules_offer_what_others_import():
     problems = []
     for name, path in modules().items():
         for node in nodes(path):
-            if (
-                not isinstance(node, ast.ImportFrom)
-                or node.level
-                or not (node.module or "").startswith("fsstore")
-            ):
+            if not isinstance(node, ast.ImportFrom) or node.level or not (node.module or "").startswith("fsstore"):
                 continue
             origin = node.module.removeprefix("fsstore").removeprefix(".")
             offered = getattr(importlib.import_module(node.module), "__all__", None)
@@ -357,18 +344,14 @@ def _distribution(requirement: str) -> str:
 
 
 def _run(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def test_import_is_light():
     """Opening arrays loads none of the modules that only some of them need."""
-    loaded = json.loads(
-        _run("import fsstore, sys, json; fsstore.open; print(json.dumps(sorted(sys.modules)))")
-    )
+    loaded = json.loads(_run("import fsstore, sys, json; fsstore.open; print(json.dumps(sorted(sys.modules)))"))
     assert not LATE & set(loaded)
 
 
@@ -403,12 +386,7 @@ for name in {names!r}:
 
 @pytest.mark.parametrize(
     ("requirement", "name"),
-    [
-        ("numpy>=1.26", "numpy"),
-        ("google-crc32c>=1.5", "google_crc32c"),
-        ("dask[array]", "dask"),
-        ("h5py", "h5py"),
-    ],
+    [("numpy>=1.26", "numpy"), ("google-crc32c>=1.5", "google_crc32c"), ("dask[array]", "dask"), ("h5py", "h5py")],
 )
 def test_requirements_are_read(requirement, name):
     """The name of a requirement is what stands before its extras and versions."""

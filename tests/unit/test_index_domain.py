@@ -24,11 +24,7 @@ A = IndexDomain(inclusive_min=[1, 2, 3], exclusive_max=[4, 5, 6], labels=["x", "
         (Dim(inclusive_min=2, size=3), "[2, 5)", "Dim(inclusive_min=2, exclusive_max=5)"),
         (Dim(inclusive_min=2, inclusive_max=3), "[2, 4)", "Dim(inclusive_min=2, exclusive_max=4)"),
         (Dim(size=None), "[0, +inf*)", "Dim(inclusive_min=0)"),
-        (
-            Dim(size=5, implicit_upper=True),
-            "[0, 5*)",
-            "Dim(inclusive_min=0, exclusive_max=5, implicit_upper=True)",
-        ),
+        (Dim(size=5, implicit_upper=True), "[0, 5*)", "Dim(inclusive_min=0, exclusive_max=5, implicit_upper=True)"),
         (Dim(size=inf + 1), "[0, +inf)", "Dim(inclusive_min=0, implicit_upper=False)"),
     ],
 )
@@ -123,10 +119,7 @@ def test_components_give_the_domain(arguments, text):
         ({}, "Must specify `rank`"),
         ({"rank": 33}, "Invalid rank: 33"),
         ({"rank": -1}, "Invalid rank: -1"),
-        (
-            {"shape": [1, 2], "rank": 3},
-            "Rank specified by `shape` (2) does not match rank specified by `rank` (3)",
-        ),
+        ({"shape": [1, 2], "rank": 3}, "Rank specified by `shape` (2) does not match rank specified by `rank` (3)"),
         ({"shape": [1], "exclusive_max": [1]}, "Cannot specify both `exclusive_max` and `shape`"),
         ({"labels": ["x", "x"]}, 'Dimension label(s) "x" not unique'),
         ({"shape": [0] * 33}, "Rank 33 is outside valid range [0, 32]"),
@@ -139,9 +132,7 @@ def test_contradictions_are_named(arguments, message):
     assert str(raised.value) == message
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"shape": 5}, {"shape": ["1"]}, {"shape": [1.0]}, {"labels": "ab"}, {"foo": 1}]
-)
+@pytest.mark.parametrize("arguments", [{"shape": 5}, {"shape": ["1"]}, {"shape": [1.0]}, {"labels": "ab"}, {"foo": 1}])
 def test_vectors_of_wrong_type_are_type_errors(arguments):
     """Vectors hold integers, booleans or labels; nothing is converted."""
     with pytest.raises(TypeError):
@@ -169,10 +160,7 @@ def test_a_domain_can_be_indexed_moved_and_restricted():
     assert repr(A[d["x"][2:3]]) == '{ "x": [2, 3), "y": [2, 5), [3, 6) }'
     assert repr(A.translate_to[0].label["a", "b", "c"]) == '{ "a": [0, 3), "b": [0, 3), "c": [0, 3) }'
     assert repr(A.T) == '{ [3, 6), "y": [2, 5), "x": [1, 4) }'
-    assert (
-        repr(A[IndexDomain(inclusive_min=[2], shape=[1], labels=["y"])])
-        == '{ "x": [1, 4), "y": [2, 3), [3, 6) }'
-    )
+    assert repr(A[IndexDomain(inclusive_min=[2], shape=[1], labels=["y"])]) == '{ "x": [1, 4), "y": [2, 3), [3, 6) }'
     assert repr(A[IndexTransform(3)[3]]) == "{ [2, 5), [3, 6) }"
     with pytest.raises(OutOfRangeIndexError, match="Cannot slice target dimension 0"):
         A[IndexDomain(shape=[9, 9, 9])]

@@ -77,10 +77,7 @@ def test_the_caller_keeps_his_array():
     [
         ({}, "Must specify `input_rank`"),
         ({"input_rank": 40}, "Invalid input_rank: 40"),
-        (
-            {"input_rank": 1, "output": [OutputIndexMap(1, 0)]},
-            "Input dimension 1 specified for output dimension 0",
-        ),
+        ({"input_rank": 1, "output": [OutputIndexMap(1, 0)]}, "Input dimension 1 specified for output dimension 0"),
         ({"input_rank": 1, "output": [OutputIndexMap()] * 33}, "exceeds maximum rank of 32"),
         ({"input_shape": [2], "output": [OutputIndexMap([1, 2, 3])]}, "does not match input_shape {2}"),
         ({"input_shape": [2], "output": [OutputIndexMap([[1]])]}, "has rank 2 but must have rank 1"),
@@ -112,18 +109,14 @@ def test_output_maps_are_a_sequence():
     assert repr(output[-2]) == "OutputIndexMap(offset=0, stride=2, input_dimension=0)"
     assert output == list(output) == output[:]
     assert output[0].method is OutputIndexMethod.constant
-    assert (output[0].stride, output[0].input_dimension, output[0].index_array, output[0].index_range) == (
-        None,
-    ) * 4
+    assert (output[0].stride, output[0].input_dimension, output[0].index_array, output[0].index_range) == (None,) * 4
     with pytest.raises(IndexError, match="Index 3 is outside valid range"):
         output[3]
 
 
 def test_points_are_mapped_and_checked():
     """A point maps through every kind of map; explicit bounds and index ranges are checked, implicit ones are not."""
-    view = IndexTransform(
-        input_shape=[3], output=[OutputIndexMap([4, 5, 6], 1, 2, Dim(6)), OutputIndexMap(0, 7)]
-    )
+    view = IndexTransform(input_shape=[3], output=[OutputIndexMap([4, 5, 6], 1, 2, Dim(6)), OutputIndexMap(0, 7)])
     assert view([1]) == (11, 8)
     with pytest.raises(OutOfRangeError, match="Index 6 is outside valid range"):
         view([2])
@@ -143,10 +136,7 @@ def test_points_are_mapped_and_checked():
         ((0, 20), "for dimension 1: Index 20 is outside valid range [0, 20)"),
         (slice(2, 50), "dimension 0: Slice interval [2, 50) is not contained within domain [0, 10)"),
         ([99], "Index 99 is outside valid range [0, 10)"),
-        (
-            IndexTransform(input_shape=[9, 9, 99]),
-            "along dimension 2 of the view are out of bounds: only [0, 30) exist",
-        ),
+        (IndexTransform(input_shape=[9, 9, 99]), "along dimension 2 of the view are out of bounds: only [0, 30) exist"),
         (inf, "Index 4611686018427387903"),
     ],
 )

@@ -66,9 +66,7 @@ def test_local_places_are_opened_where_they_are_awaited(tmp_path, monkeypatch):
     ts.open(f"file://{tmp_path}/a|zarr3:", create=True, dtype="int8", shape=[4]).result()
     ts.open(f"file://{tmp_path}/db|ocdbt:|zarr3:", create=True, dtype="int8", shape=[4]).result()
     started, begin = [], execution.start
-    monkeypatch.setattr(
-        execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
-    )
+    monkeypatch.setattr(execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine))
     for protocol, name, hops in (("zarr3", "a", 0), ("auto", "a", 0), ("zarr2", "a", 1), ("auto", "db", 0)):
         fs = fsspec.filesystem(protocol, fo=f"{tmp_path}/{name}", target_protocol="file", asynchronous=True)
 
@@ -112,9 +110,7 @@ def test_a_place_that_leads_to_others_is_opened_by_one_hop_of_who_may_block(tmp_
     (tmp_path / "refs.json").write_text('{"version": 1, "refs": {"a": "1"}}')
     monkeypatch.setattr(blocking, "sync", None)
     started, begin = [], execution.start
-    monkeypatch.setattr(
-        execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine)
-    )
+    monkeypatch.setattr(execution, "start", lambda coroutine, **_: started.append(coroutine) or begin(coroutine))
     fs = fsspec.filesystem("auto", fo=f"{tmp_path}/refs.json", skip_instance_cache=True)
     assert fs.cat_file("a") == b"1"
     assert fs.ls("", detail=False) == ["a"]
@@ -167,11 +163,7 @@ def test_blocking_methods_are_those_fsspec_would_make():
 
     for name in set(vars(BlockingFileSystem)) - {"mirror_sync_methods"}:
         setattr(Mirrored, name, getattr(AbstractFileSystem, name, None))
-    made = {
-        name
-        for name, value in vars(Mirrored("memory://", skip_instance_cache=True)).items()
-        if callable(value)
-    }
+    made = {name for name, value in vars(Mirrored("memory://", skip_instance_cache=True)).items() if callable(value)}
     mine = {name for name in vars(BlockingFileSystem) if not name.startswith("_")} - {"mirror_sync_methods"}
     assert {name for name in made if not name.startswith("_")} - {"walk"} == mine
 
@@ -272,9 +264,7 @@ def test_reads_begun_together_are_one_batch():
     fs = _waiting_filesystem(recording)
 
     async def main():
-        first = await _outcomes(
-            fs._cat_file("k"), fs._cat_file("k", 2, 4), fs._cat_file("absent"), fs._cat_file("d/l")
-        )
+        first = await _outcomes(fs._cat_file("k"), fs._cat_file("k", 2, 4), fs._cat_file("absent"), fs._cat_file("d/l"))
         return first, await fs._cat_file("k", 5, 6)
 
     (whole, part, absent, other), later = asyncio.run(main())
@@ -334,9 +324,7 @@ def _pair(make):
     return pair
 
 
-@pytest.mark.parametrize(
-    "make", [MemoryDriver, lambda: Recording(MemoryDriver())], ids=["a store", "its double"]
-)
+@pytest.mark.parametrize("make", [MemoryDriver, lambda: Recording(MemoryDriver())], ids=["a store", "its double"])
 def test_live_objects_have_filesystems_of_their_own(make):
     """Two stores with the same text are not one filesystem, nor equal."""
     first, second = _pair(make)

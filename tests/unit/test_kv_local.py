@@ -24,16 +24,7 @@ from fsstore.errors import (
     UnimplementedError,
     UrlError,
 )
-from fsstore.kvstore.contract.driver import (
-    NO_VALUE,
-    UNKNOWN,
-    KvOpening,
-    KvPrefix,
-    LateWrite,
-    Read,
-    ReadUpTo,
-    Write,
-)
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, LateWrite, Read, ReadUpTo, Write
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.local import file as local_read
@@ -100,9 +91,7 @@ def test_keys_that_are_no_paths(store, key):
     assert not os.path.exists(store.path)
 
 
-@pytest.mark.parametrize(
-    "key", [".a", "..a", "a/...", "a/..b", "a.", "x.__locks", "__lock", "a b/é", "-", "~"]
-)
+@pytest.mark.parametrize("key", [".a", "..a", "a/...", "a/..b", "a.", "x.__locks", "__lock", "a b/é", "-", "~"])
 def test_keys_that_only_look_odd(store, key):
     """Dots inside names, and names that merely resemble lock files, are keys."""
     write(store, key, b"v")
@@ -118,9 +107,9 @@ def test_what_reads_as_missing(tmp_path):
     (tmp_path / "broken").symlink_to("nowhere")
     for key in ("directory", "broken", "file/below", "none"):
         assert drive(store.read(key)).state == "missing"
-    assert {
-        result.state for result in drive(store.read_many([Read("file/below"), Read("file/below", 1)]))
-    } == {"missing"}
+    assert {result.state for result in drive(store.read_many([Read("file/below"), Read("file/below", 1)]))} == {
+        "missing"
+    }
 
 
 def test_pipe_is_an_error_and_does_not_hang(tmp_path):
@@ -146,11 +135,7 @@ def test_links_are_read_through_and_replaced(tmp_path):
 def test_writing_below_a_link_to_nothing_is_an_error_and_does_not_hang(tmp_path, mode, below):
     """No directory can be made below a link to nothing: it is there, and what is in it is not."""
     (tmp_path / "link").symlink_to(tmp_path / "nothing")
-    place = {
-        "driver": "file",
-        "path": f"{tmp_path}/link/{below}",
-        "context": {"file_io_locking": {"mode": mode}},
-    }
+    place = {"driver": "file", "path": f"{tmp_path}/link/{below}", "context": {"file_io_locking": {"mode": mode}}}
     store = ts.KvStore.open(place).result()
     with pytest.raises(NotFoundError, match=r"Failed to .*link"):
         store.write("k", b"1").result(timeout=30)
@@ -171,8 +156,7 @@ def test_errors_of_writing(tmp_path):
     (tmp_path / "directory").mkdir()
     write(store, "file", b"x")
     with pytest.raises(
-        FailedPreconditionError,
-        match=r"Failed to rename: .*directory\".*Is a directory \[os_error_code='21'\]",
+        FailedPreconditionError, match=r"Failed to rename: .*directory\".*Is a directory \[os_error_code='21'\]"
     ):
         write(store, "directory", b"v")
     with pytest.raises(FailedPreconditionError, match=r"Failed to open directory: .*file\": Not a directory"):
@@ -529,9 +513,7 @@ def test_a_batch_of_values_deletions_and_failed_conditions(tmp_path, put):
     assert sorted(os.listdir(tmp_path)) == ["new", "old", "other"]
 
 
-@pytest.mark.parametrize(
-    ("count", "published"), [(3, ["fsync", "rename"] * 3), (20, ["fsync"] * 20 + ["rename"] * 20)]
-)
+@pytest.mark.parametrize(("count", "published"), [(3, ["fsync", "rename"] * 3), (20, ["fsync"] * 20 + ["rename"] * 20)])
 def test_a_value_is_written_before_the_next_is_made(tmp_path, monkeypatch, count, published):
     """A thread that makes several has each on its way to the disk first; then they are published, many together."""
     calls = recorded(monkeypatch, "write", "fsync", "rename")
@@ -567,9 +549,7 @@ def test_who_has_nothing_left_to_make_publishes_what_is_there(tmp_path):
             if set(others) <= set(os.listdir(tmp_path)):
                 break
             time.sleep(0.01)
-        return LateWrite(
-            f"{tmp_path}/{n}", b"v" if n < 5 else os.fsencode("".join(sorted(os.listdir(tmp_path))))
-        )
+        return LateWrite(f"{tmp_path}/{n}", b"v" if n < 5 else os.fsencode("".join(sorted(os.listdir(tmp_path)))))
 
     drive(LocalDriver(io_limit=1).write_late([partial(make, n) for n in range(6)], 2))
     assert (tmp_path / "5").read_bytes() == b"01234"
@@ -612,9 +592,7 @@ def test_directories_are_synced_when_their_last_file_has_its_name(tmp_path, monk
             events.extend((os.fsencode(each),) for each in folders)
         sync(fd)
 
-    monkeypatch.setattr(
-        os, "rename", lambda old, new: (rename(old, new), events.append(os.path.dirname(new)))
-    )
+    monkeypatch.setattr(os, "rename", lambda old, new: (rename(old, new), events.append(os.path.dirname(new))))
     monkeypatch.setattr(os, "fsync", fsync)
     names = [f"{n % 4}/{n}" for n in range(count)]
     for _ in range(5):
@@ -661,9 +639,7 @@ def test_values_are_made_while_the_disk_is_waited_for(tmp_path, monkeypatch, tun
         return LateWrite(f"{tmp_path}/{n}", b"value")
 
     with ThreadPoolExecutor(1) as threads:
-        done = threads.submit(
-            drive, LocalDriver(io_limit=3).write_late([partial(make, n) for n in range(9)], 1)
-        )
+        done = threads.submit(drive, LocalDriver(io_limit=3).write_late([partial(make, n) for n in range(9)], 1))
         try:
             for _ in range(3):
                 assert opened.acquire(timeout=60)
@@ -737,9 +713,7 @@ def test_bad_urls(rest):
         KIND.from_url("file", rest)
 
 
-@pytest.mark.parametrize(
-    "path", ["/a/../b", "/a//b", "a/./b", "//a", ".", "a.__lock", "x\0y", "/a/b//", ".."]
-)
+@pytest.mark.parametrize("path", ["/a/../b", "/a//b", "a/./b", "//a", ".", "a.__lock", "x\0y", "/a/b//", ".."])
 def test_bad_paths(path):
     """Paths in specs are not normalised but refused."""
     with pytest.raises(StoreError, match="Invalid file path: "):
@@ -770,11 +744,7 @@ def test_newer_members_are_understood():
         with pytest.raises(UnimplementedError, match=f"{name}: .* is not supported for local files"):
             drive(KIND.open(KvOpening(asked)))
     assert members({"file_io_mode": "file_io_mode", "file_io_retries": ["file_io_retries"]}) == {}
-    for bad in (
-        {"file_io_mode": {"mode": "x"}},
-        {"file_io_retries": {"max_retries": -1}},
-        {"file_io_mode": 5},
-    ):
+    for bad in ({"file_io_mode": {"mode": "x"}}, {"file_io_retries": {"max_retries": -1}}, {"file_io_mode": 5}):
         with pytest.raises(StoreError):
             members(bad)
     driver = drive(KIND.open(KvOpening({"file_io_memmap": True})))

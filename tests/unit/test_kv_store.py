@@ -77,9 +77,7 @@ def test_byte_ranges(any_store):
             any_store.read("k", byte_range=part)
     with pytest.raises(TypeError):
         any_store.read("k", byte_range=slice(0, 4, 2))
-    with pytest.raises(
-        OutOfRangeError, match=r"Requested byte range \[5, 20\) is not valid for value of size 10"
-    ):
+    with pytest.raises(OutOfRangeError, match=r"Requested byte range \[5, 20\) is not valid for value of size 10"):
         any_store.read("k", byte_range=slice(5, 20)).result()
     with pytest.raises(OutOfRangeError, match=r"\[-20, \?\)"):
         any_store.read("k", byte_range=slice(-20, None)).result()
@@ -196,9 +194,7 @@ def test_transactions(any_store):
     assert "k" not in any_store
     assert bound != any_store
     for other in (None, Transaction(), transaction):
-        with pytest.raises(
-            StoreError, match="Cannot rebind transaction when existing transaction is uncommitted"
-        ):
+        with pytest.raises(StoreError, match="Cannot rebind transaction when existing transaction is uncommitted"):
             bound.with_transaction(other)
     transaction.commit_sync()
     assert any_store["k"] == b"v"
@@ -269,9 +265,7 @@ def test_an_interrupted_batch_leaves_nobody_waiting():
             raise KeyboardInterrupt
 
     batch = Batch()
-    first, second, third = (
-        batch.read(driver, Read("k")) for driver in (MemoryDriver(), Interrupted(), MemoryDriver())
-    )
+    first, second, third = (batch.read(driver, Read("k")) for driver in (MemoryDriver(), Interrupted(), MemoryDriver()))
     with pytest.raises(KeyboardInterrupt):
         batch.submit()
     assert first.result(timeout=10).state == "missing"
@@ -373,9 +367,7 @@ def test_memory_atomic_member():
     """`atomic` is kept when it is not the default."""
     store = KvStore.open({"driver": "memory", "atomic": False}).result()
     assert store.spec().to_json() == {"driver": "memory", "atomic": False}
-    assert KvStore.open({"driver": "memory", "atomic": True}).result().spec().to_json() == {
-        "driver": "memory"
-    }
+    assert KvStore.open({"driver": "memory", "atomic": True}).result().spec().to_json() == {"driver": "memory"}
 
 
 def test_a_single_write_is_counted_and_answered_like_a_batch_of_one():

@@ -271,9 +271,7 @@ def test_atomic_is_refused_where_the_store_cannot(tmp_path):
     assert value(base, "p") == b"2"
     transaction = Transaction(atomic=True)
     write(inside(base, transaction), Write("p", b"3"))
-    message = (
-        r'Cannot read/write local file ".*/p" and read/write local file ".*/q" as single atomic transaction'
-    )
+    message = r'Cannot read/write local file ".*/p" and read/write local file ".*/q" as single atomic transaction'
     with pytest.raises(StoreError, match=message):
         write(inside(base, transaction), Write("q", b"3"))
     with pytest.raises(StoreError, match=message):
@@ -283,9 +281,7 @@ def test_atomic_is_refused_where_the_store_cannot(tmp_path):
 
 def test_what_is_only_read_is_not_made(tmp_path):
     """A commit leaves alone what was read inside: a database or a set of references that does not exist stays so."""
-    stores = [
-        KvStore.open(f"file://{tmp_path}/{url}:").result() for url in ("db/|ocdbt", "refs.json|reference")
-    ]
+    stores = [KvStore.open(f"file://{tmp_path}/{url}:").result() for url in ("db/|ocdbt", "refs.json|reference")]
     for repeatable in (False, True):
         transaction = Transaction(repeatable_read=repeatable)
         assert stores[0].with_transaction(transaction).read("k").result().state == "missing"
@@ -303,9 +299,7 @@ def test_atomic_across_stores_is_refused():
     one, two = KvPrefix(MemoryDriver()), KvPrefix(MemoryDriver())
     transaction = Transaction(atomic=True)
     write(inside(one, transaction), Write("a", b""))
-    with pytest.raises(
-        StoreError, match='Cannot read/write "a" and read/write "b" as single atomic transaction'
-    ):
+    with pytest.raises(StoreError, match='Cannot read/write "a" and read/write "b" as single atomic transaction'):
         write(inside(two, transaction), Write("b", b""))
 
 
@@ -401,9 +395,7 @@ def test_context_managers():
 
 def test_failed_writes_surface():
     """An error of the store while committing is the error of the transaction."""
-    driver = Faulty(
-        MemoryDriver(), lambda operation, key: StoreError("full") if operation == "write" else None
-    )
+    driver = Faulty(MemoryDriver(), lambda operation, key: StoreError("full") if operation == "write" else None)
     transaction = Transaction()
     write(inside(KvPrefix(driver), transaction), Write("k", b"v"))
     with pytest.raises(StoreError, match="full"):

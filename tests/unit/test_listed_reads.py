@@ -32,13 +32,7 @@ def layout(rng, shape, chunk):
         codecs = [{"name": "sharding_indexed", "configuration": {"chunk_shape": chunk, "codecs": codecs}}]
         chunk = [side * 2 for side in chunk]
     grid = {"name": "regular", "configuration": {"chunk_shape": chunk}}
-    return "zarr3", {
-        "shape": shape,
-        "chunk_grid": grid,
-        "data_type": "int32",
-        "codecs": codecs,
-        "fill_value": 7,
-    }
+    return "zarr3", {"shape": shape, "chunk_grid": grid, "data_type": "int32", "codecs": codecs, "fill_value": 7}
 
 
 def filled(array, rng, shape, fill):
@@ -90,9 +84,7 @@ def test_what_is_listed_is_numpys(seed):
         rows = [np.atleast_1d(np.arange(side)[each]) for each, side in zip(outer, shape, strict=True)]
         wanted = values[np.ix_(*rows)]
         expected.append(
-            wanted.reshape(
-                [len(row) for row, each in zip(rows, outer, strict=True) if not isinstance(each, int)]
-            )
+            wanted.reshape([len(row) for row, each in zip(rows, outer, strict=True) if not isinstance(each, int)])
         )
     if seed % 2:
         reads.reverse(), expected.reverse()
@@ -107,11 +99,7 @@ def cut_at_the_edge(rng):
         chunk = [int(rng.integers(1, 7)) for _ in shape]
         scale = {"size": shape, "chunk_size": chunk, "encoding": "raw", "resolution": [1, 1, 1]}
         volume = {"type": "image", "data_type": "int32", "num_channels": 2}
-        spec = {
-            "driver": "neuroglancer_precomputed",
-            "multiscale_metadata": volume,
-            "scale_metadata": scale,
-        }
+        spec = {"driver": "neuroglancer_precomputed", "multiscale_metadata": volume, "scale_metadata": scale}
         return spec, [*shape, 2]
     sizes = [np.diff([0, *np.unique(rng.integers(1, side + 1, 4)), side]).tolist() for side in shape]
     sizes = [[size for size in each if size] for each in sizes]

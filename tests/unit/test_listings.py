@@ -112,9 +112,7 @@ def _program(library, seed):
                 bound[key] = b"v" * dice.randint(0, 3)
             elif step < 0.6:
                 bound[key] = None
-            elif (
-                step < 0.7 and transaction is None
-            ):  # tensorstore 0.1.86 ends the process when it lists after it
+            elif step < 0.7 and transaction is None:  # tensorstore 0.1.86 ends the process when it lists after it
                 bound.delete_range(keys).result()
             else:
                 strip = dice.choice((0, 0, 2)) if transaction is None else 0

@@ -63,9 +63,7 @@ def test_replaced_files_are_held_until_the_answer(tmp_path, monkeypatch):
     assert held(tmp_path) == []
     seen = []
     original = local_write.sync_directories
-    monkeypatch.setattr(
-        local_write, "sync_directories", lambda paths: (seen.extend(held(tmp_path)), original(paths))
-    )
+    monkeypatch.setattr(local_write, "sync_directories", lambda paths: (seen.extend(held(tmp_path)), original(paths)))
     put(tmp_path, "a", "b", value=b"new")
     assert sorted(seen) == [f"{tmp_path}/a (deleted)", f"{tmp_path}/b (deleted)"]
     wait_for_nothing_held()
@@ -120,11 +118,7 @@ def test_a_write_that_fails_gives_back(tmp_path):
     with pytest.raises(FailedPreconditionError, match="Not a directory"):
         drive(
             LocalDriver(io_limit=1).write_many(
-                [
-                    Write(f"{tmp_path}/a", b"1"),
-                    Write(f"{tmp_path}/gone", None),
-                    Write(f"{tmp_path}/file/b", b"2"),
-                ]
+                [Write(f"{tmp_path}/a", b"1"), Write(f"{tmp_path}/gone", None), Write(f"{tmp_path}/file/b", b"2")]
             )
         )
     assert (tmp_path / "a").read_bytes() == b"1"

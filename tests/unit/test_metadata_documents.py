@@ -19,9 +19,7 @@ DOCUMENT = {
 KEPT = {
     "attributes": {"attributes": {"a": [1, {"b": None}], "dimension_units": ["4 nm"]}},
     "an extension": {"extension": {"must_understand": False, "x": [1.5, "é"]}},
-    "consolidated metadata": {
-        "consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": {}}
-    },
+    "consolidated metadata": {"consolidated_metadata": {"kind": "inline", "must_understand": False, "metadata": {}}},
 }
 
 

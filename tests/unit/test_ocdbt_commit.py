@@ -40,17 +40,13 @@ def test_cancelled_writers_do_not_block_the_others():
     driver = open_database(KvPrefix(Slow(MemoryDriver())))
 
     async def work():
-        tasks = [
-            asyncio.ensure_future(driver.write_many([Write(f"k{number}", b"x")])) for number in range(12)
-        ]
+        tasks = [asyncio.ensure_future(driver.write_many([Write(f"k{number}", b"x")])) for number in range(12)]
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         for number in (0, 3, 7):
             tasks[number].cancel()
         done = await asyncio.gather(*tasks, return_exceptions=True)
-        assert [isinstance(one, asyncio.CancelledError) for one in done] == [
-            n in (0, 3, 7) for n in range(12)
-        ]
+        assert [isinstance(one, asyncio.CancelledError) for one in done] == [n in (0, 3, 7) for n in range(12)]
         await driver.write_many([Write("last", b"y")])
         return [entry.key async for batch in driver.scan(KeyRange()) for entry in batch]
 

@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 import zstandard
 
-from fsstore.errors import (
-    DataLossError,
-    FailedPreconditionError,
-    JsonError,
-    ResourceExhaustedError,
-    StoreError,
-)
+from fsstore.errors import DataLossError, FailedPreconditionError, JsonError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.contract.request import key_text, keys_bytes, keys_texts
 from fsstore.ocdbt import encoding
 from fsstore.ocdbt.change import leaf_of
@@ -117,9 +111,7 @@ def test_interior_node_of_the_description():
 def test_varint_columns(count):
     """Columns of varints of any length decode to what was encoded, by loop and by array alike."""
     generator = np.random.default_rng(count)
-    numbers = generator.integers(0, 2**63, count, np.uint64) >> generator.integers(0, 64, count).astype(
-        np.uint64
-    )
+    numbers = generator.integers(0, 2**63, count, np.uint64) >> generator.integers(0, 64, count).astype(np.uint64)
     numbers[0] = 2**64 - 1
     data = encode_column(numbers)
     assert data == b"".join(encode(int(number)) for number in numbers)
@@ -130,9 +122,7 @@ def test_varint_columns(count):
 
 
 @pytest.mark.parametrize("count", [1, 30])
-@pytest.mark.parametrize(
-    "tail", [b"\x80", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", b"\xff" * 20, b""], ids=repr
-)
+@pytest.mark.parametrize("tail", [b"\x80", b"\xff" * 9 + b"\x02", b"\x80" * 10 + b"\x01", b"\xff" * 20, b""], ids=repr)
 def test_malformed_varints(count, tail):
     """A varint that is cut off, too long or too large is damage."""
     cursor = Cursor(b"\x01" * (count - 1) + tail, "numbers")
@@ -208,19 +198,7 @@ def test_key_bombs():
 def test_shared_prefixes():
     """Shared prefixes are those of adjacent keys, NUL bytes and keys that continue others included."""
     keys = sorted(
-        {
-            b"",
-            b"a",
-            b"a\0",
-            b"a\0\0",
-            b"a\0b",
-            b"ab",
-            b"abc" * 1000,
-            b"abc" * 1000 + b"\0",
-            b"\xff",
-            b"b\0",
-            b"b",
-        }
+        {b"", b"a", b"a\0", b"a\0\0", b"a\0b", b"ab", b"abc" * 1000, b"abc" * 1000 + b"\0", b"\xff", b"b\0", b"b"}
     )
 
     def common(a, b):
@@ -323,19 +301,10 @@ def test_version_ranges():
 
 CONFIGS = [
     ({"foo": 1}, 'Object includes extra members: "foo"'),
-    (
-        {"max_inline_value_bytes": 2_000_000},
-        r"Expected integer in the range \[0, 1048576\], but received: 2000000",
-    ),
+    ({"max_inline_value_bytes": 2_000_000}, r"Expected integer in the range \[0, 1048576\], but received: 2000000"),
     ({"version_tree_arity_log2": 0}, r"Expected integer in the range \[1, 16\], but received: 0"),
-    (
-        {"compression": {"id": "gzip"}},
-        'No matching value binder: Expected null, but received: .*Expected "zstd"',
-    ),
-    (
-        {"compression": {"id": "zstd", "level": 50}},
-        r"Expected integer in the range \[-131072, 22\], but received: 50",
-    ),
+    ({"compression": {"id": "gzip"}}, 'No matching value binder: Expected null, but received: .*Expected "zstd"'),
+    ({"compression": {"id": "zstd", "level": 50}}, r"Expected integer in the range \[-131072, 22\], but received: 50"),
     ({"uuid": "xyz"}, 'Expected string with 32 hex digits, but received: "xyz"'),
     ({"manifest_kind": "foo"}, 'Expected one of "single", "numbered", but received: "foo"'),
 ]
@@ -357,10 +326,7 @@ def test_constraints():
             {"max_inline_value_bytes": 5},
             "Configuration mismatch on max_inline_value_bytes: expected 5 but received 100",
         ),
-        (
-            {"compression": None},
-            r'Configuration mismatch on compression: expected null but received \{"id":"zstd"',
-        ),
+        ({"compression": None}, r'Configuration mismatch on compression: expected null but received \{"id":"zstd"'),
         ({"manifest_kind": "numbered"}, 'expected "numbered" but received "single"'),
         ({"uuid": "11" * 16}, f'expected "{"11" * 16}" but received "{"00" * 16}"'),
     ):
@@ -397,24 +363,16 @@ def test_versions_in_urls():
 def test_generations_tell_values_apart():
     """Equal inline values have equal generations; a short value, a hash and a missing value never have the same."""
     values = [None, *(b"x" * size for size in (0, 1, 18, 19, 20, 21, 500)), b"\2", b"\0"]
-    values += [
-        Location(FILE, 0, 6),
-        Location(FILE, 6, 0),
-        Location(DataFile(b"d/", FILE.relative_path[2:]), 0, 6),
-    ]
+    values += [Location(FILE, 0, 6), Location(FILE, 6, 0), Location(DataFile(b"d/", FILE.relative_path[2:]), 0, 6)]
     generations = [value_generation(value) for value in values]
     assert len(set(generations)) == len(values)
     assert b"" not in generations
-    digest = value_generation(b"x" * 500)[
-        1:
-    ]  # a value that looks like a hash is one byte shorter, or hashed itself
+    digest = value_generation(b"x" * 500)[1:]  # a value that looks like a hash is one byte shorter, or hashed itself
     assert value_generation(digest) != value_generation(b"x" * 500)
     assert value_generation(bytes(bytearray(b"x" * 19))) == value_generation(b"x" * 19)
 
 
-@pytest.mark.parametrize(
-    "keys", [[], [b""], [b"a", b"b/c", "é".encode()], [b"a\nb", b"c"], [b"\xff", b"a"]], ids=repr
-)
+@pytest.mark.parametrize("keys", [[], [b""], [b"a", b"b/c", "é".encode()], [b"a\nb", b"c"], [b"\xff", b"a"]], ids=repr)
 def test_keys_as_text(keys):
     """Keys converted together are those converted one by one, whatever is in them."""
     texts = keys_texts(keys)
@@ -461,7 +419,5 @@ def test_leaves_kept_by_a_writer():
         node = decode_node(written[location], b"")
         assert leaf.keys == node.keys
         assert leaf.payload == node.payload
-        assert [leaf.value(row) for row in range(len(leaf.keys))] == [
-            node.value(row) for row in range(len(node.keys))
-        ]
+        assert [leaf.value(row) for row in range(len(leaf.keys))] == [node.value(row) for row in range(len(node.keys))]
         assert list(leaf.files) == list(node.files)

@@ -46,9 +46,7 @@ def test_detection_of_an_adapter_goes_on_on_the_event_loop(stored, tmp_path, mon
     assert begun
 
 
-@pytest.mark.parametrize(
-    "url", ["file://{}/base/|ocdbt:", "file://{}/base/|ocdbt:|zarr3:", "file://{}/a.zip|zip:"]
-)
+@pytest.mark.parametrize("url", ["file://{}/base/|ocdbt:", "file://{}/base/|ocdbt:|zarr3:", "file://{}/a.zip|zip:"])
 def test_archives_on_this_machine_open_without_an_event_loop(url, tmp_path, monkeypatch):
     """Databases and archives in local files, and arrays in them, are open when `open` returns."""
     place = url.format(tmp_path)

@@ -41,9 +41,7 @@ try:
 except ts.errors.UnimplementedError as error:
     print(error)
 """
-    assert "locked by `fcntl`, which this system does not have. Use another store" in run(
-        program, str(tmp_path)
-    )
+    assert "locked by `fcntl`, which this system does not have. Use another store" in run(program, str(tmp_path))
 
 
 def test_locks_of_processes_are_locks_of_threads_too(tmp_path):

@@ -65,9 +65,7 @@ import fsstore, importlib.metadata
 print(fsstore.__file__)
 print(importlib.metadata.version("fsstore"))
 """
-    done = subprocess.run(
-        [python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = subprocess.run([python, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     where, version = done.stdout.split()
     assert Path(where).is_relative_to(site)
@@ -121,19 +119,12 @@ def test_built_ins_are_assigned_to_their_contracts():
     from fsstore.values import registry
 
     assigned = set()
-    for node in ast.walk(
-        ast.parse((ROOT / "tests" / "typing" / "conformance.py").read_text(encoding="utf-8"))
-    ):
+    for node in ast.walk(ast.parse((ROOT / "tests" / "typing" / "conformance.py").read_text(encoding="utf-8"))):
         if isinstance(node, ast.ImportFrom):
             assigned |= {f"{node.module}:{item.name}" for item in node.names}
     tables = (registry.kvstores, registry.drivers, registry.codecs)
     assert (
-        not {
-            where
-            for table in tables
-            for where in map(table.where, table.names())
-            if where.startswith("fsstore.")
-        }
+        not {where for table in tables for where in map(table.where, table.names()) if where.startswith("fsstore.")}
         - assigned
     )
 

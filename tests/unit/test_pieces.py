@@ -56,9 +56,7 @@ def test_pieces_are_the_encoding(codecs, name):
 
 
 @pytest.mark.parametrize("usual", [0, 5, 9, 10, 11, 1 << 20])
-@pytest.mark.parametrize(
-    "portions", [[[b"0123456789"]], [[b"01", b"23456789"]], [[b"0123"], [b"4", b"5"], [b"6789"]]]
-)
+@pytest.mark.parametrize("portions", [[[b"0123456789"]], [[b"01", b"23456789"]], [[b"0123"], [b"4", b"5"], [b"6789"]]])
 def test_what_is_joined_is_whole(portions, usual):
     """Whether it is larger than was thought, as large, or smaller."""
     assert joined(iter(portions), usual) == b"0123456789"

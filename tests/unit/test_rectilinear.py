@@ -31,9 +31,7 @@ def test_reads_and_writes():
     rng = np.random.default_rng(0)
     store, model = rectilinear(), rng.integers(1, 99, (10, 7)).astype("i2")
     store.write(model).result()
-    assert store.kvstore.list().result() == [f"c/{i}/{j}".encode() for i in range(5) for j in range(2)] + [
-        b"zarr.json"
-    ]
+    assert store.kvstore.list().result() == [f"c/{i}/{j}".encode() for i in range(5) for j in range(2)] + [b"zarr.json"]
     for _ in range(100):
         (a, b), (c, d) = np.sort(rng.integers(0, 11, 2)), np.sort(rng.integers(0, 8, 2))
         step = rng.integers(1, 4)
@@ -84,9 +82,7 @@ def test_resize():
         small.resize(exclusive_max=[40, 7]).result()
 
 
-@pytest.mark.parametrize(
-    "shapes", [[4], [[4, 4], 4], [[], 4], [[[1, 2**40]], 4], [[0, 10], 4], [[[5, 2, 1]], 4], 3]
-)
+@pytest.mark.parametrize("shapes", [[4], [[4, 4], 4], [[], 4], [[[1, 2**40]], 4], [[0, 10], 4], [[[5, 2, 1]], 4], 3])
 def test_refused(shapes):
     """Sizes for another rank, too few, none, too many, empty chunks and malformed runs are refused."""
     with pytest.raises(StoreError):
@@ -143,9 +139,7 @@ def test_shards_are_those_of_a_regular_grid():
     regular = rectilinear([[4, 4], [4]], (8, 4), codecs=SHARDS["nested"], chunk_grid=grid)
     for store in (varying, regular):
         store.write(values).result()
-    assert [varying.kvstore[key] for key in ("c/0/0", "c/1/0")] == [
-        regular.kvstore[key] for key in ("c/0/0", "c/1/0")
-    ]
+    assert [varying.kvstore[key] for key in ("c/0/0", "c/1/0")] == [regular.kvstore[key] for key in ("c/0/0", "c/1/0")]
 
 
 @pytest.mark.parametrize("shapes", [[[4, 3, 3], 4], [[4, 6], [4, 3]], [[3, 6, 4], 4]])

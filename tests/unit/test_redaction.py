@@ -65,9 +65,7 @@ def test_specs_show_none_either(url):
 @pytest.mark.parametrize("name", ["Authorization", "X-Jwt", "Api", "X-Access", "Cookie", "X-Hmac"])
 def test_no_header_is_shown_unless_it_is_known_to_be_harmless(name):
     """A header of any name may be a credential."""
-    spec = ts.KvStore.Spec(
-        {"driver": "http", "base_url": "http://h", "headers": [f"{name}: S3CR", "Accept: x/y"]}
-    )
+    spec = ts.KvStore.Spec({"driver": "http", "base_url": "http://h", "headers": [f"{name}: S3CR", "Accept: x/y"]})
     assert "S3CR" not in str(spec) + json.dumps(spec.to_json()) + repr(pickle.dumps(spec))
     assert json.loads(json.dumps(spec.to_json()))["headers"] == ["Accept: x/y"]
     spec = ts.KvStore.Spec(
@@ -128,14 +126,7 @@ def test_of_the_body_of_a_failure_what_is_meant_for_people_is_shown(body, said):
 
 def test_texts_without_secrets_stay():
     """Places on this machine, harmless queries and plain text are not touched."""
-    for text in (
-        "file:///a?b",
-        "memory://a?b=c",
-        "https://h/a?version=3",
-        "a? b",
-        "user@host",
-        "s3://b/k@v2",
-    ):
+    for text in ("file:///a?b", "memory://a?b=c", "https://h/a?version=3", "a? b", "user@host", "s3://b/k@v2"):
         assert without_secrets(text) == text
     assert redact("a plain failure: 5 of 6") == "a plain failure: 5 of 6"
     assert shown_query("")

@@ -65,14 +65,7 @@ def test_small_chunks_are_the_numbers_that_were_written(tmp_path, codec, dtype, 
         for row, column in missing:
             expected[row * 4 : row * 4 + 4, column * 4 : column * 4 + 4] = 7
         array = opened(tmp_path)
-        for index in (
-            np.s_[:],
-            np.s_[4:32, 8:48],
-            np.s_[3:31, 5:47],
-            np.s_[::3, 10:],
-            np.s_[:, [3, 40, 8]],
-            np.s_[5],
-        ):
+        for index in (np.s_[:], np.s_[4:32, 8:48], np.s_[3:31, 5:47], np.s_[::3, 10:], np.s_[:, [3, 40, 8]], np.s_[5]):
             np.testing.assert_array_equal(array[index].read().result(), expected[index])
 
 

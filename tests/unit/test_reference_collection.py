@@ -45,9 +45,7 @@ def test_merging_renaming_and_rewriting_leave_the_source_alone():
     assert dict(one) == {"x/0": ("s3://a/k", 0, 1), "m": b"1"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new"), [("x/", "../"), ("a", "."), ("a", ""), ("x", "/x"), ("x", "k" * 4095)]
-)
+@pytest.mark.parametrize(("old", "new"), [("x/", "../"), ("a", "."), ("a", ""), ("x", "/x"), ("x", "k" * 4095)])
 def test_renaming_makes_no_key_that_a_set_may_not_hold(old, new):
     """The keys that come out are checked, not the prefixes: `a./x` may not become `../x`, nor `a/b` become `/b`."""
     refs = references.open({"x/0": ["u", 0, 1], "a./x": "1", "a/b": "2"})
@@ -75,9 +73,7 @@ def test_the_name_or_the_format_says_how_a_set_is_compressed(tmp_path, name, for
             ts.KvStore.open(f"file://{path}|reference:").result()["x/7"] = b"inline"
             assert method_of(path.read_bytes()[:6]) == method
             assert references.open(path)["x/7"] == b"inline"
-            with fsspec.open(
-                str(path), "rb", compression="infer" if not name.endswith("zstd") else "zstd"
-            ) as file:
+            with fsspec.open(str(path), "rb", compression="infer" if not name.endswith("zstd") else "zstd") as file:
                 assert json.load(file)["refs"]["x/7"] == "inline"
 
 
@@ -196,11 +192,7 @@ def scanned(tmp_path_factory):
             t = f.create_dataset("t", data=np.array([n * 2.0, n * 2.0 + 1]))
             t.make_scale("t")
             v = f.create_dataset(
-                "v",
-                data=np.arange(40.0).reshape(2, 20) + 100 * n,
-                chunks=(1, 10),
-                compression="gzip",
-                shuffle=True,
+                "v", data=np.arange(40.0).reshape(2, 20) + 100 * n, chunks=(1, 10), compression="gzip", shuffle=True
             )
             v.dims[0].attach_scale(t)
     (folder / "bad.h5").write_bytes(b"\x89HDF\r\n\x1a\n rubbish")
@@ -270,13 +262,9 @@ def test_reference_documents_are_told_by_their_first_bytes(pack):
 
     from fsstore.reference import HEAD, looks_like_references
 
-    packer = {
-        "": bytes,
-        "gzip": gzip.compress,
-        "bz2": bz2.compress,
-        "xz": lzma.compress,
-        "zstd": zstandard.compress,
-    }[pack]
+    packer = {"": bytes, "gzip": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zstd": zstandard.compress}[
+        pack
+    ]
     chunks = {f"x/{n}.0": ["s3://bucket/key", n, 5] for n in range(20_000)}
     good = [
         {"version": 1, "refs": {}},
@@ -349,6 +337,4 @@ def test_names_do_not_decide_the_form(tmp_path):
     refs.save(tmp_path / "odd.parq", "json.zst")
     for name in ("my.json.parq", "my.json.parq/", "odd.json", "odd.parq"):
         assert list(references.open(f"{tmp_path}/{name}")) == [".zgroup"]
-        assert ts.KvStore.open(f"file://{tmp_path}/{name}|reference:").result().list().result() == [
-            b".zgroup"
-        ]
+        assert ts.KvStore.open(f"file://{tmp_path}/{name}|reference:").result().list().result() == [b".zgroup"]

@@ -20,14 +20,11 @@ def test_numbers_are_read_backwards_from_any_place():
     """Before every place of a text stands the number that its digits say, or none that is canonical."""
     rng = random.Random(1)
     words = [
-        "".join(rng.choices("0123456789", k=rng.randrange(27))) + rng.choice(["", *'a.":/;\x80'])
-        for _ in range(2000)
+        "".join(rng.choices("0123456789", k=rng.randrange(27))) + rng.choice(["", *'a.":/;\x80']) for _ in range(2000)
     ]
     data = "x".join(words).encode()
     values, starts, good = Text(data).number(np.arange(len(data) + 1))
-    for end, (value, start, is_number) in enumerate(
-        zip(values.tolist(), starts.tolist(), good.tolist(), strict=True)
-    ):
+    for end, (value, start, is_number) in enumerate(zip(values.tolist(), starts.tolist(), good.tolist(), strict=True)):
         digits = re.search(rb"[0-9]*\Z", data[max(0, end - 40) : end])[0]
         assert end - start == min(len(digits), LONGEST)
         assert is_number == bool(re.fullmatch(rb"0|[1-9][0-9]{0,17}", digits))
@@ -149,9 +146,7 @@ def test_keys_of_a_family_come_together_from_anywhere():
 def test_base64_is_checked_as_it_is_decoded():
     """Of all short texts, one by one and together, those are base64 that decode, and of the size that is said."""
     texts = [
-        "".join(text)
-        for size in range(9)
-        for text in itertools.product("AB=!"[: 4 if size < 6 else 3], repeat=size)
+        "".join(text) for size in range(9) for text in itertools.product("AB=!"[: 4 if size < 6 else 3], repeat=size)
     ]
     sizes = {}
     for text in texts:
@@ -172,9 +167,7 @@ def test_inline_values_are_numbered_in_the_order_they_came():
     values = Inline()
     assert values.append(b"a") == 0
     assert (
-        values.extend(
-            [Piece.of(b"AAECAw==", np.array([4, 0, 4]), encoded=True), Piece.of(b"bcd", np.array([1, 2]))]
-        )
+        values.extend([Piece.of(b"AAECAw==", np.array([4, 0, 4]), encoded=True), Piece.of(b"bcd", np.array([1, 2]))])
         == 1
     )
     assert values.append(b"base64:") == 6
@@ -212,8 +205,6 @@ def test_any_escapes_are_put_out_of_the_way(seed):
     start, stop = quotes[::2], quotes[1::2] + 1
     assert plain.parse(start, stop) == strings
     texts = [at for at, one in enumerate(strings) if "\n" not in one]
-    data, lengths = meant(
-        Text(plain.data).parts(start[texts] + 1, stop[texts] - 1), (stop - start - 2)[texts]
-    )
+    data, lengths = meant(Text(plain.data).parts(start[texts] + 1, stop[texts] - 1), (stop - start - 2)[texts])
     assert data.decode() == "".join(strings[at] for at in texts)
     assert lengths.tolist() == [len(strings[at].encode()) for at in texts]

@@ -20,14 +20,7 @@ NAMES = (".zarray", ".zattrs", ".zgroup", "zarr.json")
 
 def _array(shape, chunks):
     return json.dumps(
-        {
-            "zarr_format": 2,
-            "shape": shape,
-            "chunks": chunks,
-            "dtype": "|u1",
-            "compressor": None,
-            "filters": None,
-        }
+        {"zarr_format": 2, "shape": shape, "chunks": chunks, "dtype": "|u1", "compressor": None, "filters": None}
         | {"order": "C", "fill_value": 0}
     )
 

@@ -108,19 +108,11 @@ def test_duplicates_overlaps_and_whole_targets():
 def test_parts_of_values(key):
     """Ranges and suffixes of referenced values are ranges of the target; what reaches outside is an error."""
     driver, _ = stored(
-        {"range": ["t", 100, 50], "whole": ["u"], "inline": DATA[100:150].hex()[:50]},
-        {"t": DATA, "u": DATA[100:150]},
+        {"range": ["t", 100, 50], "whole": ["u"], "inline": DATA[100:150].hex()[:50]}, {"t": DATA, "u": DATA[100:150]}
     )
     value = values(driver, [key])[0]
     assert len(value) == 50
-    reads = [
-        Read(key, 5, 10),
-        Read(key, 5),
-        Read(key, -5),
-        Read(key, 0, 0),
-        Read(key, 50, 50),
-        Read(key, -50),
-    ]
+    reads = [Read(key, 5, 10), Read(key, 5), Read(key, -5), Read(key, 0, 0), Read(key, 50, 50), Read(key, -50)]
     assert values(driver, reads) == [value[5:10], value[5:], value[-5:], b"", b"", value]
     for bad in (Read(key, 40, 51), Read(key, 51), Read(key, -51)):
         with pytest.raises((OutOfRangeError, DataLossError)):
@@ -160,9 +152,7 @@ def test_answers_of_another_length_are_damage():
 
         driver, _ = stored(refs, {"t": DATA}, double=wrong)
         for keys in (list(refs), ["x/0"]):
-            with pytest.raises(
-                DataLossError, match=r'"x/0" in .*: the reference is 10 bytes at offset 0 of .*t"'
-            ):
+            with pytest.raises(DataLossError, match=r'"x/0" in .*: the reference is 10 bytes at offset 0 of .*t"'):
                 values(driver, keys)
 
 
@@ -173,9 +163,7 @@ def test_a_batch_is_answered_without_an_object_a_chunk():
     found = run(driver.read_whole([f"x/{n}" for n in range(2000)]))
     assert isinstance(found, AnswerColumns)
     assert len(found.sources) == len(watched.reads) == 1
-    assert [bytes(each.value) for each in found] == [
-        DATA[n * 10 : n * 10 + 10] if n % 7 else b"" for n in range(2000)
-    ]
+    assert [bytes(each.value) for each in found] == [DATA[n * 10 : n * 10 + 10] if n % 7 else b"" for n in range(2000)]
     assert [each.state for each in found[:2]] == ["missing", "value"]
 
 
@@ -185,9 +173,7 @@ def test_failures_of_targets_keep_their_kind():
     def faulty(inner):
         return Faulty(
             inner,
-            lambda operation, key: (
-                UnavailableError("later") if operation == "read" and key.endswith("t") else None
-            ),
+            lambda operation, key: UnavailableError("later") if operation == "read" and key.endswith("t") else None,
         )
 
     driver, _ = stored({"x/0": ["t", 0, 10]}, {"t": DATA}, double=faulty)
@@ -201,9 +187,7 @@ def test_targets_lie_beside_the_set_or_where_they_say(tmp_path):
     (tmp_path / "t.bin").write_bytes(DATA)
     (tmp_path / "sub" / "s.bin").write_bytes(DATA[:50])
     urls = ["s.bin", "./s.bin", "../t.bin", f"{tmp_path}/t.bin", f"file://{tmp_path}/t.bin", "../sub/s.bin"]
-    (tmp_path / "sub" / "r.json").write_text(
-        json.dumps({f"x/{n}": [url, n, 5] for n, url in enumerate(urls)})
-    )
+    (tmp_path / "sub" / "r.json").write_text(json.dumps({f"x/{n}": [url, n, 5] for n, url in enumerate(urls)}))
     driver = run(open_reference(KvPrefix(LocalDriver(), f"{tmp_path}/sub/r.json"), {}))
     assert not driver.features.waits
     assert values(driver, [f"x/{n}" for n in range(len(urls))]) == [DATA[n : n + 5] for n in range(len(urls))]
@@ -213,10 +197,7 @@ def test_targets_can_be_moved():
     """`targets` and `rewrite` lead old URLs to where the data is now."""
     refs = {"a": ["s3://gone/dir/t", 0, 10], "b": ["gs://other/t", 5, 5]}
     driver, _ = stored(
-        refs,
-        {"t": DATA},
-        double=lambda inner: inner,
-        rewrite={"s3://gone/dir/": "memory://dir/", "gs://other/": ""},
+        refs, {"t": DATA}, double=lambda inner: inner, rewrite={"s3://gone/dir/": "memory://dir/", "gs://other/": ""}
     )
     assert values(driver, "ab") == [DATA[:10], DATA[5:10]]
 
@@ -247,9 +228,7 @@ def test_listing_knows_sizes():
     expected = {"x/.zarray": 2, "x/0.0": 10, "x/0.1": None, "xy/0": 3, "y/0": 2, "é/0": 2}
     assert run(scan(KeyRange())) == sorted((key, size) for key, size in expected.items())
     for prefix in ("x", "x/", "xy/", "x/0.", "é", "nope/"):
-        assert {e.key for e in run(scan(KeyRange.prefix(prefix)))} == {
-            k for k in expected if k.startswith(prefix)
-        }
+        assert {e.key for e in run(scan(KeyRange.prefix(prefix)))} == {k for k in expected if k.startswith(prefix)}
     assert {e.key for e in run(scan(KeyRange("x/0.1", "y")))} == {"x/0.1", "xy/0"}
     assert not watched.reads
 
@@ -259,11 +238,7 @@ def test_generations_tell_ranges_apart_and_answer_conditions():
     driver, _ = stored({"a": ["t", 0, 5], "b": ["t", 5, 5], "c": "inline"}, {"t": DATA})
     first, second, inline = run(driver.read_many([Read("a"), Read("b"), Read("c")]))
     assert len({first.generation, second.generation, inline.generation}) == 3
-    again = run(
-        driver.read_many(
-            [Read("a", if_not_equal=first.generation), Read("c", if_not_equal=inline.generation)]
-        )
-    )
+    again = run(driver.read_many([Read("a", if_not_equal=first.generation), Read("c", if_not_equal=inline.generation)]))
     assert [result.state for result in again] == ["unspecified", "unspecified"]
 
 
@@ -416,12 +391,7 @@ def test_saving_to_a_directory_keeps_what_else_is_there(tmp_path, name):
     metadata = json.dumps({"zarr_format": 2, "shape": [4], "chunks": [1], "dtype": "<i4"})
     old = {"x/.zarray": metadata, "x/3": "3", "old/.zarray": metadata, "old/0": "0"}
     folder = tmp_path / name
-    others = {
-        "notes.txt": b"1",
-        "x/refs.0.parq.txt": b"2",
-        "sub/.zmetadata": b"{}",
-        "sub/y/refs.0.parq": b"3",
-    }
+    others = {"notes.txt": b"1", "x/refs.0.parq.txt": b"2", "sub/.zmetadata": b"{}", "sub/y/refs.0.parq": b"3"}
     for path, data in others.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
@@ -530,9 +500,7 @@ def test_parts_of_shards_and_archives_in_references_are_read(zip_builder):
     sharding = {"name": "sharding_indexed", "configuration": {"chunk_shape": [2], "codecs": inner}}
     grid = {"name": "regular", "configuration": {"chunk_shape": [40]}}
     metadata = {"shape": [80], "data_type": "int32", "chunk_grid": grid, "codecs": [sharding]}
-    made = fsstore.open(
-        {"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True
-    ).result()
+    made = fsstore.open({"driver": "zarr3", "kvstore": "memory://", "metadata": metadata}, create=True).result()
     made.write(range(80)).result()
     document, one, two = (bytes(made.kvstore[key]) for key in ("zarr.json", "c/0", "c/1"))
     context = fsstore.Context()

@@ -30,9 +30,7 @@ from fsstore.runtime import execution
 def listed(found):
     """Return every key of a set with its reference."""
     return {
-        name: page.value(position)
-        for names, page in found.batches(KeyRange())
-        for position, name in enumerate(names)
+        name: page.value(position) for names, page in found.batches(KeyRange()) for position, name in enumerate(names)
     }
 
 
@@ -129,10 +127,7 @@ def test_null_target_stands_in():
         ('{"refs": ["u", 0, 1], "templates": {"a": 1}, "gen": "x"}', {"refs", "templates", "gen"}),
         ("{}", set()),
         ("\ufeff {} \n", set()),
-        (
-            '{"version": 1, "refs": {"a": "x", "a": "y", "b/0": ["u", 0, 1], "b/0": ["u", 1, 1]}}',
-            {"a", "b/0"},
-        ),
+        ('{"version": 1, "refs": {"a": "x", "a": "y", "b/0": ["u", 0, 1], "b/0": ["u", 1, 1]}}', {"a", "b/0"}),
     ],
 )
 def test_versions(document, keys):
@@ -150,9 +145,7 @@ def test_unknown_versions_are_refused(version):
 def test_the_last_of_equal_keys_wins():
     """Duplicates are resolved like every JSON reader does, also between inline values and columns."""
     parts = [f'"x/{n}": ["u", {n}, 1]' for n in range(100)]
-    text = "{" + ", ".join(
-        [*parts, '"x/3": "inline"', '"x/4": null', '"x/5": ["v", 9, 9]', '"y": "a"', '"y": ["u"]']
-    )
+    text = "{" + ", ".join([*parts, '"x/3": "inline"', '"x/4": null', '"x/5": ["v", 9, 9]', '"y": "a"', '"y": ["u"]'])
     found = from_json((text + "}").encode())
     keys = ["x/2", "x/3", "x/4", "x/5", "y"]
     resolved = found.find(keys)
@@ -186,11 +179,7 @@ def test_what_is_no_reference_document_is_refused(text):
 
 def test_bytes_that_are_not_utf_8_are_refused():
     """Latin-1 in a key, a URL or a value is damage, in the fast path as in the slow one."""
-    for text in (
-        b'{"\xe9/0": ["u", 0, 1], "b": "x"}',
-        b'{"a/0": ["\xe9", 0, 1], "b": "x"}',
-        b'{"a": "\xe9"}',
-    ):
+    for text in (b'{"\xe9/0": ["u", 0, 1], "b": "x"}', b'{"a/0": ["\xe9", 0, 1], "b": "x"}', b'{"a": "\xe9"}'):
         with pytest.raises(DataLossError):
             from_json(text)
 
@@ -363,13 +352,9 @@ def test_references_are_taken_together(monkeypatch, slash):
     assert {key: list(value) for key, value in listed(from_json(data)).items()} == refs
     assert len(single) < 100
     single.clear()
-    mixed = {
-        key: value if number % 3 else f"inline {number}" for number, (key, value) in enumerate(refs.items())
-    }
+    mixed = {key: value if number % 3 else f"inline {number}" for number, (key, value) in enumerate(refs.items())}
     found = listed(from_json(json.dumps({"version": 1, "refs": mixed}).replace("/", slash).encode()))
-    assert {
-        key: value.decode() if isinstance(value, bytes) else list(value) for key, value in found.items()
-    } == mixed
+    assert {key: value.decode() if isinstance(value, bytes) else list(value) for key, value in found.items()} == mixed
     assert len(single) < 500
 
 
@@ -437,14 +422,13 @@ def test_awkward_shapes_of_sets_stay_linear():
         found = from_json(json.dumps(document, ensure_ascii=False).encode())
         got = listed(found)
         assert time.process_time() - begin < 8
-        assert {
-            k: v.decode() if isinstance(v, bytes) else v[:1] if v.length < 0 else v for k, v in got.items()
-        } == {k: v if isinstance(v, str) else tuple(v) for k, v in document.items()}
+        assert {k: v.decode() if isinstance(v, bytes) else v[:1] if v.length < 0 else v for k, v in got.items()} == {
+            k: v if isinstance(v, str) else tuple(v) for k, v in document.items()
+        }
 
 
 @pytest.mark.parametrize(
-    ("stored", "asked"),
-    [("s/", "s/0"), ("s/", "s/c"), ("", "0"), ("n/0", "n/0.0"), ("n/0", "n/0/0"), ("s/", "s/")],
+    ("stored", "asked"), [("s/", "s/0"), ("s/", "s/c"), ("", "0"), ("n/0", "n/0.0"), ("n/0", "n/0/0"), ("s/", "s/")]
 )
 def test_only_chunks_are_found_under_the_keys_some_writers_use(stored, asked):
     """Scalars under `name/` and two-dimensional arrays under `name/0` are read, not shown as fill values."""

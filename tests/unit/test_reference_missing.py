@@ -43,11 +43,7 @@ def _readers(url, context):
     def array(driver, path="x/", **options):
         return ts.open(f"{url}{path}|{driver}:", context=context, **options).result()
 
-    assumed = {
-        "driver": "zarr",
-        "kvstore": f"{url}x/",
-        "metadata": {"shape": [4], "chunks": [2], "dtype": "<i4"},
-    }
+    assumed = {"driver": "zarr", "kvstore": f"{url}x/", "metadata": {"shape": [4], "chunks": [2], "dtype": "<i4"}}
     return {
         "read": lambda: store().read("x/.zarray").result(),
         "item": lambda: store()["x/.zarray"],
@@ -63,9 +59,7 @@ def _readers(url, context):
         "auto": lambda: ts.open(f"{url}x/", context=context).result(),
         "at the root": lambda: ts.open(url, context=context).result(),
         "database": lambda: array("ocdbt:x/|zarr3", "db/"),
-        "assumed": lambda: (
-            ts.open(assumed, context=context, assume_metadata=True, open=True).result().read().result()
-        ),
+        "assumed": lambda: ts.open(assumed, context=context, assume_metadata=True, open=True).result().read().result(),
     }
 
 
@@ -160,8 +154,7 @@ def test_a_key_that_is_written_makes_the_set(missing, name):
 
 @pytest.mark.parametrize("mode", [{}, {"open": True}, {"delete_existing": True}])
 @pytest.mark.parametrize(
-    ("name", "driver"),
-    [(name, driver) for name in _NEW for driver in ("zarr", "zarr3")] + [("refs.json", "n5")],
+    ("name", "driver"), [(name, driver) for name in _NEW for driver in ("zarr", "zarr3")] + [("refs.json", "n5")]
 )
 def test_an_array_that_is_created_makes_the_set(missing, name, mode, driver):
     """All modes that create do, in every format that the form of the set can hold."""

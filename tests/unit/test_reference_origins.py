@@ -97,11 +97,7 @@ def test_lifted_by_name(remote, tmp_path):
     references.open(remote).save(tmp_path / "t.json", trusted=True)
     assert values(tmp_path / "t.json", "a") == b"TOPSECRET"
     references.open(remote).save(tmp_path / "s.json")
-    kvstore = {
-        "driver": "reference",
-        "base": f"file://{tmp_path / 's.json'}",
-        "allow": [f"file://{tmp_path}/"],
-    }
+    kvstore = {"driver": "reference", "base": f"file://{tmp_path / 's.json'}", "allow": [f"file://{tmp_path}/"]}
     assert (
         bytes(ts.open({"driver": "zarr", "kvstore": {**kvstore, "path": "a/"}}).result().read().result())
         == b"TOPSECRET"
@@ -117,11 +113,7 @@ def test_version_0_has_no_place_for_it(remote, tmp_path):
 
 def test_nothing_is_gained_by_what_a_document_says(object_server, secret, tmp_path):
     """A remote set that says that it came from this machine, or from another host, may read no more by that."""
-    document = {
-        "version": 1,
-        "origins": ["file:///", "http://127.0.0.1:1/"],
-        "refs": {"x": [f"file://{secret}"]},
-    }
+    document = {"version": 1, "origins": ["file:///", "http://127.0.0.1:1/"], "refs": {"x": [f"file://{secret}"]}}
     object_server.put("forged.json", json.dumps(document).encode())
     refs = references.open(f"{object_server.url}/forged.json")
     assert refs.origins == ()
@@ -134,10 +126,7 @@ def test_nothing_is_gained_by_what_a_document_says(object_server, secret, tmp_pa
 
 def test_of_two_hosts(remote, secret, tmp_path):
     """Merged sets of two hosts may read from neither what only one of them may."""
-    first, second = (
-        references.open(remote),
-        references.open({"version": 1, "origins": ["http://other/"], "refs": {}}),
-    )
+    first, second = (references.open(remote), references.open({"version": 1, "origins": ["http://other/"], "refs": {}}))
     assert first.merge(second).origins == ()
     assert first.merge(first).origins == first.origins != ()
     assert references.open({"x": "y"}).origins is None
@@ -152,8 +141,6 @@ def test_combined(remote):
 
 def test_sets_of_this_machine_stay_as_they_are(secret, tmp_path):
     """A local set has no such member, and reads what it names."""
-    references.open({"a/.zarray": json.dumps(ZARRAY), "a/0": [f"file://{secret}", 0, 9]}).save(
-        tmp_path / "l.json"
-    )
+    references.open({"a/.zarray": json.dumps(ZARRAY), "a/0": [f"file://{secret}", 0, 9]}).save(tmp_path / "l.json")
     assert b"origins" not in (tmp_path / "l.json").read_bytes()
     assert values(tmp_path / "l.json", "a") == b"TOPSECRET"

@@ -65,9 +65,7 @@ def listed(store):
     return [name for name in execution.call(names()) if not name.endswith(".zarray")]
 
 
-@pytest.mark.parametrize(
-    ("outer", "inner"), [((1, 1), (10,)), ((3, 4), (2,)), ((2, 10), (10,)), ((0, 3), (3,))]
-)
+@pytest.mark.parametrize(("outer", "inner"), [((1, 1), (10,)), ((3, 4), (2,)), ((2, 10), (10,)), ((0, 3), (3,))])
 @pytest.mark.parametrize("root", ["g", ""])
 def test_saved_set_of_nested_arrays_holds_every_key(tmp_path, root, outer, inner):
     """A set in JSON that names both arrays is saved as parquet, and each of its keys is found and listed there."""

@@ -113,10 +113,7 @@ def test_only_touched_files_are_written(stored):
     watched = Recording(LOCAL)
     store = opened(stored, watched)
     put(store, {"x/0": b"a", "x/2": b"b", "x/7": b"c"})
-    assert sorted(w.key.removeprefix(f"{stored}/") for w in watched.writes) == [
-        "x/refs.0.parq",
-        "x/refs.2.parq",
-    ]
+    assert sorted(w.key.removeprefix(f"{stored}/") for w in watched.writes) == ["x/refs.0.parq", "x/refs.2.parq"]
     assert watched.calls["write"] == 1
     watched.reset()
     put(store, {"x/4": None, "x/77": None, "nothing": None, "y/0.1": None})
@@ -156,12 +153,7 @@ def test_text_among_the_metadata_stays_text(tmp_path):
     store = opened(tmp_path / "r.parq")
     put(store, {"x/3": b"x", "y/3": b"y"})
     put(store, {".zgroup": b"{}"})
-    assert get(opened(tmp_path / "r.parq"), "note", "x/3", "y/3", ".zgroup") == [
-        b"free text",
-        b"x",
-        b"y",
-        b"{}",
-    ]
+    assert get(opened(tmp_path / "r.parq"), "note", "x/3", "y/3", ".zgroup") == [b"free text", b"x", b"y", b"{}"]
     put(store, {"note": None})
     assert get(opened(tmp_path / "r.parq"), "note", "x/3") == [None, b"x"]
 
@@ -179,9 +171,7 @@ def test_metadata_that_is_no_object_is_refused(stored, value):
     put(store, {"x/1": b"new"})
 
 
-@pytest.mark.parametrize(
-    "key", ["x/10", "x/0.0", "x/01", "x/", "x", "z/0", "free", "y/0", "y/0.2", "x/-1", "x/c/1"]
-)
+@pytest.mark.parametrize("key", ["x/10", "x/0.0", "x/01", "x/", "x", "z/0", "free", "y/0", "y/0.2", "x/-1", "x/c/1"])
 def test_keys_without_a_row_are_refused(stored, key):
     """What is no chunk of an array of the set is refused by name; deleting it is deleting nothing."""
     store = opened(stored)
@@ -205,9 +195,7 @@ def test_keys_that_climb_write_nothing(stored, target, key):
     assert {path: path.read_bytes() for path in stored.parent.rglob("*") if path.is_file()} == before
 
 
-@pytest.mark.parametrize(
-    "document", [array(-1), array(5, chunks=[0]), array(5, chunks=[1, 1]), "{}", array(2**62, 4)]
-)
+@pytest.mark.parametrize("document", [array(-1), array(5, chunks=[0]), array(5, chunks=[1, 1]), "{}", array(2**62, 4)])
 def test_an_array_without_a_grid_is_refused(stored, document):
     """Metadata from which no rows can be counted does not get into the set."""
     with pytest.raises(StoreError):
@@ -218,10 +206,7 @@ def test_an_array_without_a_grid_is_refused(stored, document):
 def test_an_array_and_its_chunks_in_one_batch(tmp_path):
     """The order within a batch does not matter, also for a set that does not exist yet."""
     store = opened(tmp_path / "new.parq")
-    put(
-        store,
-        {"a/b/1": b"one", "a/b/.zarray": array(3).encode(), ".zgroup": b'{"zarr_format":2}', "a/b/2": b"two"},
-    )
+    put(store, {"a/b/1": b"one", "a/b/.zarray": array(3).encode(), ".zgroup": b'{"zarr_format":2}', "a/b/2": b"two"})
     assert get(opened(tmp_path / "new.parq"), "a/b/0", "a/b/1", "a/b/2") == [None, b"one", b"two"]
     assert theirs(tmp_path / "new.parq", "a/b/2") == b"two"
 
@@ -323,10 +308,7 @@ def test_two_writers_lose_nothing(stored):
     put(two, {"z/1": b"two", "z/.zattrs": b"{}"})
     put(one, {"z/2": b"three", ".zgroup": b"{}"})
     expected = [b"0", b"1", b"2", b"3", b"4", b"5", b"one", b"two", b"three", b"{}", b"{}"]
-    assert (
-        get(opened(stored), *(f"x/{n}" for n in range(6)), "z/0", "z/1", "z/2", "z/.zattrs", ".zgroup")
-        == expected
-    )
+    assert get(opened(stored), *(f"x/{n}" for n in range(6)), "z/0", "z/1", "z/2", "z/.zattrs", ".zgroup") == expected
     assert execution.call(two.write_many([Write("z/2", b"no", NO_VALUE)]))[0].generation == UNKNOWN
     put(one, {"x/3": None})
     assert execution.call(two.write_many([Write("x/3", b"yes", NO_VALUE)]))[0].generation != UNKNOWN
@@ -435,9 +417,7 @@ def test_arrays_over_a_parquet_set(tmp_path, driver):
     url = f"file://{tmp_path}/r.parq|reference:g/x/|{driver}:"
     values = np.arange(2000, dtype="i2").reshape(50, 40)
     layout = ts.ChunkLayout(chunk_shape=[7, 40])
-    made = ts.open(
-        url, create=True, dtype="int16", shape=[50, 40], fill_value=-1, chunk_layout=layout
-    ).result()
+    made = ts.open(url, create=True, dtype="int16", shape=[50, 40], fill_value=-1, chunk_layout=layout).result()
     made[...] = values
     made[3:20, 5:9] = 0
     values[3:20, 5:9] = 0

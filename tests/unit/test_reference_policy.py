@@ -115,10 +115,7 @@ def test_the_place_a_set_came_from_is_trusted_with_its_targets():
 def test_allow_is_strict(url, allowed):
     """With `allow`, exactly what lies at or below its prefixes is read, whatever the spelling."""
     members = {"allow": ["s3://good/", "s3://good", "/data/set", "https://h/pub"]}
-    for policy in (
-        policy_of(None, members),
-        policy_of(KvPrefix(LocalDriver(), "/data/set/refs.json"), members),
-    ):
+    for policy in (policy_of(None, members), policy_of(KvPrefix(LocalDriver(), "/data/set/refs.json"), members)):
         if allowed:
             policy.check(url)
         else:
@@ -196,9 +193,7 @@ def test_headers_of_options_are_lines(headers):
             check_prefixes({"https://h/": given, "s3://b/": options})
         assert "hush" not in str(found.value)
         assert len(found.value.problems) == 1
-    assert check_prefixes(
-        {"https://h/": {"headers": {"X-A": "b", "Number": 3}}, "https://g/": {"headers": None}}
-    )
+    assert check_prefixes({"https://h/": {"headers": {"X-A": "b", "Number": 3}}, "https://g/": {"headers": None}})
 
 
 @pytest.mark.parametrize(
@@ -322,9 +317,7 @@ def test_colons_are_not_chains():
     targets = opened([])
     assert targets.locate("http://[2001:db8::1]:80/x/y") == ("http://[2001:db8::1]/", "x/y")
     assert (
-        targets.locate("/data/00::30.nc")
-        == targets.locate("file:/data//00::30.nc")
-        == ("file:///", "data/00::30.nc")
+        targets.locate("/data/00::30.nc") == targets.locate("file:/data//00::30.nc") == ("file:///", "data/00::30.nc")
     )
     assert targets.locate("s3://b/00::30.nc") == ("s3://b/", "00::30.nc")
     with pytest.raises(PermissionDeniedError, match="loopback"):
@@ -351,9 +344,7 @@ def test_signed_urls_of_one_server_share_its_connections():
         lambda url: guarded_root(url, {}, bound=None, check=REMOTE.check).driver.engine,
     )
     for make in makers:
-        one, two, plain, other = map(
-            make, ("http://a/x?s=1", "http://a/y?s=2", "http://a/", "http://b/x?s=1")
-        )
+        one, two, plain, other = map(make, ("http://a/x?s=1", "http://a/y?s=2", "http://a/", "http://b/x?s=1"))
         assert one.client is two.client is plain.client is not other.client
         assert one.turns is two.turns
         assert [each.query for each in (one, two, plain, other)] == ["?s=1", "?s=2", "", "?s=1"]

@@ -80,11 +80,7 @@ def test_from_a_server(folder, object_server):
 def test_to_another_store(folder, moto_bucket):
     """Local targets of a set that is saved to a bucket are named by absolute URLs."""
     endpoint, bucket = moto_bucket
-    options = {
-        "key": "a",
-        "secret": "b",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
     base = {"driver": "fsspec", "url": f"s3://{bucket}/r.json", "storage_options": options}
     references.open(folder / "home/r.json").save(base)
     assert references.open(base)["c"] == (f"file://{folder}/up t%20é", 7, 2)
@@ -95,11 +91,7 @@ def test_to_another_store(folder, moto_bucket):
 def test_places_without_a_url(folder, moto_bucket):
     """A place that needs options, or lies in an archive, cannot be named from elsewhere: `relative` is asked for."""
     endpoint, bucket = moto_bucket
-    options = {
-        "key": "a",
-        "secret": "b",
-        "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"},
-    }
+    options = {"key": "a", "secret": "b", "client_kwargs": {"endpoint_url": endpoint, "region_name": "us-east-1"}}
     with zipfile.ZipFile(folder / "s.zip", "w") as archive:
         archive.writestr("in/r.json", json.dumps({"a": REFS["a"]}))
     in_bucket = {"driver": "fsspec", "url": f"s3://{bucket}/in/r.json", "storage_options": options}
@@ -121,13 +113,7 @@ def test_places_without_a_url(folder, moto_bucket):
 
 def test_absolute_and_foreign_urls_stay(folder):
     """URLs with a scheme, absolute paths and paths with a drive letter are nothing to be moved."""
-    refs = {
-        "a": ["s3://b/k"],
-        "b": ["/abs/t"],
-        "c": ["C:\\data\\t"],
-        "d": ["zip://m::s3://b/z"],
-        "e": ["D:/t"],
-    }
+    refs = {"a": ["s3://b/k"], "b": ["/abs/t"], "c": ["C:\\data\\t"], "d": ["zip://m::s3://b/z"], "e": ["D:/t"]}
     (folder / "home/f.json").write_text(json.dumps(refs))
     references.open(folder / "home/f.json").save(folder / "f.json")
     assert references.open(folder / "f.json").urls == [value[0] for value in refs.values()]
@@ -138,12 +124,7 @@ def test_sets_in_memory_keep_them(folder):
     references.open(REFS).save(folder / "sub/r.json")
     assert references.open(folder / "sub/r.json").urls == references.open(REFS).urls
     opened = references.open(folder / "home/r.json")
-    for made in (
-        opened.rename("a", "aa"),
-        opened.rewrite({"zip://m/": "zip://m/"}),
-        opened.expand(),
-        opened.merge(),
-    ):
+    for made in (opened.rename("a", "aa"), opened.rewrite({"zip://m/": "zip://m/"}), opened.expand(), opened.merge()):
         made.save(folder / "m.json", overwrite=True)
         assert references.open(folder / "m.json")["b"] == ("home/sub/t", 5, 4)
 

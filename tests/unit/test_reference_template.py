@@ -43,9 +43,7 @@ EXPANDED = {
 def listed(found):
     """Return every key of a set with its reference."""
     return {
-        name: page.value(position)
-        for names, page in found.batches(KeyRange())
-        for position, name in enumerate(names)
+        name: page.value(position) for names, page in found.batches(KeyRange()) for position, name in enumerate(names)
     }
 
 
@@ -169,9 +167,7 @@ def test_generators_share_what_they_may_keep():
 def test_a_thousand_generators_are_not_tried_one_by_one():
     """A generator for each of a thousand arrays: looking up and listing cost what the keys cost, not their product."""
     dimensions = {"i": {"stop": 10}, "j": {"stop": 10}}
-    gens = [
-        {"key": f"a{n}/{{{{i}}}}.{{{{j}}}}", "url": f"u{n}", "dimensions": dimensions} for n in range(1000)
-    ]
+    gens = [{"key": f"a{n}/{{{{i}}}}.{{{{j}}}}", "url": f"u{n}", "dimensions": dimensions} for n in range(1000)]
     found = from_json(json.dumps({"version": 1, "gen": gens}).encode())
     begin = time.process_time()
     assert len(listed(found)) == 100_000
@@ -236,10 +232,7 @@ def test_ten_thousand_generated_keys_expand_quickly():
             },
             {"f": "s3://{{a}}{{g}}", "g": "-{{b + 1}}%d"},
         ),
-        (
-            {"key": "{{m}}.{{i}}.{{j}}", "dimensions": {"m": ["a", 3], "i": {"stop": 60}, "j": {"stop": 50}}},
-            {},
-        ),
+        ({"key": "{{m}}.{{i}}.{{j}}", "dimensions": {"m": ["a", 3], "i": {"stop": 60}, "j": {"stop": 50}}}, {}),
     ],
 )
 def test_references_written_out_in_columns_are_those_computed_one_by_one(members, templates):
@@ -263,9 +256,7 @@ def test_only_what_is_listed_is_written_out(text_axis):
     numbers = [f"n{number}" for number in range(9)] if text_axis else {"stop": 9}
     made = parse_gen({**members, "dimensions": {"i": {"stop": 2000}, "j": numbers}}, Templates({}))
     whole = dict(written(made))
-    part = [
-        pair for batch in written_out(made, lambda name: name.startswith("x/7")) for pair in batch.pairs()
-    ]
+    part = [pair for batch in written_out(made, lambda name: name.startswith("x/7")) for pair in batch.pairs()]
     assert len(whole) == 18000 and len(part) == 111 * 9
     assert all(whole[name] == place for name, place in part)
     without = dataclasses.replace(made, url=None)  # which would be needed
@@ -283,9 +274,7 @@ def test_integers_that_outgrow_64_bits_are_an_error_in_columns_too():
     made = parse_gen(members, Templates({}))
     with pytest.raises(DataLossError, match='"x/1"'):
         list(written(made))
-    divided = parse_gen(
-        {**members, "offset": "{{5 // (i - 1)}}", "dimensions": {"i": [2, 1, 3]}}, Templates({})
-    )
+    divided = parse_gen({**members, "offset": "{{5 // (i - 1)}}", "dimensions": {"i": [2, 1, 3]}}, Templates({}))
     with pytest.raises(DataLossError, match="divides by zero"):
         list(written(divided))
 
@@ -320,11 +309,7 @@ def test_lookup_is_the_inverse_of_expansion(key, dimensions):
     made = gen(key=key, url=url, offset="0", length="1", dimensions=dimensions)
     expected = dict(written(made))
     assert {name: made.find(name) for name in expected} == expected
-    others = [f"x/{a}{s}{b}" for a, b, s in itertools.product(range(-3, 7), range(-3, 7), "./-")] + [
-        "x/",
-        "",
-        "x/00",
-    ]
+    others = [f"x/{a}{s}{b}" for a, b, s in itertools.product(range(-3, 7), range(-3, 7), "./-")] + ["x/", "", "x/00"]
     assert all(made.find(name) is None for name in others if name not in expected)
 
 
@@ -370,13 +355,7 @@ def test_generated_references_win_over_explicit_ones():
 )  # fmt: skip
 def test_malformed_generators_are_refused_with_their_position(change):
     """A generator that cannot be what its writer meant is refused when the set is opened."""
-    entry = {
-        "key": "x/{{i}}",
-        "url": "{{u}}",
-        "offset": "{{i}}",
-        "length": "1",
-        "dimensions": {"i": {"stop": 3}},
-    }
+    entry = {"key": "x/{{i}}", "url": "{{u}}", "offset": "{{i}}", "length": "1", "dimensions": {"i": {"stop": 3}}}
     document = {"version": 1, "templates": {"u": "http://h"}, "gen": [{**entry}, {**entry, **change}]}
     with pytest.raises(JsonError, match="position 1"):
         from_json(json.dumps(document).encode())

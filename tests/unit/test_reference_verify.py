@@ -84,19 +84,11 @@ def test_every_kind_of_array_is_decoded(tmp_path):
     """Records, several dimensions, arrays of both versions below each other, scalars under any key, shards."""
     url = f"file://{tmp_path}/refs.json|reference:"
     layout = ts.ChunkLayout(read_chunk_shape=[2, 2], write_chunk_shape=[4, 4])
-    shards = ts.open(
-        f"{url}a/|zarr3:", create=True, dtype="int16", shape=[6, 7], chunk_layout=layout
-    ).result()
+    shards = ts.open(f"{url}a/|zarr3:", create=True, dtype="int16", shape=[6, 7], chunk_layout=layout).result()
     shards[...].write(np.arange(42, dtype="int16").reshape(6, 7)).result()
     record = np.array([(1, 2.0), (3, 4.0)], "<i4,<f8")
     members = {**_ARRAY, "compressor": None}
-    fields = {
-        **members,
-        "dtype": [["n", "<i4"], ["v", "<f8"]],
-        "shape": [2],
-        "chunks": [1],
-        "fill_value": None,
-    }
+    fields = {**members, "dtype": [["n", "<i4"], ["v", "<f8"]], "shape": [2], "chunks": [1], "fill_value": None}
     more = references.open(
         {
             "a/b/.zarray": json.dumps(fields),
@@ -116,11 +108,7 @@ def test_every_kind_of_array_is_decoded(tmp_path):
 def test_what_stands_in_and_what_is_replaced(tmp_path):
     """Members of the store hold for the check, too: a target for null, templates, a new beginning."""
     (tmp_path / "data").write_bytes(b"0123456789")
-    refs = {
-        "version": 1,
-        "templates": {"u": "s3://gone/data"},
-        "refs": {"a": [None, 2, 8], "b": ["{{u}}", 0, 10]},
-    }
+    refs = {"version": 1, "templates": {"u": "s3://gone/data"}, "refs": {"a": [None, 2, 8], "b": ["{{u}}", 0, 10]}}
     members = {"target": str(tmp_path / "data"), "templates": {"u": "s3://other/data"}}
     moved = {"s3://other/": f"file://{tmp_path}/"}
     assert references.verify(refs, **members, rewrite=moved)
@@ -140,9 +128,7 @@ def test_a_report_says_what_was_not_asked_and_shows_no_credentials(tmp_path, tun
         assert problem.keys == tuple(f"x/{number}.{m}" for m in range(3))
         assert problem.references == 5
     assert str(found).endswith("172 targets were not checked")
-    signed = references.verify(
-        {"x/0": ["https://host.invalid/a?X-Amz-Signature=abc", 0, 1]}, allow=["s3://b/"]
-    )
+    signed = references.verify({"x/0": ["https://host.invalid/a?X-Amz-Signature=abc", 0, 1]}, allow=["s3://b/"])
     assert "https://host.invalid/a: " in str(signed)
     assert "abc" not in str(signed)
 

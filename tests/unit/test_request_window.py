@@ -11,11 +11,7 @@ import pytest
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.engine.contract import from_status
 from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_threads
-from fsstore.kvstore.tuning import (
-    FAR_REQUESTS,
-    FAR_S,
-    FEWEST_REQUESTS,
-)
+from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import FLIGHT_BYTES, REQUESTS
 

@@ -43,9 +43,7 @@ def filled(place, count=20):
 def stored(place):
     """Return the keys of the chunks that are stored."""
     _, context, where = place
-    return sorted(
-        key for key in fsstore.KvStore.open(where, context=context).result().list().result() if b"c/" in key
-    )
+    return sorted(key for key in fsstore.KvStore.open(where, context=context).result().list().result() if b"c/" in key)
 
 
 @pytest.fixture

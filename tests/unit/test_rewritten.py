@@ -23,10 +23,7 @@ BLOSC = {
 }
 TURNED = {"name": "transpose", "configuration": {"order": [1, 0]}}
 CHECKED = {"name": "crc32c"}
-SHARDED = {
-    "name": "sharding_indexed",
-    "configuration": {"chunk_shape": [100, 200], "codecs": [LITTLE, ZSTD]},
-}
+SHARDED = {"name": "sharding_indexed", "configuration": {"chunk_shape": [100, 200], "codecs": [LITTLE, ZSTD]}}
 SHAPE = (300, 200)
 EXACT = {
     "zstd": [LITTLE, ZSTD],
@@ -196,9 +193,7 @@ def test_who_takes_a_chunk_has_it_alone():
     for thread in threads:
         thread.join(60)
         assert not thread.is_alive()
-    np.testing.assert_array_equal(
-        array.read().result(), np.broadcast_to(np.arange(SHAPE[0])[:, np.newaxis], SHAPE)
-    )
+    np.testing.assert_array_equal(array.read().result(), np.broadcast_to(np.arange(SHAPE[0])[:, np.newaxis], SHAPE))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
@@ -209,7 +204,5 @@ def test_a_forked_child_waits_for_no_thread_of_its_parent():
     with rewritten.pool.now._lock:
         child = os.fork()
         if not child:
-            os._exit(
-                0 if rewritten.pool.now.take("anything") is None and not rewritten.pool.now.used_bytes else 1
-            )
+            os._exit(0 if rewritten.pool.now.take("anything") is None and not rewritten.pool.now.used_bytes else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -138,14 +138,7 @@ def test_the_deadline_counts_from_the_first_try():
 
 @pytest.mark.parametrize(
     ("text", "path"),
-    [
-        ("/", "/"),
-        ("a", "{}/a"),
-        ("a/", "{}/a/"),
-        ("./a", "{}/a"),
-        ("/a//", "/a/"),
-        ("../x/a", "{0.parent}/x/a"),
-    ],
+    [("/", "/"), ("a", "{}/a"), ("a/", "{}/a/"), ("./a", "{}/a"), ("/a//", "/a/"), ("../x/a", "{0.parent}/x/a")],
 )
 def test_paths_are_places(tmp_path, monkeypatch, text, path):
     """Doors for users who think of places take local paths, relative ones from the working directory."""
@@ -157,9 +150,7 @@ def test_paths_are_places(tmp_path, monkeypatch, text, path):
 
 def test_a_path_object_opens_an_array(tmp_path):
     """A `Path` is a local path, and so is text that is no URL."""
-    made = ts.open(
-        {"driver": "zarr3", "kvstore": tmp_path / "a"}, create=True, dtype="int8", shape=[2]
-    ).result()
+    made = ts.open({"driver": "zarr3", "kvstore": tmp_path / "a"}, create=True, dtype="int8", shape=[2]).result()
     made.write([1, 2]).result()
     assert ts.open(tmp_path / "a").result().read().result().tolist() == [1, 2]
     assert ts.KvStore.open(tmp_path / "a/").result().spec().to_json()["path"] == f"{tmp_path}/a"

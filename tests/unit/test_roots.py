@@ -114,16 +114,9 @@ def test_bad_members(kind, members, message):
 
 def test_secrets_stay_in_memory():
     """Credentials are held, and are in no JSON, repr, string or pickle; the harmless rest is."""
-    options = {
-        "key": "AKIA",
-        "secret": "s3cr3t",
-        "anon": False,
-        "client_kwargs": {"token": "s3cr3t", "region": "x"},
-    }
+    options = {"key": "AKIA", "secret": "s3cr3t", "anon": False, "client_kwargs": {"token": "s3cr3t", "region": "x"}}
     members = parsed(FSSPEC, {"url": "ftp://me:s3cr3t@host/d", "storage_options": options})
-    web = parsed(
-        HTTP, {"base_url": "http://h?X-Amz-Signature=s3cr3t", "headers": ["Cookie: s3cr3t", "Accept: b"]}
-    )
+    web = parsed(HTTP, {"base_url": "http://h?X-Amz-Signature=s3cr3t", "headers": ["Cookie: s3cr3t", "Accept: b"]})
     for shown in (members, web):
         text = json.dumps(shown) + repr(shown) + str(shown) + str(pickle.dumps(shown))
         assert "s3cr3t" not in text
@@ -137,9 +130,7 @@ def test_secrets_stay_in_memory():
     assert "s3cr3t" not in FSSPEC.from_url("sftp", "me:s3cr3t@host/d")[1]["url"]
 
 
-@pytest.mark.parametrize(
-    "name", ["passphrase", "passwd", "pwd", "tok", "creds", "pkey", "oauth", "sas_token"]
-)
+@pytest.mark.parametrize("name", ["passphrase", "passwd", "pwd", "tok", "creds", "pkey", "oauth", "sas_token"])
 def test_options_of_filesystems_that_are_credentials(name):
     """The names that fsspec's filesystems have for credentials are known."""
     assert conceal({name: "s3cr3t", "port": 22}) == {"port": 22}
@@ -147,10 +138,7 @@ def test_options_of_filesystems_that_are_credentials(name):
 
 def test_credentials_in_lists_are_concealed():
     """Headers may be pairs in a list, and mappings may be in one."""
-    options = {
-        "headers": [["Authorization", "s3cr3t"], ["Accept", "b"]],
-        "many": [{"token": "s3cr3t", "a": 1}],
-    }
+    options = {"headers": [["Authorization", "s3cr3t"], ["Accept", "b"]], "many": [{"token": "s3cr3t", "a": 1}]}
     assert conceal(options) == {"headers": [["Accept", "b"]], "many": [{"a": 1}]}
     assert reveal(guard(options)) == options
 
@@ -232,9 +220,7 @@ def test_a_host_is_asked_once_and_by_its_name(login, url):
 
 def test_a_login_that_fails_is_an_error_of_ours(login):
     """Whatever a library raises when it logs in names the filesystem, and shows no password."""
-    with pytest.raises(
-        StoreError, match=r'Cannot open the filesystem "login": EOFError: no password=<omitted>'
-    ):
+    with pytest.raises(StoreError, match=r'Cannot open the filesystem "login": EOFError: no password=<omitted>'):
         execution.call(FSSPEC.open(KvOpening({"url": "login://closed/"})))
 
 
@@ -290,9 +276,7 @@ def test_live_objects():
         key = "k" if not prefix.path or prefix.path.endswith("/") else "/k"
         assert bytes(execution.call(prefix.read(key)).value) == b"v"
     assert bytes(execution.call(from_live(fs).join("live/a/").read("k")).value) == b"v"
-    assert (
-        bytes(execution.call(from_live({"k": bytearray(b"abc")}).read("k", 1, 3), waits=False).value) == b"bc"
-    )
+    assert bytes(execution.call(from_live({"k": bytearray(b"abc")}).read("k", 1, 3), waits=False).value) == b"bc"
     with pytest.raises(StoreError, match="received: int"):
         from_live(5)
 
@@ -320,10 +304,7 @@ def test_http_as_fsspec_takes_its_options(object_server):
 
 def test_s3_urls_need_no_endpoint():
     """An endpoint or options cannot be said in a URL."""
-    for members in (
-        {"bucket": "bkt", "endpoint": "http://x"},
-        {"bucket": "bkt", "storage_options": {"anon": True}},
-    ):
+    for members in ({"bucket": "bkt", "endpoint": "http://x"}, {"bucket": "bkt", "storage_options": {"anon": True}}):
         with pytest.raises(UnimplementedError, match="URL syntax not supported"):
             S3.to_url("", members)
     with pytest.raises(UnimplementedError):

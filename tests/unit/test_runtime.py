@@ -107,9 +107,7 @@ def test_map_in_order_goes_on_beside_its_caller():
 def test_map_in_order_waits_for_who_draws(ahead):
     """Threads go on until as many are begun as may be ahead of who draws; beyond these each has one in hand at most."""
     begun = []
-    results = execution.map_in_order(
-        lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=ahead
-    )
+    results = execution.map_in_order(lambda n: begun.append(n) or n, range(40), kind="io", limit=4, ahead=ahead)
     for number in range(40):
         assert next(results) == number
         deadline = time.monotonic() + 30
@@ -157,11 +155,7 @@ def test_an_interrupted_spread_leaves_nobody_at_work(begun, monkeypatch):
     monkeypatch.setattr(execution, "submit", interrupted)
     with pytest.raises(KeyboardInterrupt):
         execution.spread(
-            function,
-            itertools.count(),
-            workers=5,
-            kind="io",
-            ended=WorkEnd(lambda: ended.append(list(running))),
+            function, itertools.count(), workers=5, kind="io", ended=WorkEnd(lambda: ended.append(list(running)))
         )
     assert (running, ended) == ([], [[]])
     for late in asked[begun:]:
@@ -279,9 +273,7 @@ def test_a_job_for_which_there_is_no_thread_is_done_here(monkeypatch):
     assert execution.submit(lambda: done.append(1) or 7, kind="io", limit=29).result(10) == 7
     with pytest.raises(ZeroDivisionError):
         execution.submit(lambda: 1 // 0, kind="io", limit=29).result(10)
-    assert execution.map_blocking(lambda n: n * n, range(50), kind="io", limit=29) == [
-        n * n for n in range(50)
-    ]
+    assert execution.map_blocking(lambda n: n * n, range(50), kind="io", limit=29) == [n * n for n in range(50)]
     execution.spread(done.append, [2, 3], workers=4, kind="request").result(10)
     assert sorted(done) == [1, 2, 3]
 

@@ -75,9 +75,7 @@ def test_unknown_names_and_types():
 def test_every_problem_is_reported():
     """All problems of a document are in one error."""
     with pytest.raises(StoreError) as caught:
-        Schema(
-            {"dtype": "foo", "rank": 99, "chunk_layout": {"rank": -1, "chunk": {"shape": ["x"]}}, "zzz": 1}
-        )
+        Schema({"dtype": "foo", "rank": 99, "chunk_layout": {"rank": -1, "chunk": {"shape": ["x"]}}, "zzz": 1})
     assert len(caught.value.problems) == 5
 
 
@@ -189,8 +187,4 @@ def test_soft_grids():
     """`grid_soft_constraint` adds another grid's constraints as preferences."""
     other = ChunkLayout.Grid(shape=[2, 3], elements=3)
     grid = ChunkLayout.Grid(shape=[1, None], grid_soft_constraint=other)
-    assert grid.to_json() == {
-        "elements_soft_constraint": 3,
-        "shape": [1, None],
-        "shape_soft_constraint": [None, 3],
-    }
+    assert grid.to_json() == {"elements_soft_constraint": 3, "shape": [1, None], "shape_soft_constraint": [None, 3]}

@@ -94,13 +94,7 @@ def test_large_sub_chunks_of_transposed_shards(codec):
     array = fsstore.open(spec, create=True).result()
     data = np.random.default_rng(0).integers(0, 1000, (32, 64, 256)).astype("i4")
     array.write(data).result()
-    for key in [
-        np.s_[0:2, 0:3, 0:5],
-        np.s_[10:14, 30:50, 60:70],
-        np.s_[3:5, 2:9, 200:201],
-        np.s_[15:16],
-        np.s_[:, 5],
-    ]:
+    for key in [np.s_[0:2, 0:3, 0:5], np.s_[10:14, 30:50, 60:70], np.s_[3:5, 2:9, 200:201], np.s_[15:16], np.s_[:, 5]]:
         np.testing.assert_array_equal(array[key].read().result(), data[key])
 
 
@@ -205,9 +199,7 @@ def test_no_sub_chunks_have_no_names():
     chain = CodecChain.from_json([sharding(2, LITTLE)])
     grid = shard_grid(chain.bind(ChunkSpec(np.dtype("u2"), (4, 6, 2))))
     none = np.zeros(0, np.int64)
-    model = SimpleNamespace(
-        keys_of=lambda columns: ["/".join(map(str, each)) for each in zip(*columns, strict=True)]
-    )
+    model = SimpleNamespace(keys_of=lambda columns: ["/".join(map(str, each)) for each in zip(*columns, strict=True)])
     assert list(entries_at([none, none, none], grid, model)) == []
     one = np.array([2, 3])
     assert list(entries_at([one, one, one * 0], grid, model)) == [("1/0/0", 2), ("1/1/0", 3)]

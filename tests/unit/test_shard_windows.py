@@ -94,9 +94,7 @@ def test_listed_positions_are_what_numpy_selects(codecs, in_parts):
     for count in (1, 5, 400):
         rows, columns = random.integers(0, 70, count), random.integers(0, 60, count)
         assert (store.vindex[rows, columns].read().result() == values[rows, columns]).all()
-        assert (
-            store.vindex[columns, rows[::-1] % 60].read().result() == values[columns, rows[::-1] % 60]
-        ).all()
+        assert (store.vindex[columns, rows[::-1] % 60].read().result() == values[columns, rows[::-1] % 60]).all()
         for lists in (np.sort(rows), np.sort(columns)), (rows, columns):
             assert (store.oindex[lists].read(order="F").result() == values[np.ix_(*lists)]).all()
         assert (store.oindex[rows, 7].read().result() == values[rows, 7]).all()
@@ -193,9 +191,7 @@ def test_joint_reads_see_one_version_of_a_shard(codecs, waits, boxes, monkeypatc
 @pytest.mark.parametrize("codecs", CHAINS.values(), ids=CHAINS)
 @pytest.mark.parametrize("waits", [False, True])
 @pytest.mark.parametrize("fetched_bytes", [640, 1 << 20])
-def test_joint_reads_beside_damage_see_one_version_of_a_shard(
-    codecs, waits, fetched_bytes, monkeypatch, tune
-):
+def test_joint_reads_beside_damage_see_one_version_of_a_shard(codecs, waits, fetched_bytes, monkeypatch, tune):
     """Where a damaged sub-chunk fails the batch, the others are read again, still of one version of the shard."""
     if waits:
         monkeypatch.setattr(MemoryDriver, "features", Features(create_only=True, conditional_write=True))
@@ -213,17 +209,7 @@ def test_joint_reads_beside_damage_see_one_version_of_a_shard(
     tune("chunk.read.queue", FLIGHT_BYTES=fetched_bytes)
     counted = counted_reads(monkeypatch, change)
     failed = seen = 0
-    for first, then in (
-        (2, 4),
-        (3, 9),
-        (4, 999),
-        (7, 8),
-        (12, 20),
-        (30, 999),
-        (60, 75),
-        (200, 300),
-        (999, 999),
-    ):
+    for first, then in ((2, 4), (3, 9), (4, 999), (7, 8), (12, 20), (30, 999), (60, 75), (200, 300), (999, 999)):
         store.kvstore["c/0/0"] = damaged
         changing[:], counted.number = [first, then], 0
         reads = [store[number % 5 : 32 - 16 * (number % 3 > 0), number:].read() for number in range(12)]

@@ -184,13 +184,7 @@ def test_missing_chunks_of_a_shared_read(tmp_path, together):
 
 @pytest.mark.parametrize(
     ("codecs", "effort"),
-    [
-        ([LITTLE], 0),
-        ([LITTLE, ZSTD], 1),
-        ([LITTLE, GZIP], 2.5),
-        ([LITTLE, LZ4], 0.2),
-        ([LITTLE, ZSTD, CRC], 1.1),
-    ],
+    [([LITTLE], 0), ([LITTLE, ZSTD], 1), ([LITTLE, GZIP], 2.5), ([LITTLE, LZ4], 0.2), ([LITTLE, ZSTD, CRC], 1.1)],
 )
 def test_effort_counts_what_is_decoded(codecs, effort):
     """The effort of a chain is its bytes times what its codecs say; that of a shard is that of its sub-chunks."""

@@ -62,9 +62,7 @@ def test_whole_boxes_keep_their_numbers(dimensions, most):
     """Boxes that are not cut are pieces with the numbers that they have."""
     boxes = boxes_of(dimensions, most)[0]
     pieces = BoxSlabs.whole(boxes)
-    assert [next(pieces.split(at, at + 1))[1] for at in range(len(pieces))] == [
-        boxes[at] for at in range(len(boxes))
-    ]
+    assert [next(pieces.split(at, at + 1))[1] for at in range(len(pieces))] == [boxes[at] for at in range(len(boxes))]
 
 
 @pytest.mark.parametrize(

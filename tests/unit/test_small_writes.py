@@ -20,10 +20,7 @@ from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 
-ZSTD = [
-    {"name": "bytes", "configuration": {"endian": "little"}},
-    {"name": "zstd", "configuration": {"level": 1}},
-]
+ZSTD = [{"name": "bytes", "configuration": {"endian": "little"}}, {"name": "zstd", "configuration": {"level": 1}}]
 SHARD = [{"name": "sharding_indexed", "configuration": {"chunk_shape": [2, 3], "codecs": ZSTD}}]
 
 

@@ -44,11 +44,7 @@ def test_partial_writes_read_the_chunk_first() -> None:
         values[domain.index_exp] = array
 
     store = ts.virtual_chunked(
-        _source(values, seen),
-        write,
-        dtype="int64",
-        shape=[4, 4],
-        chunk_layout=ts.ChunkLayout(chunk_shape=[2, 2]),
+        _source(values, seen), write, dtype="int64", shape=[4, 4], chunk_layout=ts.ChunkLayout(chunk_shape=[2, 2])
     )
     store[0:2, 0:2] = 1
     assert (seen, written) == ([], [(0, 0)])
@@ -122,15 +118,10 @@ def test_functions_are_pickled_by_name() -> None:
     """Stores and specs of functions that pickle knows go to other processes; a loop stays behind."""
 
     async def make() -> Any:
-        return ts.virtual_chunked(
-            _fill, dtype="int8", shape=[6], chunk_layout=ts.ChunkLayout(chunk_shape=[2])
-        )
+        return ts.virtual_chunked(_fill, dtype="int8", shape=[6], chunk_layout=ts.ChunkLayout(chunk_shape=[2]))
 
     view = asyncio.run(make())[1:]
-    for again in (
-        pickle.loads(pickle.dumps(view)),
-        ts.open(pickle.loads(pickle.dumps(view.spec()))).result(),
-    ):
+    for again in (pickle.loads(pickle.dumps(view)), ts.open(pickle.loads(pickle.dumps(view.spec()))).result()):
         assert again.domain == view.domain
         assert again.schema == view.schema
         assert again.read().result().tolist() == [0, 2, 2, 4, 4]
@@ -159,15 +150,11 @@ def test_reads_of_a_batch_wait_for_it() -> None:
 
 def test_options_of_a_cast_reach_its_base() -> None:
     """`create`, shape and the like, given to a cast, are those of the array below it."""
-    spec = ts.Spec(
-        {"driver": "cast", "dtype": "float32", "base": {"driver": "zarr3", "kvstore": "memory://"}}
-    )
+    spec = ts.Spec({"driver": "cast", "dtype": "float32", "base": {"driver": "zarr3", "kvstore": "memory://"}})
     spec.update(create=True, shape=[3], fill_value=2)
     assert spec.base.open_mode == ts.OpenMode(create=True)
     assert spec.to_json()["base"]["schema"]["domain"]["exclusive_max"] == [3]
-    spec = ts.Spec(
-        {"driver": "cast", "dtype": "float32", "base": {**spec.to_json()["base"], "dtype": "int16"}}
-    )
+    spec = ts.Spec({"driver": "cast", "dtype": "float32", "base": {**spec.to_json()["base"], "dtype": "int16"}})
     assert ts.open(spec).result().read().result().tolist() == [2.0, 2.0, 2.0]
 
 
@@ -203,11 +190,7 @@ def test_dictionaries_are_stores() -> None:
 def test_reversed_empty_dimensions(scheme: str) -> None:
     """A dimension without elements can be reversed, read and written; nothing is stored (TensorStore refuses)."""
     store = ts.open(f"memory://|{scheme}:", create=True, dtype="int8", shape=[0, 2]).result()
-    for view, shape in (
-        (store[::-1], (0, 2)),
-        (store[ts.newaxis, ::-1, 0], (1, 0)),
-        (store.T[:, ::-2], (2, 0)),
-    ):
+    for view, shape in ((store[::-1], (0, 2)), (store[ts.newaxis, ::-1, 0], (1, 0)), (store.T[:, ::-2], (2, 0))):
         assert view.read().result().shape == view.resolve().result().shape == shape
         view.write(1).result()
     assert len(store.kvstore.list().result()) == 1

@@ -138,9 +138,7 @@ def test_a_shard_rewritten_meanwhile_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("fill", [9, 0], ids=["longer", "shorter"])
-def test_a_part_is_written_again_if_the_shard_was_rewritten_without_its_lock(
-    fill, tmp_path, monkeypatch, tune
-):
+def test_a_part_is_written_again_if_the_shard_was_rewritten_without_its_lock(fill, tmp_path, monkeypatch, tune):
     """Without locks another writer may come between the blocks of a shard; no update of either is lost then."""
     tune("chunk", STORED_BLOCK_BYTES=100_000)
     unlocked = {"file_io_locking": {"mode": "none"}}

@@ -19,10 +19,7 @@ STEP = 1 << 20
 NOISE = np.random.default_rng(0).integers(0, 256, SIZE, "u1").tobytes()
 ZEROS = bytes(SIZE)
 ZLIB = Inflater(zlib.decompressobj, (zlib.error,), "inflate", "Zlib", keeps_tail=True)
-STREAMS = {
-    "bz2": (bz2_stream, 1, lambda data: bz2.compress(data, 1)),
-    "lzma": (lzma_stream, {"preset": 0}, None),
-}
+STREAMS = {"bz2": (bz2_stream, 1, lambda data: bz2.compress(data, 1)), "lzma": (lzma_stream, {"preset": 0}, None)}
 
 
 def _bound(name, size=SIZE):

@@ -72,9 +72,7 @@ def _run(task, executor, noted):
 def test_a_trip_of_the_executor_is_no_mistake():
     """A `TypeError` that no work has raised is a failure that may pass, and says whose it is."""
     with _Tripping(1) as executor:
-        with pytest.raises(
-            UnavailableError, match=r"gave no answer of its worker \(TypeError: cannot unpack"
-        ):
+        with pytest.raises(UnavailableError, match=r"gave no answer of its worker \(TypeError: cannot unpack"):
             _answered(executor, len, [1])
         assert _answered(executor, len, [1]) == 1
 
@@ -236,9 +234,7 @@ def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(tune):
     def run(count):
         tasks = iter([Task([number], unlucky, (number, count)) for number in range(count)])
         reporter = reporter_of(None, "", count, 0)
-        done = run_tasks(
-            tasks, None, reporter, lambda task, _: noted.extend(task.numbers), most=8, ask=after_others
-        )
+        done = run_tasks(tasks, None, reporter, lambda task, _: noted.extend(task.numbers), most=8, ask=after_others)
         asyncio.run(done)
 
     with pytest.raises(UnavailableError):

@@ -76,9 +76,7 @@ def test_chunks_encoded_at_once(tmp_path, monkeypatch, limit):
     """`data_copy_concurrency` bounds how many windows are encoded at once, however many wait for the disk."""
     counted = Counted(BoundZstd.encode)
     monkeypatch.setattr(BoundZstd, "encode", counted)
-    array = created(
-        tmp_path, [16, 256, 256], [1, 256, 256], [BYTES, ZSTD], data_copy_concurrency={"limit": limit}
-    )
+    array = created(tmp_path, [16, 256, 256], [1, 256, 256], [BYTES, ZSTD], data_copy_concurrency={"limit": limit})
     values = np.arange(1, 1 + 16 * 256 * 256, dtype="u2").reshape(16, 256, 256)
     array.write(values).result()
     assert counted.calls == 16

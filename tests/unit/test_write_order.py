@@ -25,10 +25,7 @@ from fsstore.kvstore.tuning import FEWEST_REQUESTS
 from fsstore.runtime import execution
 from fsstore.runtime.execution import WorkEnd
 
-SHAPE, CHUNK = (
-    (512, 512),
-    (256, 256),
-)  # of uint64: half a megabyte a chunk
+SHAPE, CHUNK = ((512, 512), (256, 256))  # of uint64: half a megabyte a chunk
 
 
 @pytest.fixture(autouse=True)
@@ -134,10 +131,7 @@ def test_listed_positions_keep_their_order(store):
     points = np.arange(0, 512, 5)
     model = np.zeros(SHAPE, np.uint64)
     for value in range(1, 7, 2):
-        futures = [
-            store.vindex[points, points[::-1]].write(value),
-            store.oindex[points, [1, 300]].write(value + 1),
-        ]
+        futures = [store.vindex[points, points[::-1]].write(value), store.oindex[points, [1, 300]].write(value + 1)]
         model[points, points[::-1]] = value
         model[np.ix_(points, [1, 300])] = value + 1
         np.testing.assert_array_equal(store.read().result(), model)

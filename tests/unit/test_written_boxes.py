@@ -27,10 +27,7 @@ KINDS = {
     "shards": shards([3, 5, 2], BYTES),
     "compressed shards": shards([2, 1, 4], TRANSPOSE, BYTES, {"name": "zstd", "configuration": {"level": 1}}),
     "transposed shards": shards([2, 3, 1], BYTES, before=[TRANSPOSE]),
-    "zarr3": {
-        "driver": "zarr3",
-        "metadata": {"codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]},
-    },
+    "zarr3": {"driver": "zarr3", "metadata": {"codecs": [{"name": "bytes", "configuration": {"endian": "big"}}]}},
     "zarr2": {"driver": "zarr", "metadata": {"compressor": GZIP, "order": "F", "chunks": [3, 5, 2]}},
     "n5": {"driver": "n5", "metadata": {"compression": {"type": "gzip"}, "blockSize": [3, 5, 2]}},
 }
@@ -42,10 +39,7 @@ def created(kind, url):
     layout = {} if "shards" in kind else {"write_chunk": {"shape": [3, 5, 2]}}
     spec = {**KINDS[kind], "kvstore": url, "dtype": "int16"}
     return fsstore.open(
-        spec,
-        create=True,
-        domain=fsstore.IndexDomain(shape=SHAPE),
-        schema=fsstore.Schema({"chunk_layout": layout}),
+        spec, create=True, domain=fsstore.IndexDomain(shape=SHAPE), schema=fsstore.Schema({"chunk_layout": layout})
     ).result()
 
 
@@ -75,9 +69,7 @@ def test_programs_of_boxes_are_those_of_numpy(kind, seed):
         store, model, chosen = stores[number], models[number], expression(chance)
         value = 0 if chance.random() < 0.1 else step
         if chance.random() < 0.5:
-            value = chance.randrange(100) + np.arange(model[chosen].size, dtype=np.int16).reshape(
-                model[chosen].shape
-            )
+            value = chance.randrange(100) + np.arange(model[chosen].size, dtype=np.int16).reshape(model[chosen].shape)
         if chance.random() < 0.1:
             store, model, chosen, value = store.T, model.T, chosen[::-1], step
         futures.append(store[chosen].write(value))
@@ -108,9 +100,7 @@ def test_each_chunk_is_stored_once_for_all_boxes(monkeypatch):
     futures += [store[3:6, 5:10, 0:2].write(7), store[4, 6, 1].write(8)]
     futures[0].result(10)
     assert len(written) == len(set(written)) == 3 * 2 * 3
-    assert store[3:6, 5:10, 0:2].read().result().ravel().tolist() == [
-        8 if at == 13 else 7 for at in range(30)
-    ]
+    assert store[3:6, 5:10, 0:2].read().result().ravel().tolist() == [8 if at == 13 else 7 for at in range(30)]
 
 
 def test_each_shard_is_read_and_stored_once_for_all_boxes(monkeypatch):
@@ -138,12 +128,7 @@ def test_each_shard_is_read_and_stored_once_for_all_boxes(monkeypatch):
     assert len(written) == len(set(written)) == 2 * 2 + 4 * 2
     assert sorted(read) == sorted(
         f"once-shards/c/{place}"
-        for place in (
-            "0/0/0",
-            "0/0/1",
-            "0/1/1",
-            *[f"1/{row}/{side}" for row in range(4) for side in range(2)],
-        )
+        for place in ("0/0/0", "0/0/1", "0/1/1", *[f"1/{row}/{side}" for row in range(4) for side in range(2)])
     )
     values = store.read().result()
     assert values[:6, 5:10, :4].ravel().tolist() == [8 if at == 4 * 20 + 5 else 7 for at in range(120)]

@@ -36,10 +36,7 @@ CODECS = {
     "turned in a shard": sharding([3, 2], [TURNED, BYTES]),
     "shard in a shard": sharding([3, 5], sharding([1, 5], [BYTES, ZSTD])),
 }
-BLOSC = {
-    "name": "blosc",
-    "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0},
-}
+BLOSC = {"name": "blosc", "configuration": {"cname": "lz4", "clevel": 5, "shuffle": "shuffle", "blocksize": 0}}
 
 
 def created(module, place, codecs, shape, *, dtype="uint16", chunk=(6, 10)):
@@ -169,9 +166,7 @@ def test_cores_do_not_wait_for_each_other_over_python(monkeypatch):
     store = created(fsstore, {"driver": "memory"}, CODECS["raw"], (6000, 1000))
     workers = []
     spread = execution.spread
-    monkeypatch.setattr(
-        execution, "spread", lambda *a, **how: workers.append(how["workers"]) or spread(*a, **how)
-    )
+    monkeypatch.setattr(execution, "spread", lambda *a, **how: workers.append(how["workers"]) or spread(*a, **how))
     values = np.arange(6_000_000, dtype="u4").astype("u2").reshape(6000, 1000)
     store.write(values).result()
     assert workers == [1]

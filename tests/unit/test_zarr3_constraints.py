@@ -50,9 +50,7 @@ def test_nothing_is_shared():
     assert ts.Spec(spec()).to_json() == expected
 
 
-@pytest.mark.parametrize(
-    "attributes", [{"a": 1}, {"a": True}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"a": [1]}]
-)
+@pytest.mark.parametrize("attributes", [{"a": 1}, {"a": True}, {"a": 1.0}, {"a": "1"}, {"a": None}, {"a": [1]}])
 def test_equal_values_of_other_types(attributes):
     """1, 1.0 and true are equal in Python and three values in JSON."""
     found = ts.Spec(spec(attributes=attributes)).to_json()["metadata"]["attributes"]

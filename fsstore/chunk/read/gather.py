@@ -132,9 +132,7 @@ class CellBox(Sequence["CellBox"]):
         if not self.plan.separable:
             return model.keys_of(self.chunks)
         pairs = zip(self.plan.components, self.spans, strict=True)
-        return model.keys_of_product(
-            [chunks_along(each.segments)[span.start : span.stop] for each, span in pairs]
-        )
+        return model.keys_of_product([chunks_along(each.segments)[span.start : span.stop] for each, span in pairs])
 
     def of_one_shape(self) -> Iterator[tuple[CellBox, Sequence[int]]]:
         """Yield boxes whose chunks have one shape, and the numbers of their cells in this one."""
@@ -258,9 +256,7 @@ class Gather:
         if not is_view:
             self._view[index] = picked
 
-    def _columns(
-        self, cells: CellBox, strides: Sequence[int], steps: Sequence[int]
-    ) -> tuple[int, list[IntArray]]:
+    def _columns(self, cells: CellBox, strides: Sequence[int], steps: Sequence[int]) -> tuple[int, list[IntArray]]:
         """Return where the selected elements lie in memory: a number, and a column a listed component."""
         columns: list[IntArray] = []
         base = 0
@@ -332,9 +328,7 @@ def _sum_of(columns: Sequence[IntArray], place: Sequence[slice]) -> IntArray:
     """Return the sums of parts of columns, each along a dimension of its own."""
     rank = len(columns)
     parts = [
-        column[(slice(None),) * axis + (part,) + (slice(None),) * (rank - axis - 1)]
-        if rank > 1
-        else column[part]
+        column[(slice(None),) * axis + (part,) + (slice(None),) * (rank - axis - 1)] if rank > 1 else column[part]
         for axis, (column, part) in enumerate(zip(columns, place, strict=True))
     ]
     return reduce(np.add, parts)

@@ -15,23 +15,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.chunk.open_chunks import Source, new_array
 from fsstore.chunk.read.boxes import BoxPlans, BoxRun, BoxView, plan_boxes
-from fsstore.chunk.read.reader import (
-    is_one_quick,
-    is_python_mostly,
-    plan_alone,
-    read_here,
-    read_spread,
-    read_waiting,
-)
-from fsstore.chunk.read.window import (
-    THREAD_WORTH,
-    ChunkReader,
-    Planned,
-    ReadCell,
-    ReadRequest,
-    Window,
-    locate_error,
-)
+from fsstore.chunk.read.reader import is_one_quick, is_python_mostly, plan_alone, read_here, read_spread, read_waiting
+from fsstore.chunk.read.window import THREAD_WORTH, ChunkReader, Planned, ReadCell, ReadRequest, Window, locate_error
 from fsstore.chunk.shard_source import ShardGrid
 from fsstore.chunk.tuning import INLINE_READ_BYTES, WINDOW_BYTES
 from fsstore.codec.chain import BoundChain
@@ -126,9 +111,7 @@ class JointReads:
         self._tell()
 
     def _tell(self) -> None:
-        found = [
-            self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)
-        ]
+        found = [self._outs.get(number) if error is None else error for number, error in enumerate(self._errors)]
         tell(self._futures, found)
 
     async def _make_surely(self) -> None:
@@ -425,9 +408,7 @@ class ReadQueue:
                 waiting, self._waiting = self._waiting, []
             waiting = [each for each in waiting if not each[0].cancelled()]
             if waiting and (len(waiting) > 1 or not _made_alone(*waiting[0], self._guard)):
-                JointReads([future for future, _ in waiting], self._guard).begin(
-                    [wanted for _, wanted in waiting]
-                )
+                JointReads([future for future, _ in waiting], self._guard).begin([wanted for _, wanted in waiting])
         except BaseException as error:  # Ctrl-C: no future is left unresolved
             for future, _ in waiting:
                 futures.fail(future, error)

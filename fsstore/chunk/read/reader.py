@@ -95,9 +95,7 @@ def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
         queued = False  # its parts have to be of one generation
     windows: Iterable[Window]
     if entries is None:  # without decoding there is no work to overlap with fetching
-        windows = _chunk_windows(
-            request, found, at_once=small or (waits and model.chain.flat_dtype is not None)
-        )
+        windows = _chunk_windows(request, found, at_once=small or (waits and model.chain.flat_dtype is not None))
     else:
         windows = entry_windows(request, *entries, small=small, near=not waits and not queued)
     if queued and later is not None:
@@ -355,9 +353,7 @@ def entries_of(request: ReadRequest) -> tuple[ShardGrid, Plan]:
     return grid, plan(request.maps, request.out, entry_axes(grid, model))
 
 
-def entry_windows(
-    request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool
-) -> Iterable[Window]:
+def entry_windows(request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool) -> Iterable[Window]:
     """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
     chunks, maps, out = request
     if isinstance(found, ChunkBox):
@@ -399,10 +395,7 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
     chunks, _, out = request
     grid, touched = entries.grid, entries.plan
     part = ChunkReader(chunks, Gather(touched, out), grid.source(chunks.source), grid)
-    shards = [
-        [range(1)] if component.listed is None else component.listed.by_shard
-        for component in touched.components
-    ]
+    shards = [[range(1)] if component.listed is None else component.listed.by_shard for component in touched.components]
     counts = list(map(len, shards))
     share = max(1, entries.touched_bytes // math.prod(counts))
     at_once = min(most // share, WINDOW_CELLS * math.prod(counts) // touched.cell_count)
@@ -442,9 +435,7 @@ def _shard_windows(
     coarse, coarse_part = entries, part
     if large and as_chunks and (depth := entries.grid.depth(most)) < len(entries.grid.layouts):
         coarse = ShardEntries.touched_by(maps, out.shape, chunks.model, depth)
-        coarse_part = ChunkReader(
-            chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid
-        )
+        coarse_part = ChunkReader(chunks, Placement(coarse.plan, out), coarse.grid.source(source), coarse.grid)
     for cell in shard_plan.cells():
         key = chunks.model.key(shard_plan.chunk_numbers(cell))
         covers = cell.covers and as_chunks

@@ -35,9 +35,7 @@ from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import FEW, HOP_BYTES
 
-THREAD_WORTH = (
-    7 * HOP_BYTES // 2
-)  # bytes that zstd decodes in 0.4 ms: the share for which another thread is woken
+THREAD_WORTH = 7 * HOP_BYTES // 2  # bytes that zstd decodes in 0.4 ms: the share for which another thread is woken
 
 
 class CacheAnswer(NamedTuple):
@@ -143,9 +141,7 @@ class ChunkReader(NamedTuple):
             self._fill(cells[number], identities[number])
         return True
 
-    def _pick(
-        self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]
-    ) -> None:
+    def _pick(self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]) -> None:
         """Put the selected elements of listed positions in their places: of as many chunks at once as can be."""
         chain, begin = self.chain(cells), 0
         for some in split(cells, chain.run_length if chain.run_length > 1 else len(cells)):
@@ -163,9 +159,7 @@ class ChunkReader(NamedTuple):
                 gather.pick(some, full, self.chunks.model.fill)
             begin = end
 
-    def _decoded(
-        self, chain: BoundChain, values: Iterable[Any], identities: Sequence[Any]
-    ) -> Iterator[Array]:
+    def _decoded(self, chain: BoundChain, values: Iterable[Any], identities: Sequence[Any]) -> Iterator[Array]:
         """Yield chunks one after the other, each good until the next is drawn."""
         for value, identity in zip(values, identities, strict=True):
             try:
@@ -301,12 +295,7 @@ class ReadRequest(NamedTuple):
         model, chain = chunks.model, chunks.model.chain
         few = min(FEW, INLINE_READ_BYTES // chain.decoded_size)
         found, shape = plan_few(maps, out, model.axes, few), chain.chunk.shape
-        if (
-            not isinstance(found, CellPlan)
-            or chain.run_length < 2
-            or len(maps) != len(shape)
-            or model.bind is not None
-        ):
+        if not isinstance(found, CellPlan) or chain.run_length < 2 or len(maps) != len(shape) or model.bind is not None:
             return found
         steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
         uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
@@ -356,9 +345,7 @@ def decode(window: Window, answers: Answers) -> None:
         part.chunks.meter.decoded(len(cells), begin_ns)
 
 
-def _decode_each(
-    part: ChunkReader, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Answers
-) -> None:
+def _decode_each(part: ChunkReader, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Answers) -> None:
     """Put the selected elements of cells in their places, chunk by chunk."""
     take = part.decode if part.chunks.cache is None else part.decode_cached
     for cell, identity, answer in zip(cells, identities, answers, strict=True):

@@ -143,9 +143,7 @@ def decoded_run(olds: Sequence[ReadResult | None], chain: BoundChain) -> Array |
     chunks = _as_encoded(chain, (len(olds),))
     values = [at for at, old in enumerate(olds) if old is not None and old.state == "value"]
     if values:
-        found = chain.decode_run_to_scratch(
-            [old.value for old in olds if old is not None and old.state == "value"]
-        )
+        found = chain.decode_run_to_scratch([old.value for old in olds if old is not None and old.state == "value"])
         if found is None:
             return None
         chunks[values if len(values) < len(olds) else slice(None)] = found
@@ -428,9 +426,7 @@ class ChunkEncoder:
             shard, placement = ShardParts(*self._entries.of(shard)), self._entry_placement
         return ShardChange(grid, placement, self._model, self._elide, shard)
 
-    def changed_shard(
-        self, shard: WrittenCell, changes: Sequence[ShardChange], old: Stored | None
-    ) -> Portions | None:
+    def changed_shard(self, shard: WrittenCell, changes: Sequence[ShardChange], old: Stored | None) -> Portions | None:
         """Return the encoding of a shard after changes, of which this request makes the last; None if it vanishes."""
         was_stored = old is not None and old.state != "missing"
         may_vanish = self._may_vanish(shard, self._model.chain, was_stored=was_stored)

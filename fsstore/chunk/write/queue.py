@@ -211,9 +211,7 @@ def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future
     return turn.take(chunks, lambda: begin(turn))
 
 
-def share(
-    store: KvPrefix, chunks: _Chunks, sharer: T, accepts: Callable[[Sequence[T]], bool]
-) -> Turn[T] | None:
+def share(store: KvPrefix, chunks: _Chunks, sharer: T, accepts: Callable[[Sequence[T]], bool]) -> Turn[T] | None:
     """Have a write share the turn that was offered last at a store, and return that.
 
     None if there is no such turn, it is not one that `accepts` those who share it, or the write has to wait for others.
@@ -255,9 +253,7 @@ def after(
     return future
 
 
-def in_turn(
-    store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[Any]], *, writes: bool
-) -> Future[Any]:
+def in_turn(store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[Any]], *, writes: bool) -> Future[Any]:
     """Begin an operation on the event loop after a check that takes its time.
 
     Writes are begun in the order in which they come here, whichever check is over first, and reads after those before.

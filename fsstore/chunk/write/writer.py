@@ -240,9 +240,7 @@ class Writer:
     def _located(self, key: str, error: StoreError) -> StoreError:
         return error.within(f"Error writing {self._driver.describe_key(key)}")
 
-    def _modification(
-        self, key: str, changes: Sequence[Change]
-    ) -> Callable[[ReadResult], Awaitable[Buffer | None]]:
+    def _modification(self, key: str, changes: Sequence[Change]) -> Callable[[ReadResult], Awaitable[Buffer | None]]:
         async def change(old: ReadResult) -> Buffer | None:
             return self._encode_chunk((key, changes), old).value
 
@@ -256,11 +254,7 @@ class Writer:
             return encoded or [self._encode_chunk(pair, found.pop(pair[0], None)) for pair in run]
 
         runs = [window] if len(window) == 1 else list(window[0][1][0].of.runs(window))
-        made = (
-            map(writes, runs)
-            if self._threads == 1
-            else execution.map_blocking(writes, runs, limit=self._threads)
-        )
+        made = map(writes, runs) if self._threads == 1 else execution.map_blocking(writes, runs, limit=self._threads)
         return list(itertools.chain.from_iterable(made))
 
     def _encode_run(self, run: Sequence[Changed], found: dict[str, ReadResult]) -> list[Write] | None:
@@ -289,10 +283,7 @@ class Writer:
                 portions = last.of.encoder.changed_shard(last.cell, _shard_changes(changes), old)
                 value = None if portions is None else joined(portions, last.of.chunk_bytes)
             else:
-                state, chunk = (
-                    None if old is None else old.state,
-                    changes[0].of.encoder.changed(changes[0].cell, old),
-                )
+                state, chunk = (None if old is None else old.state, changes[0].of.encoder.changed(changes[0].cell, old))
                 old = None  # which may be large
                 for of, cell, _ in changes[1:]:
                     of.encoder.change(cell, chunk)
@@ -302,9 +293,7 @@ class Writer:
         return Write(key, value, condition)
 
 
-def _encoded_together(
-    run: Sequence[Changed], olds: Sequence[ReadResult | None]
-) -> Sequence[Buffer | None] | None:
+def _encoded_together(run: Sequence[Changed], olds: Sequence[ReadResult | None]) -> Sequence[Buffer | None] | None:
     """Return the encodings of small chunks of one array after their changes; None if they must be made one by one."""
     of = run[0][1][0].of
     encoder = of.encoder
@@ -312,9 +301,7 @@ def _encoded_together(
         values = encoder.run([change.cell for _, (change,) in run])
         if values is not None:
             return values
-    if not all(
-        each.of is of or each.of.encoder.encodes_as(encoder) for _, changes in run for each in changes
-    ):
+    if not all(each.of is of or each.of.encoder.encodes_as(encoder) for _, changes in run for each in changes):
         return None
     chunks = encoder.decoded_run(olds)
     if chunks is None:
@@ -399,15 +386,11 @@ def _changes_of_shards(
     last = np.maximum.reduceat(np.where(parts.covers, rows, -1), edges[:-1])  # that covers the shard
     is_whole = last == edges[1:] - 1
     row, inner = parts.cut(
-        rows[(rows >= last[shard]) & ~is_whole[shard]],
-        np.array(chunks.model.chain.chunk.shape),
-        np.array(chunks.steps),
+        rows[(rows >= last[shard]) & ~is_whole[shard]], np.array(chunks.model.chain.chunk.shape), np.array(chunks.steps)
     )
     order = np.argsort(shard[row], kind="stable")
     numbers = sum([grid.levels[0].add(axis, column) for axis, column in enumerate(inner.chunk.T)])[order]
-    columns = zip(
-        _cells(inner.rows(order), sources), numbers.tolist(), parts.covers[row[order]].tolist(), strict=True
-    )
+    columns = zip(_cells(inner.rows(order), sources), numbers.tolist(), parts.covers[row[order]].tolist(), strict=True)
     whole = _cells(parts.rows(last[is_whole]), sources)
     for count in np.bincount(shard[row], minlength=len(counts)).tolist():
         if not count:
@@ -451,17 +434,13 @@ def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
     for write in writes:
         by_path.setdefault(write.request.chunks.store.path, []).append(write)
     paths = sorted(by_path)
-    if any(
-        other.startswith(path) for path, other in pairwise(paths)
-    ):  # chunks of one may be those of another
+    if any(other.startswith(path) for path, other in pairwise(paths)):  # chunks of one may be those of another
         by_path = {"": [*writes]}
     for alike in by_path.values():
         boxes = [write.cut for write in alike if isinstance(write.cut, PlainBox)]
         requests = [write.request for write in alike]
         chunks, _, _, elide = requests[0]
-        if len(boxes) == len(alike) and all(
-            each.chunks is chunks and each.elide == elide for each in requests
-        ):
+        if len(boxes) == len(alike) and all(each.chunks is chunks and each.elide == elide for each in requests):
             yield from changed_by_boxes(chunks, requests, boxes)
         else:
             yield from _changed_by_plans(alike)

@@ -247,9 +247,7 @@ def merge_specs(left: Json, right: Json) -> dict[str, Json]:
     merged = {"filters": None, **a, **b}
     for name in ("compressor", "filters"):
         if name in a and name in b and (a[name] or None) != (b[name] or None):
-            raise StoreError(
-                f"Cannot merge codec spec {show(a)} with {show(b)}: {quote(name)} does not match"
-            )
+            raise StoreError(f"Cannot merge codec spec {show(a)} with {show(b)}: {quote(name)} does not match")
     return merged
 
 
@@ -298,11 +296,7 @@ def parse_compression(value: Any) -> dict[str, Json]:
     kind = fields.require("type", _kind)
     out: dict[str, Json] = {"type": kind}
     for name, (parser, default) in _MEMBERS.get(kind, {}).items():
-        given = (
-            fields.require(name, parser)
-            if default is _NO_DEFAULT
-            else fields.take(name, parser, default=default)
-        )
+        given = fields.require(name, parser) if default is _NO_DEFAULT else fields.take(name, parser, default=default)
         out[name] = given
     fields.finish()
     return dict(sorted(out.items()))
@@ -346,9 +340,7 @@ def _compressor(json: Mapping[str, Any]) -> Numcodec | None:
     return None if kind == "raw" else Numcodec(kind, options)
 
 
-def bind_block(
-    dtype: np.dtype[Any], block_size: tuple[int, ...], compression: Mapping[str, Any]
-) -> BoundChain:
+def bind_block(dtype: np.dtype[Any], block_size: tuple[int, ...], compression: Mapping[str, Any]) -> BoundChain:
     """Return the chain of a dataset: what the chunk engine reads and writes blocks with."""
     block = BoundBlock(dtype, block_size, _compressor(compression))
     return BoundChain(ChunkSpec(dtype, block_size, dtype.type(0)), [], block, [])
@@ -357,16 +349,7 @@ def bind_block(
 class BoundBlock:
     """The codec of the blocks of one dataset."""
 
-    __slots__ = (
-        "_compressor",
-        "_header",
-        "_payload_of",
-        "array_effort",
-        "dtype",
-        "encoded",
-        "run_length",
-        "shape",
-    )
+    __slots__ = ("_compressor", "_header", "_payload_of", "array_effort", "dtype", "encoded", "run_length", "shape")
 
     def __init__(self, dtype: np.dtype[Any], shape: tuple[int, ...], compressor: Numcodec | None) -> None:
         self.dtype, self.shape, self._compressor = dtype, shape, compressor
@@ -406,22 +389,16 @@ class BoundBlock:
     def _read_header(self, data: memoryview) -> tuple[tuple[int, ...], int]:
         length = len(self._header)
         if len(data) < min(length, 4):
-            raise FailedPreconditionError(
-                f"Expected header of length {length}, but chunk has size {len(data)}"
-            )
+            raise FailedPreconditionError(f"Expected header of length {length}, but chunk has size {len(data)}")
         mode, rank = struct.unpack_from(">HH", data)
         if mode == 1:
             raise FailedPreconditionError("varlength chunks not supported")
         if mode != 0:
             raise FailedPreconditionError(f"Unexpected N5 chunk mode: {mode}")
         if rank != len(self.shape):
-            raise FailedPreconditionError(
-                f"Received chunk with {rank} dimensions but expected {len(self.shape)}"
-            )
+            raise FailedPreconditionError(f"Received chunk with {rank} dimensions but expected {len(self.shape)}")
         if len(data) < length:
-            raise FailedPreconditionError(
-                f"Expected header of length {length}, but chunk has size {len(data)}"
-            )
+            raise FailedPreconditionError(f"Expected header of length {length}, but chunk has size {len(data)}")
         shape = struct.unpack_from(f">{rank}I", data, 4)
         if any(size > limit for size, limit in zip(shape, self.shape, strict=True)):
             raise FailedPreconditionError(

@@ -472,9 +472,7 @@ class MsgPack2:
         try:
             import msgpack  # noqa: F401  only whether it is there counts
         except ImportError:
-            raise UnimplementedError(
-                "Codec \"msgpack2\" needs msgpack: pip install 'fsstore[codecs]'"
-            ) from None
+            raise UnimplementedError("Codec \"msgpack2\" needs msgpack: pip install 'fsstore[codecs]'") from None
 
     def write(self, items: list[Any]) -> bytes:
         """Return `items` packed."""

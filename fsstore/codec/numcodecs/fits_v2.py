@@ -22,28 +22,9 @@ import numpy as np
 from fsstore.codec.contract import BoundCodec, ByteSpec, Kind, check_size, encoded_bound
 from fsstore.codec.numcodecs.filters import BoundReader, FlatSpec, as_array, fixed_dtype, octets
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError, UnimplementedError
-from fsstore.values.json_value import (
-    Json,
-    array_of,
-    boolean,
-    integer,
-    number,
-    one_of,
-    optional,
-    quote,
-    string,
-)
+from fsstore.values.json_value import Json, array_of, boolean, integer, number, one_of, optional, quote, string
 
-_FAILURES = (
-    ValueError,
-    TypeError,
-    IndexError,
-    OverflowError,
-    RuntimeError,
-    MemoryError,
-    struct.error,
-    zlib.error,
-)
+_FAILURES = (ValueError, TypeError, IndexError, OverflowError, RuntimeError, MemoryError, struct.error, zlib.error)
 _HEAD = struct.Struct("<BBxxqdd")  # method, rank, number of the tile, scale, zero
 _ZERO = -2147483646
 _RANDOMS = 10_000
@@ -82,11 +63,7 @@ class FitsNumbers:
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for numbers like `decoded`."""
         dtype = decoded.dtype
-        if (
-            dtype is None
-            or dtype.kind not in "iuf"
-            or (self._sign and dtype.itemsize != self._stored.itemsize)
-        ):
+        if dtype is None or dtype.kind not in "iuf" or (self._sign and dtype.itemsize != self._stored.itemsize):
             raise StoreError(f"Codec {quote(self._name)} does not fit data type {dtype}")
 
         def read(data: Any) -> Any:
@@ -227,9 +204,7 @@ class FitsTile:
             method, rank, tile, scale, zero = _HEAD.unpack_from(view)
             at = _HEAD.size + 8 * rank
             shape = struct.unpack_from(f"<{rank}q", view, _HEAD.size)
-            if rank != len(self._shape) or any(
-                not 0 < a <= b for a, b in zip(shape, self._shape, strict=True)
-            ):
+            if rank != len(self._shape) or any(not 0 < a <= b for a, b in zip(shape, self._shape, strict=True)):
                 raise FailedPreconditionError(f"Invalid fits_tile data: a tile of shape {shape}")
             count = math.prod(shape)
             if method & _AS_FLOATS:
@@ -249,9 +224,7 @@ class FitsTile:
         size = count * stored.itemsize
         if method == METHODS["RICE_1"]:
             if rice is None:
-                raise UnimplementedError(
-                    f"Codec {quote(self._name)} needs imagecodecs: pip install 'fsstore[images]'"
-                )
+                raise UnimplementedError(f"Codec {quote(self._name)} needs imagecodecs: pip install 'fsstore[images]'")
             kind = {1: "u1", 2: "i2", 4: "i4"}.get(self._width)
             if kind is None or stored.kind == "f":
                 raise FailedPreconditionError(f"Invalid fits_tile data: RICE of {self._width} bytes")
@@ -260,9 +233,7 @@ class FitsTile:
             return (_pixel_list if method == METHODS["PLIO_1"] else _transformed)(bytes(data), count)
         if method in (METHODS["GZIP_1"], METHODS["GZIP_2"]):
             plain = zlib.decompressobj(31).decompress(data, 8 * count + 1)
-            wide = (
-                stored.kind == "i" and len(plain) == 4 * count
-            )  # old writers packed whole numbers in four bytes
+            wide = stored.kind == "i" and len(plain) == 4 * count  # old writers packed whole numbers in four bytes
             packed = np.dtype(">i4") if wide else stored
             check_size(len(plain), count * packed.itemsize)
             if method == METHODS["GZIP_2"]:
@@ -339,9 +310,7 @@ def _pixel_list(data: bytes, count: int) -> Any:
             continue
         end = at + (much if what in (0, 4, 5) else 1)
         if not 0 <= what <= 7 or end > count:
-            raise FailedPreconditionError(
-                f"Invalid fits_tile data: instruction {what} at pixel {at} of {count}"
-            )
+            raise FailedPreconditionError(f"Invalid fits_tile data: instruction {what} at pixel {at} of {count}")
         if what == 4:
             out[at:end] = value
         elif what and end > at:
@@ -474,9 +443,7 @@ def _turned_back(values: Any) -> Any:
     for up in range(depth - 1, -1, -1):
         rows, columns = (-(-length >> up) for length in values.shape)
         part = values[:rows, :columns]
-        order = [
-            np.argsort(np.r_[0:size:2, 1:size:2]) for size in (rows, columns)
-        ]  # sums stand before differences
+        order = [np.argsort(np.r_[0:size:2, 1:size:2]) for size in (rows, columns)]  # sums stand before differences
         mixed = np.zeros((rows + rows % 2, columns + columns % 2), "i8")
         mixed[:rows, :columns] = part[np.ix_(*order)]
         part[...] = _squares(mixed, 1 << up)[:rows, :columns]

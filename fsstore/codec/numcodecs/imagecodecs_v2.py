@@ -47,9 +47,7 @@ def _decoder(name: str) -> Callable[..., Any]:
     try:
         import imagecodecs
     except ImportError:
-        raise UnimplementedError(
-            f"Codec {quote(name)} needs imagecodecs: pip install 'fsstore[images]'"
-        ) from None
+        raise UnimplementedError(f"Codec {quote(name)} needs imagecodecs: pip install 'fsstore[images]'") from None
     if not getattr(imagecodecs, short.upper()).available:
         raise UnimplementedError(f"Codec {quote(name)} is not part of the installed imagecodecs")
     decode: Callable[..., Any] = getattr(imagecodecs, f"{short}_decode")
@@ -130,9 +128,7 @@ class Predictor:
 
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for elements like `decoded`."""
-        shape = (
-            (fixed_size(self._name, decoded) // self._dtype.itemsize,) if self._shape is None else self._shape
-        )
+        shape = (fixed_size(self._name, decoded) // self._dtype.itemsize,) if self._shape is None else self._shape
         if math.prod(shape) * self._dtype.itemsize != fixed_size(self._name, decoded):
             raise StoreError(f"Codec {quote(self._name)} does not fit a chunk of {decoded.size} bytes")
         decode, dtype = _decoder(self._name), self._dtype
@@ -177,9 +173,7 @@ class Image:
     def _page(self, options: Mapping[str, Json]) -> int | None:
         for name in ("series", "level"):
             if options.get(name) not in (None, 0):
-                raise UnimplementedError(
-                    f"Codec {quote(self._name)} with option {quote(name)} is not supported"
-                )
+                raise UnimplementedError(f"Codec {quote(self._name)} with option {quote(name)} is not supported")
         page = options.get("key" if self._name == "tifffile" else "index")
         return None if page is None else integer(0)(page)
 
@@ -191,9 +185,7 @@ class Image:
         """Return the codec for chunks like `decoded`."""
         dtype = decoded.dtype
         if dtype is None or dtype.kind not in "biuf" or not decoded.shape:
-            raise StoreError(
-                f"Codec {quote(self._name)} requires chunks of numbers that no filter has changed"
-            )
+            raise StoreError(f"Codec {quote(self._name)} requires chunks of numbers that no filter has changed")
         decode = _decoder(self._name)
         shape, native = decoded.shape, dtype.newbyteorder("=")
 
@@ -218,9 +210,7 @@ def _check_jpeg2k(data: bytes, count: int) -> None:
     (components,) = struct.unpack_from(">H", data, start + 40)
     found = max(right - left, 0) * max(bottom - top, 0) * components
     if found > count:
-        raise FailedPreconditionError(
-            f"Invalid JPEG 2000 data: {found} samples, more than the {count} of a chunk"
-        )
+        raise FailedPreconditionError(f"Invalid JPEG 2000 data: {found} samples, more than the {count} of a chunk")
 
 
 def _codestream(data: bytes) -> int:
@@ -263,9 +253,7 @@ class BitOrder:
     def bind(self, decoded: FlatSpec) -> BoundCodec:
         """Return the codec for bytes like `decoded`."""
         spec = self.encoded(decoded).as_bytes
-        return BoundReader(
-            self._name, decoded, spec, lambda data: bytes(data).translate(_REVERSED), (TypeError,)
-        )
+        return BoundReader(self._name, decoded, spec, lambda data: bytes(data).translate(_REVERSED), (TypeError,))
 
 
 class PackedIntegers:
@@ -356,9 +344,7 @@ class _StripCodecs:
         """Return the value of an option."""
         if not isinstance(value, Mapping):
             raise JsonError(f"Codec {quote(name)} needs the members full and last")
-        return cls(
-            tuple(array_of(integer(1))(value.get("shape"))), value.get("filters"), value.get("compressor")
-        )
+        return cls(tuple(array_of(integer(1))(value.get("shape"))), value.get("filters"), value.get("compressor"))
 
     def bind(self, dtype: np.dtype[Any]) -> BoundChain:
         """Return the codecs for strips of this height."""
@@ -377,9 +363,7 @@ class Strips:
         self._name = name
         self._full, self._last = (_StripCodecs.of(name, options.get(part)) for part in ("full", "last"))
         rows = [
-            at
-            for at, (full, last) in enumerate(zip(self._full.shape, self._last.shape, strict=False))
-            if full != last
+            at for at, (full, last) in enumerate(zip(self._full.shape, self._last.shape, strict=False)) if full != last
         ]
         self._axis = rows[0] if rows else 0
         same = len(self._full.shape) == len(self._last.shape) and len(rows) <= 1

@@ -45,9 +45,7 @@ def check_grib(message: bytes) -> None:
         elif number == 7:
             elements = _elements(template, section[5:])
             if elements is not None and elements > count:
-                raise DataLossError(
-                    f"Invalid GRIB message: an image of {elements} elements for {count} values"
-                )
+                raise DataLossError(f"Invalid GRIB message: an image of {elements} elements for {count} values")
 
 
 def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
@@ -109,9 +107,7 @@ class Grib:
         self._key = f"{variable}s" if variable in ("latitude", "longitude") else "values"
         self._row = integer(1, 2**31)(options.get("row", 1))
         kind = options.get("dtype")
-        self._dtype = (
-            np.dtype("f4" if self._key == "values" else "f8") if kind is None else _dtype(name, kind)
-        )
+        self._dtype = np.dtype("f4" if self._key == "values" else "f8") if kind is None else _dtype(name, kind)
         if self._dtype.kind != "f":
             raise JsonError(f"Invalid data type of codec {quote(name)}: {self._dtype}")
 
@@ -127,9 +123,7 @@ class Grib:
         try:
             import eccodes
         except (ImportError, RuntimeError):
-            raise UnimplementedError(
-                f"Codec {quote(self._name)} needs ecCodes: pip install 'fsstore[grib]'"
-            ) from None
+            raise UnimplementedError(f"Codec {quote(self._name)} needs ecCodes: pip install 'fsstore[grib]'") from None
 
         guard = nullcontext() if "ECCODES_THREADS" in eccodes.codes_get_features() else _ECCODES
 
@@ -181,9 +175,7 @@ class _Records:
     def _reader(self, decoded: FlatSpec, read: Callable[[Any], Any]) -> BoundReader:
         record = self._record
         spec = self.encoded(decoded).as_bytes
-        return BoundReader(
-            self._name, decoded, spec, lambda data: read(np.frombuffer(data, record)), _FAILURES
-        )
+        return BoundReader(self._name, decoded, spec, lambda data: read(np.frombuffer(data, record)), _FAILURES)
 
 
 class FitsAscii(_Records):
@@ -332,9 +324,7 @@ def _imagecodecs(name: str) -> Any:
     try:
         import imagecodecs
     except ImportError:
-        raise UnimplementedError(
-            f"Codec {quote(name)} needs imagecodecs: pip install 'fsstore[hdf5]'"
-        ) from None
+        raise UnimplementedError(f"Codec {quote(name)} needs imagecodecs: pip install 'fsstore[hdf5]'") from None
     return imagecodecs
 
 
@@ -432,9 +422,7 @@ def _scaleoffset(data: memoryview, values: Sequence[int], size: int) -> Any:
         numbers = (packed + np.frombuffer(low, "<u8")[0]).astype(f"u{width}").view(stored)
     if values[7] and bits:
         words = struct.pack(f"<{len(values) - 8}I", *values[8:])[:width]
-        numbers[packed == np.uint64(2**bits - 1)] = np.frombuffer(
-            words.ljust(width, b"\0"), "<" + stored.str[1:]
-        )[0]
+        numbers[packed == np.uint64(2**bits - 1)] = np.frombuffer(words.ljust(width, b"\0"), "<" + stored.str[1:])[0]
     return numbers.astype(stored.newbyteorder(order)).tobytes()
 
 

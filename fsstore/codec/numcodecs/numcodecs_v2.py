@@ -41,19 +41,11 @@ from fsstore.codec.numcodecs.filters import (
 )
 from fsstore.codec.zarr3 import BoundVlen
 from fsstore.codec.zstd import BoundZstd
-from fsstore.errors import (
-    FailedPreconditionError,
-    JsonError,
-    PermissionDeniedError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import FailedPreconditionError, JsonError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.values.json_value import Json, quote, string
 from fsstore.values.registry import codecs_v2
 
-ARRAY_CODECS = frozenset(
-    {"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"}
-)
+ARRAY_CODECS = frozenset({"astype", "bitround", "categorize", "delta", "fixedscaleoffset", "packbits", "quantize"})
 CHECKSUMS = frozenset({"adler32", "crc32", "crc32c", "fletcher32", "jenkins_lookup3"})
 COMPRESSORS = frozenset({"blosc", "bz2", "gzip", "lz4", "lzma", "zlib", "zstd"})
 BYTES_CODECS = CHECKSUMS | COMPRESSORS | {"base64", "shuffle"}
@@ -92,9 +84,7 @@ class Numcodec:
         except JsonError as error:
             raise error.within(place) from None
         if name in _EXECUTES_CODE:
-            raise PermissionDeniedError(
-                f"{place}: codec {quote(name)} runs code that it finds in the data; refused"
-            )
+            raise PermissionDeniedError(f"{place}: codec {quote(name)} runs code that it finds in the data; refused")
         if name in _NUMCODECS or codecs_v2.get(name) is not None:
             return str(name)
         if name in _REFUSED or name.startswith("imagecodecs_"):
@@ -197,15 +187,11 @@ class Numcodec:
         if self.id in ("vlen-utf8", "vlen-bytes"):
             return BoundVlen(self.id, (decoded.count,))
         if self.id == "vlen-array":
-            return BoundVlen(
-                self.id, (decoded.count,), fixed_dtype(self.id, string(self.options.get("dtype"))).str
-            )
+            return BoundVlen(self.id, (decoded.count,), fixed_dtype(self.id, string(self.options.get("dtype"))).str)
         width = self.options.get("elementsize", 4)
         if self.id == "shuffle" and isinstance(width, int) and width > 1 and decoded.size:
             if decoded.size % width:
-                raise StoreError(
-                    f'Codec "shuffle" of {width} bytes does not fit chunks of {decoded.size} bytes'
-                )
+                raise StoreError(f'Codec "shuffle" of {width} bytes does not fit chunks of {decoded.size} bytes')
             return BoundShuffle(decoded.as_bytes, width)
         if self.id == "delta" and (dtype := self._kept_number(decoded)) is not None:
             self.load()  # which says what is wrong with other options
@@ -361,9 +347,7 @@ class NumcodecsCodec:
     def bind(self, decoded: ChunkSpec | ByteSpec) -> BoundCodec:
         """Return the codec for arrays or bytes like `decoded`."""
         if isinstance(decoded, ByteSpec) != (self.kind == "bytes_to_bytes"):
-            raise StoreError(
-                f'"{self.name}" codec requires {"bytes" if self.kind == "bytes_to_bytes" else "an array"}'
-            )
+            raise StoreError(f'"{self.name}" codec requires {"bytes" if self.kind == "bytes_to_bytes" else "an array"}')
         if isinstance(decoded, ChunkSpec):
             codec = self.codec
             if self.name.startswith(IMAGES):

@@ -44,9 +44,7 @@ def _require(name: str) -> None:
                 raise ImportError
     except ImportError:
         package = "zfpy" if name == "zfpy" else "pcodec 1.0.4 or newer"
-        raise UnimplementedError(
-            f"Codec {quote(name)} needs {package}: pip install 'fsstore[codecs]'"
-        ) from None
+        raise UnimplementedError(f"Codec {quote(name)} needs {package}: pip install 'fsstore[codecs]'") from None
 
 
 class _Numeric:

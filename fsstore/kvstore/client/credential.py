@@ -31,13 +31,7 @@ from importlib import import_module
 from typing import Any, ClassVar, NamedTuple, Protocol, TypeAlias, TypeVar
 from urllib.parse import urlsplit
 
-from fsstore.errors import (
-    OutOfRangeError,
-    PermissionDeniedError,
-    StoreError,
-    UnavailableError,
-    UnimplementedError,
-)
+from fsstore.errors import OutOfRangeError, PermissionDeniedError, StoreError, UnavailableError, UnimplementedError
 from fsstore.kvstore.contract.ability import AnswersSoon, PassesOn, TakesValues, TellsModified
 from fsstore.kvstore.contract.driver import (
     UNKNOWN,
@@ -196,9 +190,7 @@ def fit(piece: RangeAnswer, read: Read) -> ReadResult:
     if start < stop and not piece.start <= start <= stop <= end:
         raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for bytes [{start}, {stop})")
     if start > stop:
-        raise OutOfRangeError(
-            f"Requested byte range [{read.start}, ...) is not valid for value of size {end}"
-        )
+        raise OutOfRangeError(f"Requested byte range [{read.start}, ...) is not valid for value of size {end}")
     body = piece.body
     if stop - start != len(body):
         body = memoryview(body)[start - piece.start : stop - piece.start] if start < stop else b""
@@ -415,9 +407,7 @@ class NamedSource:
     def due(self) -> bool:
         """Whether there are none, or they are about to expire."""
         known = self._known
-        return known is None or (
-            known.expires_s is not None and known.expires_s - time.time() < CREDENTIAL_EARLY_S
-        )
+        return known is None or (known.expires_s is not None and known.expires_s - time.time() < CREDENTIAL_EARLY_S)
 
     def fresh(self) -> Credentials:
         """Return credentials, asked for if they are due; callers on several threads ask once."""
@@ -442,9 +432,7 @@ class NamedSource:
             raised = type(error).__name__
         else:
             return _credentials(self.name, found)
-        raise PermissionDeniedError(
-            f"The function {quote(self.name)} gives no credentials: it raised {raised}"
-        )
+        raise PermissionDeniedError(f"The function {quote(self.name)} gives no credentials: it raised {raised}")
 
 
 def _credentials(name: str, found: Any) -> Credentials:

@@ -137,12 +137,7 @@ class WritesObjects:
         if write.if_equal != UNKNOWN:
             mode = "create" if write.if_equal == NO_VALUE else _version(write.if_equal)
         result = obstore.put(
-            self._writer(len(value)),
-            write.key,
-            value,
-            use_multipart=False,
-            mode=mode,
-            attributes={MARK: mark},
+            self._writer(len(value)), write.key, value, use_multipart=False, mode=mode, attributes={MARK: mark}
         )
         # after a condition that held, an unknown generation would read as one that did not
         unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
@@ -152,9 +147,7 @@ class WritesObjects:
         head = self._head(path)
         if head is None:
             return None
-        return Standing(
-            generation_of(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp()
-        )
+        return Standing(generation_of(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp())
 
 
 def generation_of(meta: Any) -> bytes:
@@ -281,9 +274,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
         self._make, self._patient = make, dict[int | None, Any]()
-        self._patience = (
-            0  # of readers: how often the time limit was doubled, because a value came too slowly
-        )
+        self._patience = 0  # of readers: how often the time limit was doubled, because a value came too slowly
         self._soon = SoonReads(self.retry, self.turns)
         failure = None
         try:
@@ -360,9 +351,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
                 return self._beyond(read, patience)
             raise
 
-    def _answer(
-        self, read: Read, options: dict[str, Any], limit: int | None, patience: int | None
-    ) -> ReadResult:
+    def _answer(self, read: Read, options: dict[str, Any], limit: int | None, patience: int | None) -> ReadResult:
         import obstore
 
         store = self._stores(patience)
@@ -455,9 +444,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
                 if stream is None:
                     more = {"offset": last} if last is not None else {}
                     stream = iter(
-                        obstore.list(
-                            self._stores(self._patience), directory or None, chunk_size=_LIST_PAGE, **more
-                        )
+                        obstore.list(self._stores(self._patience), directory or None, chunk_size=_LIST_PAGE, **more)
                     )
                 found = next(stream, ())
             except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here

@@ -62,10 +62,7 @@ class FilesystemPromise:
     def features(self) -> Features:
         """The abilities of a store that is served so."""
         return Features(
-            waits=self.waits,
-            writable=self.writes,
-            create_only=self.creates,
-            coarse_generations=self.coarse,
+            waits=self.waits, writable=self.writes, create_only=self.creates, coarse_generations=self.coarse
         )
 
 
@@ -118,9 +115,7 @@ def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
     return _memory_facts(file, file.size)
 
 
-def _memory_read(
-    filesystem: Any, path: str, start: int, stop: int | None
-) -> tuple[memoryview, dict[str, Any]]:
+def _memory_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[memoryview, dict[str, Any]]:
     """Return bytes of a file, which are not copied, and its version."""
     file = _memory_file(filesystem, path)
     value = file.getvalue()
@@ -169,13 +164,9 @@ def _member(filesystem: Any, path: str, *span: int) -> bytes:
 # Clouds: the answer that brings a value says its version.
 
 
-async def _google_read(
-    filesystem: Any, path: str, start: int, stop: int | None
-) -> tuple[bytes, dict[str, Any]]:
+async def _google_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
     """Return bytes of an object, and its version, which servers other than Google's leave to `info`."""
-    part = (
-        {} if (start, stop) == (0, None) else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
-    )
+    part = {} if (start, stop) == (0, None) else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
     headers, body = await filesystem._call("GET", filesystem.url(path), headers=part)
     generation = headers.get("x-goog-generation")
     if generation is None:
@@ -184,16 +175,10 @@ async def _google_read(
     return body, {"generation": generation}
 
 
-async def _azure_read(
-    filesystem: Any, path: str, start: int, stop: int | None
-) -> tuple[bytes, dict[str, Any]]:
+async def _azure_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
     """Return bytes of a blob, and its version."""
     container, blob, version = filesystem.split_path(path)
-    part = (
-        {}
-        if (start, stop) == (0, None)
-        else {"offset": start, "length": None if stop is None else stop - start}
-    )
+    part = {} if (start, stop) == (0, None) else {"offset": start, "length": None if stop is None else stop - start}
     async with filesystem.service_client.get_blob_client(container=container, blob=blob) as client:
         try:
             stream = await client.download_blob(version_id=version, **part)
@@ -441,9 +426,7 @@ def _sftp_move(filesystem: Any, path: str, target: str) -> None:
         except OSError as error:
             if error.errno is not None:
                 raise
-            with suppress(
-                FileNotFoundError
-            ):  # the server lacks that extension, and wants the name to be free
+            with suppress(FileNotFoundError):  # the server lacks that extension, and wants the name to be free
                 filesystem.ftp.remove(target)
             filesystem.ftp.rename(path, target)
 
@@ -486,12 +469,7 @@ PROMISES: Mapping[str, FilesystemPromise] = {
         ("version",),
         creates=True,
         waits=False,
-        verbs={
-            "info": _memory_info,
-            "read": _memory_read,
-            "insert": _memory_insert,
-            "find": _memory_find,
-        },
+        verbs={"info": _memory_info, "read": _memory_read, "insert": _memory_insert, "find": _memory_find},
     ),
     "gs": _GOOGLE,
     "gcs": _GOOGLE,

@@ -131,9 +131,7 @@ class S3Engine(TakesValues, TellsModified):
         """Have the storage copy objects, one request each."""
 
         async def take_all(filesystem: Any) -> list[ReadResult]:
-            return await each(
-                lambda pair: persist(self.retry, lambda: _take(filesystem, pair)), pairs, self.turns
-            )
+            return await each(lambda pair: persist(self.retry, lambda: _take(filesystem, pair)), pairs, self.turns)
 
         return await self.home.visit(take_all)
 
@@ -209,11 +207,7 @@ async def _page(filesystem: Any, prefix: str, asked: dict[str, str]) -> Any:
     answer = await _call(filesystem, "list_objects_v2", prefix, asked)
     told = answer.get("KeyCount", len(answer.get("Contents", [])))
     more = answer.get("IsTruncated")
-    if (
-        more is None
-        or told != len(answer.get("Contents", []))
-        or (more and not answer.get("NextContinuationToken"))
-    ):
+    if more is None or told != len(answer.get("Contents", [])) or (more and not answer.get("NextContinuationToken")):
         raise UnavailableError(
             f"Error listing s3://{prefix}: the server sent status {_status(answer)} and no whole page of keys"
         )
@@ -267,9 +261,7 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
         head = await _head(filesystem, read.key)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
-        return fit(
-            RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read
-        )
+        return fit(RangeAnswer(b"", 0, int(head["ContentLength"]), head.get("ETag", "").encode("latin-1")), read)
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         failure = located(error, "reading", f"s3://{read.key}")
     raise failure
@@ -314,9 +306,7 @@ async def _head(filesystem: Any, path: str) -> Any:
             return None
         raise
     if not {"ETag", "ContentLength", "LastModified"} <= head.keys():
-        raise UnavailableError(
-            f"the server sent status {_status(head)} without the tag, size and time of the object"
-        )
+        raise UnavailableError(f"the server sent status {_status(head)} without the tag, size and time of the object")
     return head
 
 

@@ -212,9 +212,7 @@ class HttpEngine(AnswersSoon, TellsModified):
 
         async def ask(asking: Asking) -> Reply:
             url = encode_url(key) + self.query
-            return await persist(
-                self.retry, lambda: asking.get(url, {"Range": "bytes=0-0"}, Want(None, 1, 1))
-            )
+            return await persist(self.retry, lambda: asking.get(url, {"Range": "bytes=0-0"}, Want(None, 1, 1)))
 
         try:
             found = await self.client.visit(ask)

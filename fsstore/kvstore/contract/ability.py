@@ -10,16 +10,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from fsstore.kvstore.contract.request import (
-    Buffer,
-    Entry,
-    KeyRange,
-    LateWrite,
-    Read,
-    ReadResult,
-    Stamp,
-    Write,
-)
+from fsstore.kvstore.contract.request import Buffer, Entry, KeyRange, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.runtime.observer import Meter
 
 __all__ = [
@@ -107,9 +98,7 @@ class WritesLate:
 
     __slots__ = ()
 
-    async def write_late(
-        self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
-    ) -> list[Stamp]:
+    async def write_late(self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None) -> list[Stamp]:
         """Return what `write_many` answers for the writes that the functions `makes` return.
 
         They are called on `makers` threads, by default one per core, and each value is written while others are made.

@@ -486,6 +486,4 @@ def limit_of(read: Read) -> int | None:
 def check_announced(size: int | None, limit: int | None) -> None:
     """Raise `ResourceExhaustedError` if a value announces more bytes than its reader can use."""
     if size is not None and limit is not None and size > limit:
-        raise ResourceExhaustedError(
-            f"The value has {size} bytes, more than the {limit} that can be needed; refused"
-        )
+        raise ResourceExhaustedError(f"The value has {size} bytes, more than the {limit} that can be needed; refused")

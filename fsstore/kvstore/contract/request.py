@@ -262,9 +262,7 @@ class LateCount:
         self.key, self.nbytes = key, nbytes
 
 
-def counting(
-    makes: Sequence[Callable[[], LateWrite]], made: list[LateCount]
-) -> list[Callable[[], LateWrite]]:
+def counting(makes: Sequence[Callable[[], LateWrite]], made: list[LateCount]) -> list[Callable[[], LateWrite]]:
     """Return functions that make the same writes, and put what they make into `made`.
 
     They refer to the values of writes, and nothing refers to them: a reference cycle would keep the values alive until
@@ -303,9 +301,7 @@ def _counted(
 
 # Batches of listings as columns; sizes are found out when they are asked for.
 
-_Sizes = Callable[
-    [], Sequence[int | None]
-]  # finds out the sizes of values, in order; None where one is not known
+_Sizes = Callable[[], Sequence[int | None]]  # finds out the sizes of values, in order; None where one is not known
 
 _entry = partial(tuple.__new__, Entry)
 _name, _size = attrgetter("key"), attrgetter("size")

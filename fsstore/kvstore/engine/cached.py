@@ -105,9 +105,7 @@ class _Look:
         known = bytes.fromhex(self._older[at].said["generation"]) if at in self._older else UNKNOWN
         return read._replace(if_not_equal=known)
 
-    def keep(
-        self, found: dict[int, ReadResult], names: dict[int, Path], current: float
-    ) -> dict[int, ReadResult]:
+    def keep(self, found: dict[int, ReadResult], names: dict[int, Path], current: float) -> dict[int, ReadResult]:
         """Keep what was fetched, and return the answers."""
         answers = dict(found)
         for at in self.claims:

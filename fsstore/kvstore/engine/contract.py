@@ -41,17 +41,7 @@ from fsstore.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from fsstore.kvstore.contract.driver import (
-    NO_VALUE,
-    UNKNOWN,
-    Entry,
-    Features,
-    Read,
-    ReadResult,
-    Stamp,
-    Write,
-    now,
-)
+from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.tuning import CLOCKS_DIFFER_S, REFUSED_PAUSES_S
 from fsstore.redaction import redact
 from fsstore.runtime import execution, fork, observer
@@ -147,9 +137,7 @@ def is_refused(error: BaseException) -> bool:
 def from_status(status: int, text: str = "") -> StoreError:
     """Return the error for an HTTP status that is not an answer."""
     message = f"HTTP response code {status}" + (f": {redact(text)}" if text else "")
-    if (
-        status in _TRANSIENT_STATUS or 200 <= status < 300
-    ):  # such as 204, which is no value, nor a missing one
+    if status in _TRANSIENT_STATUS or 200 <= status < 300:  # such as 204, which is no value, nor a missing one
         error = UnavailableError(message)
         error.busy = status in _BUSY_STATUS
         return error

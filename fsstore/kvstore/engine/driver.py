@@ -424,9 +424,7 @@ class _Claims:
         self._begun: dict[_KeyClaim, None] = {}  # in the order in which they came
 
     @asynccontextmanager
-    async def on(
-        self, *, reads: Iterable[str] = (), writes: Iterable[str] = (), waits: bool
-    ) -> AsyncIterator[None]:
+    async def on(self, *, reads: Iterable[str] = (), writes: Iterable[str] = (), waits: bool) -> AsyncIterator[None]:
         """Run a block when nothing that came before it writes what it reads, or uses what it writes."""
         mine = _KeyClaim(set(reads), set(writes))
         with self._lock:

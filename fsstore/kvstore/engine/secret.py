@@ -64,9 +64,7 @@ def _shown_fields(fields: Any) -> Any:
 
 
 def _is_harmless(item: Any) -> bool:
-    name = (
-        item.partition(":")[0] if isinstance(item, str) else item[0] if isinstance(item, list | tuple) else ""
-    )
+    name = item.partition(":")[0] if isinstance(item, str) else item[0] if isinstance(item, list | tuple) else ""
     return str(name).strip().lower() in _HARMLESS_HEADERS
 
 

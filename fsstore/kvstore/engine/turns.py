@@ -187,11 +187,7 @@ def _begin_turn(waiter: asyncio.Future[None]) -> None:
 
 
 async def each(
-    function: Callable[[S], Awaitable[T]],
-    items: Sequence[S],
-    turns: Turns,
-    *,
-    weigh: Callable[[T], int] | None = None,
+    function: Callable[[S], Awaitable[T]], items: Sequence[S], turns: Turns, *, weigh: Callable[[T], int] | None = None
 ) -> list[T]:
     """Return `[await function(item) for item in items]`, each in one of `turns`.
 
@@ -293,11 +289,7 @@ class _Shared(Generic[S, T]):
     """Items that threads draw, and what they made of them."""
 
     def __init__(
-        self,
-        function: Callable[[S], T],
-        items: Sequence[S],
-        turns: Turns,
-        weigh: Callable[[T], int] | None,
+        self, function: Callable[[S], T], items: Sequence[S], turns: Turns, weigh: Callable[[T], int] | None
     ) -> None:
         self._function, self._items, self._turns, self._weigh = function, items, turns, weigh
         self._loop = asyncio.get_running_loop()

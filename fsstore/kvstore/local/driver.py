@@ -76,10 +76,7 @@ def take_batch(
     pairs: Sequence[tuple[str, str]], protocol: Protocol, dirty: set[bytes], *, unseen: bool
 ) -> list[ReadResult]:
     """Copy files to other names; say of each whether it was there, and how large it is."""
-    return [
-        _take(file_path(source), file_path(target), protocol, dirty, unseen=unseen)
-        for source, target in pairs
-    ]
+    return [_take(file_path(source), file_path(target), protocol, dirty, unseen=unseen) for source, target in pairs]
 
 
 def _take(source: bytes, target: bytes, protocol: Protocol, dirty: set[bytes], *, unseen: bool) -> ReadResult:
@@ -166,14 +163,7 @@ def _pour(source: OpenFile, target: OpenFile) -> None:
 
 
 class LocalDriver(
-    DatesValues,
-    IsMetered,
-    KeepsDirectories,
-    ListsNames,
-    SweepsUnfinished,
-    SyncsTogether,
-    TakesValues,
-    WritesLate,
+    DatesValues, IsMetered, KeepsDirectories, ListsNames, SweepsUnfinished, SyncsTogether, TakesValues, WritesLate
 ):
     """Local files as a key-value store.
 
@@ -228,9 +218,7 @@ class LocalDriver(
             self.meter.wrote(self, writes, value_sizes(writes), begin_ns)
         return stamps
 
-    async def write_late(
-        self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None
-    ) -> list[Stamp]:
+    async def write_late(self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None) -> list[Stamp]:
         """Apply writes that are made while others are written."""
         begin_ns, made = perf_counter_ns(), list[LateCount]()
         counted = makes if self.meter is None else counting(makes, made)
@@ -288,9 +276,7 @@ class LocalDriver(
         begin_ns = perf_counter_ns()
         for batch in local_scan.scan(keys):
             if self.meter is not None:
-                self.meter.listed(
-                    describe(keys.common_prefix.decode("utf-8", "replace")), begin_ns, entries=len(batch)
-                )
+                self.meter.listed(describe(keys.common_prefix.decode("utf-8", "replace")), begin_ns, entries=len(batch))
             yield batch
             begin_ns = perf_counter_ns()
 
@@ -367,12 +353,7 @@ class LocalKind(KindDefaults):
     id: str = "file"
     schemes: tuple[str, ...] = ("file",)
     role: Literal["root"] = "root"
-    resources: tuple[str, ...] = (
-        "file_io_concurrency",
-        "file_io_locking",
-        "file_io_memmap",
-        "file_io_sync",
-    )
+    resources: tuple[str, ...] = ("file_io_concurrency", "file_io_locking", "file_io_memmap", "file_io_sync")
 
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the way to the files, and `file_io_mode` and `file_io_retries`, which may ask for `file_io_memmap`."""

@@ -161,9 +161,7 @@ def os_failure(action: str, path: bytes, error: OSError, detail: str = "") -> St
     """
     kind = _CLASSES.get(error.errno or 0, StoreError)
     reason = os.strerror(error.errno) if error.errno else str(error)
-    failure = kind(
-        f"Failed to {action}: {quote(path)}{detail}: {reason} [os_error_code='{error.errno}']",
-    )
+    failure = kind(f"Failed to {action}: {quote(path)}{detail}: {reason} [os_error_code='{error.errno}']")
     failure.__cause__ = error
     return failure
 
@@ -327,11 +325,7 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
             return [_irregular(status, time)] * len(reads)
         generation, size = generation_of(status), status.st_size
         wanted = [read for read in reads if read[3] != generation]
-        values = (
-            _values(fd, wanted, size, mapped)
-            if len(wanted) < COLUMNS_FROM
-            else _merged(fd, wanted, size, mapped)
-        )
+        values = _values(fd, wanted, size, mapped) if len(wanted) < COLUMNS_FROM else _merged(fd, wanted, size, mapped)
         # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
         rows = zip(repeat("value"), values, repeat(generation), repeat(time), repeat(size))
         found = map(_tuple, repeat(ReadResult), rows)
@@ -362,9 +356,7 @@ def _merged(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buf
     if lengths.max() > GAP_BYTES:
         wholes = [memoryview(whole) for whole in wholes]
     begins, ends = merged.offset.tolist(), (merged.offset + lengths).tolist()
-    return [
-        wholes[span][begin:end] for span, begin, end in zip(merged.where.tolist(), begins, ends, strict=True)
-    ]
+    return [wholes[span][begin:end] for span, begin, end in zip(merged.where.tolist(), begins, ends, strict=True)]
 
 
 def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
@@ -376,9 +368,7 @@ def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
         starts, stops = np.fromiter(lows, np.int64, count), np.fromiter(highs, np.int64, count)
         if starts.min() >= 0 and stops.max() <= size and (starts <= stops).all():
             return starts, stops
-    bounds = np.array(
-        [resolve_range(low, high, size) for low, high in zip(lows, highs, strict=True)], np.int64
-    )
+    bounds = np.array([resolve_range(low, high, size) for low, high in zip(lows, highs, strict=True)], np.int64)
     return bounds[:, 0], bounds[:, 1]
 
 

@@ -386,9 +386,7 @@ def _link(source: bytes, target: bytes) -> bool:
     return True
 
 
-def _overwrite(
-    path: bytes, value: LateValue, if_equal: bytes, protocol: Protocol, dirty: set[bytes]
-) -> bytes:
+def _overwrite(path: bytes, value: LateValue, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
     """Write the file in place, as the mode `non_atomic` asks for."""
     if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
         return UNKNOWN
@@ -409,9 +407,7 @@ def _overwrite(
     return generation
 
 
-def remove_file(
-    path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes], *, alone: bool = False
-) -> bytes:
+def remove_file(path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes], *, alone: bool = False) -> bytes:
     """Delete a file under its lock; return `NO_VALUE`, or `UNKNOWN` if the condition does not hold.
 
     A file that is not there needs no lock: it was missing at the moment we looked.  Nor does one that is `alone`,

@@ -30,15 +30,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Entry, LateWrite, Stamp, Wr
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, prefix_end
 from fsstore.kvstore.local.file import LOCK_SUFFIX, file_path, os_failure, parent, text
 from fsstore.kvstore.local.lock import OpenFile, hold_if_free
-from fsstore.kvstore.local.stage import (
-    Protocol,
-    Staged,
-    begin_writeback,
-    give_back,
-    make_durable,
-    remove_file,
-    stage,
-)
+from fsstore.kvstore.local.stage import Protocol, Staged, begin_writeback, give_back, make_durable, remove_file, stage
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import BATCH_BYTES, DISK_THREADS, FEW, PAGE, PIECE_BYTES
@@ -156,12 +148,7 @@ class _Publisher:
         if len(self._small) > 4 * DISK_THREADS:
             many, self._small = list(self._small), deque()
             with _letting_go(many):
-                _shared(
-                    lambda part: _publish(part, self._protocol, self._dirty),
-                    many,
-                    self._protocol,
-                    self._threads,
-                )
+                _shared(lambda part: _publish(part, self._protocol, self._dirty), many, self._protocol, self._threads)
         self._see_to_few()
         for job in self._jobs:  # after an interrupt all of them are waited for at the end
             job.result()
@@ -218,10 +205,7 @@ def _letting_go(group: Sequence[Staged]) -> Iterator[None]:
 
 
 def _shared(
-    function: Callable[[Sequence[T]], list[Stamp]],
-    items: Sequence[T],
-    protocol: Protocol,
-    threads: int | None,
+    function: Callable[[Sequence[T]], list[Stamp]], items: Sequence[T], protocol: Protocol, threads: int | None
 ) -> list[Stamp]:
     """Return what `function` answers for parts of `items`, whose syncs overlap on pool threads.
 

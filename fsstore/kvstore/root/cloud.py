@@ -95,9 +95,7 @@ class FsspecKind(RootKind):
         if members.get("single_writer"):
             raise UnimplementedError("fsspec URL syntax not supported with single_writer")
         if members.get("storage_options") or "://" not in url:
-            raise UnimplementedError(
-                "fsspec URL syntax not supported with storage_options or a bare protocol"
-            )
+            raise UnimplementedError("fsspec URL syntax not supported with storage_options or a bare protocol")
         if "::" in url:
             return join_chain(url, path)
         scheme, _, rest = url.partition("://")
@@ -201,9 +199,7 @@ class BucketKind(RootKind):
         """Return the engine, over obstore or the fsspec filesystem, and the root in it."""
         return self._reached(members, resources, self.reach(str(members[self.bucket]), members, resources))
 
-    def _reached(
-        self, members: Mapping[str, Json], resources: Mapping[str, Any], reach: Reach
-    ) -> tuple[Engine, str]:
+    def _reached(self, members: Mapping[str, Json], resources: Mapping[str, Any], reach: Reach) -> tuple[Engine, str]:
         shown = f"{self.schemes[0]}://{members[self.bucket]}/"
         retry = retry_from(resources, f"{self.id}_request_retries")
         threads = concurrency_from(resources, f"{self.id}_request_concurrency")
@@ -215,9 +211,7 @@ class BucketKind(RootKind):
         given = _as_text(members, resources)
         return make() if given is None else shared((self.id, library, given, retry, threads), make)
 
-    def _made(
-        self, library: str, shown: str, reach: Reach, *, retry: Retry, threads: int | None
-    ) -> tuple[Engine, str]:
+    def _made(self, library: str, shown: str, reach: Reach, *, retry: Retry, threads: int | None) -> tuple[Engine, str]:
         if library == "obstore":
             from fsstore.kvstore.client.object_store import bucket_engine
 

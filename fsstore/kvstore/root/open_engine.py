@@ -132,9 +132,7 @@ def engine_for_url(
         filesystem, root = make()
     except Exception as error:  # noqa: BLE001  # whatever a library raises that logs in
         failure = translate(error).within(f'Cannot open the filesystem "{protocol}"')
-    if (
-        filesystem is None and failure is not None
-    ):  # out here, so that the library's own does not stand behind it
+    if filesystem is None and failure is not None:  # out here, so that the library's own does not stand behind it
         raise failure
     if chained:
         root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec says that of the link behind it

@@ -34,22 +34,8 @@ Make = Callable[[dict[str, Any]], Any]
 
 IDLE = frozenset(
     (
-        *(
-            "asynchronous",
-            "loop",
-            "skip_instance_cache",
-            "use_listings_cache",
-            "listings_expiry_time",
-            "max_paths",
-        ),
-        *(
-            "batch_size",
-            "default_block_size",
-            "default_cache_type",
-            "default_fill_cache",
-            "cache_regions",
-            "use_ssl",
-        ),
+        *("asynchronous", "loop", "skip_instance_cache", "use_listings_cache", "listings_expiry_time", "max_paths"),
+        *("batch_size", "default_block_size", "default_cache_type", "default_fill_cache", "cache_regions", "use_ssl"),
     )
 )
 """Options about what fsstore does by itself, or not at all."""
@@ -229,12 +215,8 @@ def azure_reach(container: str, members: Mapping[str, Json], resources: Mapping[
         config: dict[str, Any] = {
             name: reveal(members[name]) for name in ("account_name", "endpoint") if members.get(name)
         }
-        config |= {
-            name: given[name] for name in ("account_name", "account_key", "sas_token") if given.get(name)
-        }
-        return AzureStore(
-            container, **config, **({"skip_signature": True} if given.get("anon") else {}), **common
-        )
+        config |= {name: given[name] for name in ("account_name", "account_key", "sas_token") if given.get(name)}
+        return AzureStore(container, **config, **({"skip_signature": True} if given.get("anon") else {}), **common)
 
     endpoint = str(reveal(members.get("endpoint", "")))
     return Reach(make, lambda: {**account, **given}, set(given) <= IDLE | _AZURE, endpoint)
@@ -334,9 +316,7 @@ def s3_access(members: Mapping[str, Json], resources: Mapping[str, Any]) -> S3Ac
 def s3_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
     """Return how a bucket of S3 is reached."""
     access = s3_access(members, resources)
-    return Reach(
-        access.obstore_maker(bucket), access.s3fs_options, access.for_both, access.endpoint, access.renewable
-    )
+    return Reach(access.obstore_maker(bucket), access.s3fs_options, access.for_both, access.endpoint, access.renewable)
 
 
 def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -346,9 +326,7 @@ def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
     return given
 
 
-def _source(
-    options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile
-) -> CredentialSource | None:
+def _source(options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile) -> CredentialSource | None:
     """Return where credentials come from, or None for requests without."""
     key, secret = (
         options.get("key") or options.get("username"), options.get("secret") or options.get("password")

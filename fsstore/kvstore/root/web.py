@@ -74,12 +74,7 @@ class HttpKind(KindDefaults):
     id: str = "http"
     schemes: tuple[str, ...] = ("http", "https")
     role: Literal["root"] = "root"
-    resources: tuple[str, ...] = (
-        "http_request_concurrency",
-        "http_request_retries",
-        "range_coalescing",
-        "disk_cache",
-    )
+    resources: tuple[str, ...] = ("http_request_concurrency", "http_request_retries", "range_coalescing", "disk_cache")
 
     defaults: ClassVar[Mapping[str, Json]] = {"headers": []}
 
@@ -231,23 +226,14 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
 
 
 def fsspec_engine(
-    query: str,
-    headers: dict[str, str],
-    retry: Retry,
-    concurrency: int | None,
-    options: Mapping[str, Any] | None = None,
+    query: str, headers: dict[str, str], retry: Retry, concurrency: int | None, options: Mapping[str, Any] | None = None
 ) -> Any:
     """Return the engine over fsspec's HTTP filesystem, made with `options`."""
     from fsstore.kvstore.client.web import HttpEngine, Session
     from fsstore.kvstore.root.open_engine import filesystem_class
 
     cls = filesystem_class("http")
-    given = {
-        **(options or {}),
-        "asynchronous": True,
-        "skip_instance_cache": True,
-        "use_listings_cache": False,
-    }
+    given = {**(options or {}), "asynchronous": True, "skip_instance_cache": True, "use_listings_cache": False}
     home = Home(lambda: cls(**given))
     mark = f"?{query}" if query else ""
     session = Session(home, headers, retry.idle_s)

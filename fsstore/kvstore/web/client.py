@@ -235,9 +235,7 @@ class SocketDial(Dial):
         except OSError as error:
             raise execution.MayWait from error
 
-    async def _reach(
-        self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None
-    ) -> Exchange:
+    async def _reach(self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None) -> Exchange:
         addresses = self._there.known(name, port)
         self._approve(addresses, origin)
         connection = self._first(addresses, port)
@@ -275,9 +273,7 @@ def check_able(url: str, headers: Mapping[str, str]) -> None:
     """Raise `UnimplementedError` if a server cannot be reached, or headers not be sent, by this client."""
     odd = sorted(_LEFT_TO_OTHERS & {name.lower() for name in headers})
     if odd:
-        raise UnimplementedError(
-            f"The client of fsstore does not send the header {odd[0]}; leave `engine` out"
-        )
+        raise UnimplementedError(f"The client of fsstore does not send the header {odd[0]}; leave `engine` out")
     route_to(_split(url.partition("?")[0])[0])
 
 
@@ -357,9 +353,7 @@ class HttpClient:
             found._distrusted.clear()
         found._distrusted.add(origin)
 
-    async def _ask(
-        self, kept: KeptConnections, origin: str, connection: Exchange, request: bytes, want: Want
-    ) -> Reply:
+    async def _ask(self, kept: KeptConnections, origin: str, connection: Exchange, request: bytes, want: Want) -> Reply:
         reply = await connection.ask(request, want)
         if origin in self._distrusted:
             connection.leave()
@@ -402,11 +396,7 @@ class HttpClient:
         """Return the header fields of every request to an origin."""
         found = self._fields.get((route, at_home))
         if found is None:
-            own = {
-                name: value
-                for name, value in self._headers.items()
-                if at_home or name.lower() in _FOR_ANYBODY
-            }
+            own = {name: value for name, value in self._headers.items() if at_home or name.lower() in _FOR_ANYBODY}
             names = {name.lower() for name in own}
             lines = {} if "host" in names else {"Host": route.host}
             if route.authorization and "authorization" not in names:
@@ -414,9 +404,7 @@ class HttpClient:
             if route.head and route.proxy is not None and route.proxy.authorization:
                 lines["Proxy-Authorization"] = route.proxy.authorization
             text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **own}.items())
-            found = text.encode().decode(
-                "latin-1"
-            )  # tags come and go as Latin-1, what the user gave is UTF-8
+            found = text.encode().decode("latin-1")  # tags come and go as Latin-1, what the user gave is UTF-8
             self._fields[route, at_home] = found
         return found
 

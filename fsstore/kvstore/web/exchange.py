@@ -114,9 +114,7 @@ def framing(head: Head) -> int:
     coding = head.headers.get("transfer-encoding")
     if coding is not None:
         if coding.lower() != "chunked":
-            raise UnimplementedError(
-                f"The server sends a transfer coding that was not asked for: {coding[:40]!r}"
-            )
+            raise UnimplementedError(f"The server sends a transfer coding that was not asked for: {coding[:40]!r}")
         return CHUNKED
     size = head.headers.get("content-length")
     if size is None:
@@ -193,10 +191,7 @@ def is_coded(headers: Mapping[str, str]) -> bool:
 
 
 def inflate(
-    body: bytes | bytearray | memoryview,
-    headers: Mapping[str, str],
-    limit: int | None,
-    stop: int | None = None,
+    body: bytes | bytearray | memoryview, headers: Mapping[str, str], limit: int | None, stop: int | None = None
 ) -> memoryview:
     """Return a value that a server compressed although it was asked not to, or its first `stop` bytes.
 
@@ -205,9 +200,7 @@ def inflate(
     """
     coding = (headers.get("content-encoding") or "").lower()
     if coding not in ("gzip", "x-gzip", "deflate"):
-        raise UnimplementedError(
-            f"The server compressed the value with {coding[:40]!r}, which was not asked for"
-        )
+        raise UnimplementedError(f"The server compressed the value with {coding[:40]!r}, which was not asked for")
     most = max(KEPT_BYTES, len(body) * _MOST_RATIO) if limit is None else limit
     enough = most + 1 if stop is None else min(stop, most + 1)
     out, data, at = bytearray(), memoryview(body), 0
@@ -393,9 +386,7 @@ class Exchange:
         """End the connection behind an answer that more has come with; raise if it may be an earlier request's."""
         self._hear_unasked()
         if self._asks > 1:
-            raise UnavailableError(
-                "The server sent more than one answer, and it cannot be told which was asked for"
-            )
+            raise UnavailableError("The server sent more than one answer, and it cannot be told which was asked for")
 
     async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
         """Return the response to a request."""
@@ -475,9 +466,7 @@ def check_headers(headers: Any) -> None:
         raise JsonError("Expected headers by name")
     odd = [name for name, value in headers.items() if not _is_line(name, value)]
     if odd:
-        raise JsonError(
-            [f"The header {quote(str(name))} is no name with a value of one line" for name in odd]
-        )
+        raise JsonError([f"The header {quote(str(name))} is no name with a value of one line" for name in odd])
 
 
 def _is_line(name: Any, value: Any) -> bool:

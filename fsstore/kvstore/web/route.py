@@ -172,20 +172,13 @@ Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 _LONGEST = 255  # bytes of a name; preparing a long one takes time that grows with its square
 _PLAIN = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+(%[a-z0-9_.-]+)?\]", re.ASCII)
-_HOSTS = frozenset(
-    {"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
-)
+_HOSTS = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _LOCAL_ENDS = (".localhost", ".internal", ".localdomain", ".localdomain4", ".localdomain6")
 _SERVICES = frozenset(
-    map(
-        ipaddress.ip_address,
-        ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"),
-    )
+    map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
 """Addresses at which clouds tell a machine its credentials, where they are not link-local."""
-_TRANSLATED = tuple(
-    map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96"))
-)
+_TRANSLATED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
 """Networks whose last 32 bits are an address of IPv4."""
 
 
@@ -412,9 +405,7 @@ class Dial:
         if not 200 <= reply.status < 300:
             raise from_status(reply.status, f"from the proxy that was asked for a way to {place}")
 
-    async def _reach(
-        self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None
-    ) -> Exchange:
+    async def _reach(self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None) -> Exchange:
         """Return a connection to one of the addresses of a host: the first that answers."""
         addresses = await self._addresses(name, port)
         self._approve(addresses, origin)

@@ -23,16 +23,7 @@ from fsstore.errors import DataLossError, JsonError
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.reference.table.keys import check_key
 from fsstore.reference.table.table import MAX_OFFSET, Located, plain_text
-from fsstore.reference.table.template import (
-    MAX_TEXT,
-    Hole,
-    ManyTexts,
-    Scope,
-    Template,
-    TemplateError,
-    Templates,
-    Value,
-)
+from fsstore.reference.table.template import MAX_TEXT, Hole, ManyTexts, Scope, Template, TemplateError, Templates, Value
 from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, integer, obj, optional, show
 
@@ -134,9 +125,7 @@ def _number(template: Template) -> Callable[[Scope], int]:
     def checked(value: Value) -> int:
         if isinstance(value, str):
             if not value.strip().isdecimal() or len(value) > 40:
-                raise TemplateError(
-                    f"Expected a non-negative integer, but {template.text!r} gives {value[:80]!r}"
-                )
+                raise TemplateError(f"Expected a non-negative integer, but {template.text!r} gives {value[:80]!r}")
             value = int(value)
         if not 0 <= value < MAX_OFFSET:
             raise TemplateError(f"Expected a non-negative integer, but {template.text!r} gives {value}")
@@ -221,9 +210,7 @@ def _checked(gen: Gen, room: int) -> Gen:
             gen.evaluate(name, scope)
         except DataLossError as error:
             raise JsonError(error.message) from error
-    names = [
-        item for axis in axes.values() if isinstance(axis, tuple) for item in axis if isinstance(item, str)
-    ]
+    names = [item for axis in axes.values() if isinstance(axis, tuple) for item in axis if isinstance(item, str)]
     if any(check_key(item) for item in names):
         raise JsonError("The values of a dimension make keys that climb out of the set")
     reader = _reader(key, axes)
@@ -232,18 +219,14 @@ def _checked(gen: Gen, room: int) -> Gen:
     if reader is not None or MAX_ENUMERATED >= gen.count > room:
         raise JsonError("The generators of the set keep more texts to find their keys than are allowed")
     if gen.count > MAX_ENUMERATED:
-        raise JsonError(
-            f"The key {key.text!r} cannot be read back unambiguously; write its {gen.count} references out"
-        )
+        raise JsonError(f"The key {key.text!r} cannot be read back unambiguously; write its {gen.count} references out")
     return replace(gen, known={str(key.value(scope)): scope for scope in gen.scopes()})
 
 
 class _Reader:
     """Reads the variables off a key."""
 
-    def __init__(
-        self, pattern: re.Pattern[str], holes: list[tuple[Hole, str]], axes: Mapping[str, Axis]
-    ) -> None:
+    def __init__(self, pattern: re.Pattern[str], holes: list[tuple[Hole, str]], axes: Mapping[str, Axis]) -> None:
         self._pattern = pattern
         self._holes = holes
         self._axes = axes
@@ -492,9 +475,7 @@ def _in_columns(gen: Gen, wanted: Callable[[str], bool] | None) -> Iterator[Writ
         yield batch
 
 
-def _batch(
-    gen: Gen, places: Mapping[str, Ints], count: int, wanted: Callable[[str], bool] | None
-) -> Written | None:
+def _batch(gen: Gen, places: Mapping[str, Ints], count: int, wanted: Callable[[str], bool] | None) -> Written | None:
     scope: Any = {name: _many(axis, places[name]) for name, axis in gen.axes.items()}
     names = _texts(gen.key, scope, count)
     if wanted is not None:

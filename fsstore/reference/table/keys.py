@@ -24,10 +24,7 @@ from fsstore.kvstore.contract.request import key_bytes
 from fsstore.runtime.tuning import COLUMNS_FROM
 from fsstore.values.json_value import integer, show
 
-_LINE = re.compile(
-    rb"^(?:(.*[^0-9./\n][0-9]*+|)((?:[./](?:0|[1-9][0-9]{0,17}))++)|.*)$",
-    re.MULTILINE,
-)
+_LINE = re.compile(rb"^(?:(.*[^0-9./\n][0-9]*+|)((?:[./](?:0|[1-9][0-9]{0,17}))++)|.*)$", re.MULTILINE)
 _ODD = re.compile(rb"[^0-9](?:[^0-9]|0[0-9]|\Z)|[0-9]{19}")
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,17}")
 _DIGITS = b"0123456789"
@@ -171,12 +168,7 @@ LONGEST = 24
 _DIGITS_OF_64_BITS = 18  # that fit 64 bits
 _MARGIN = bytes(8)
 _LEAST = np.array(
-    [
-        2**62,
-        0,
-        *(10**power for power in range(1, _DIGITS_OF_64_BITS)),
-        *[2**62] * (LONGEST - _DIGITS_OF_64_BITS),
-    ]
+    [2**62, 0, *(10**power for power in range(1, _DIGITS_OF_64_BITS)), *[2**62] * (LONGEST - _DIGITS_OF_64_BITS)]
 )
 
 
@@ -328,9 +320,7 @@ def families_of(keys: Sequence[bytes]) -> FoundFamilies:
         order.append(np.arange(len(keys))[group.positions])
         groups.append(KeyGroup(group.family, slice(at, at + len(order[-1])), group.coords))
         at += len(order[-1])
-    return FoundFamilies(
-        groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys)
-    )
+    return FoundFamilies(groups, np.concatenate((*order[1:], order[0])), np.zeros(len(loose), np.uint64), len(keys))
 
 
 def hashes_of(names: Collection[Family]) -> Words:
@@ -339,8 +329,7 @@ def hashes_of(names: Collection[Family]) -> Words:
     stop = np.fromiter(map(len, prefixes), np.int64, len(prefixes)).cumsum()
     start = np.append(0, stop[:-1])[: len(stop)]
     seps = np.array(
-        [int(b"1" + sign[::-1].translate(_SIGN_BITS), 2) for _, sign in names if len(sign) <= _MOST_DIMS],
-        np.int64,
+        [int(b"1" + sign[::-1].translate(_SIGN_BITS), 2) for _, sign in names if len(sign) <= _MOST_DIMS], np.int64
     )
     return _hashes(_columns(Text(b"".join(prefixes)), start, stop, seps))
 
@@ -351,9 +340,7 @@ def _groups(text: Text, start: Ints, split: _Split, order: Ints, heads: Ints) ->
     if numbers.max() < 2**31:
         numbers = numbers.astype(np.int32)
     firsts = order[heads]
-    prefixes = zip(
-        start[firsts].tolist(), split.end[firsts].tolist(), split.seps[firsts].tolist(), strict=True
-    )
+    prefixes = zip(start[firsts].tolist(), split.end[firsts].tolist(), split.seps[firsts].tolist(), strict=True)
     bounds = zip(heads.tolist(), [*heads[1:].tolist(), len(order)], strict=True)
     groups, signs = [], dict[int, bytes]()
     for (begin, end, seps), (low, high) in zip(prefixes, bounds, strict=True):
@@ -408,9 +395,7 @@ def _hashes(columns: list[Words]) -> Words:
 
 def _sorted(hashes: Words) -> Ints:
     """Return an order of those that are not few, in which equal ones stand together, each as they stood."""
-    order = np.argsort(
-        (hashes >> _MIDDLE).astype(np.uint16), kind="stable"
-    )  # by sixteen bits a time: it is quick
+    order = np.argsort((hashes >> _MIDDLE).astype(np.uint16), kind="stable")  # by sixteen bits a time: it is quick
     order = order[np.argsort((hashes >> _UPPER).astype(np.uint16)[order], kind="stable")]
     upper = hashes[order] >> _MIDDLE
     bounds = np.concatenate(([0], np.flatnonzero(upper[1:] != upper[:-1]) + 1, [len(upper)]))
@@ -528,11 +513,7 @@ def grid_of(path: str, metadata: Mapping[str, Any]) -> Grid | None:
         chunks = inner.get("chunk_shape") if isinstance(inner, Mapping) else None
         c_prefix, separator = _encoding(path, metadata.get("chunk_key_encoding"))
     else:
-        chunks, c_prefix, separator = (
-            metadata.get("chunks"),
-            False,
-            metadata.get("dimension_separator") or ".",
-        )
+        chunks, c_prefix, separator = (metadata.get("chunks"), False, metadata.get("dimension_separator") or ".")
     shape, chunk = _sizes(metadata.get("shape"), 0), _sizes(chunks, 1)
     if len(shape) != len(chunk):
         raise JsonError(f"The array {show(path)} has {len(shape)} dimensions, but {len(chunk)} chunk sizes")
@@ -553,7 +534,5 @@ def _encoding(path: str, value: Any) -> tuple[bool, Any]:
     separator = inner.get("separator") if isinstance(inner, Mapping) else None
     plain = value.get("name") == "v2"
     if not plain and value.get("name") != "default":
-        raise JsonError(
-            f"The array {show(path)} calls its chunks as {show(value.get('name'))} does, not by a grid"
-        )
+        raise JsonError(f"The array {show(path)} calls its chunks as {show(value.get('name'))} does, not by a grid")
     return not plain, separator or ("." if plain else "/")

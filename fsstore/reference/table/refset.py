@@ -31,19 +31,7 @@ from fsstore.reference.table.keys import (
     join,
     split_keys,
 )
-from fsstore.reference.table.table import (
-    ABSENT,
-    INLINE,
-    Block,
-    Inline,
-    Int32,
-    Int64,
-    Located,
-    Piece,
-    Row,
-    Rows,
-    Table,
-)
+from fsstore.reference.table.table import ABSENT, INLINE, Block, Inline, Int32, Int64, Located, Piece, Row, Rows, Table
 from fsstore.reference.table.template import Templates
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import COLUMNS_FROM, DENSE_PLACES, ROWS_AT_ONCE
@@ -198,9 +186,7 @@ class TableBuilder:
             return
         bounds = np.cumsum([len(part.keys) for part in self._loose])[:-1]
         chosen = [part.at(here) for part, here in zip(self._loose, np.split(shared, bounds), strict=True)]
-        self._loose = [
-            part.at(here) for part, here in zip(self._loose, np.split(~shared, bounds), strict=True)
-        ]
+        self._loose = [part.at(here) for part, here in zip(self._loose, np.split(~shared, bounds), strict=True)]
         keys = [key.encode() for part in chosen for key in part.keys]
         rows = _joined([part.rows for part in chosen])
         batches = np.repeat([part.batch for part in chosen], [len(part.keys) for part in chosen])
@@ -404,9 +390,7 @@ class TableSet:
     scanned: ScanRecord | None = None
     origins: Origins = None
 
-    def __init__(
-        self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, table: Table, gens: tuple[Gen, ...] = (), described: Mapping[str, Any] | None = None) -> None:
         self.table, self.gens, self.described = table, gens, dict(described or {})
         self._index = GenIndex(gens)
         self._ids: dict[str, int] = {}
@@ -480,15 +464,11 @@ class TableSet:
         for page in self._pages(self.table.loose_in(keys), gens, keys):
             yield page
 
-    def _pages(
-        self, table: Iterable[tuple[list[str], Rows]], gens: Iterable[int], keys: KeyRange
-    ) -> Iterator[Page]:
+    def _pages(self, table: Iterable[tuple[list[str], Rows]], gens: Iterable[int], keys: KeyRange) -> Iterator[Page]:
         listed = [number for number in gens if self.gens[number].may_hold(keys)]
         _check_listed([self.gens[number] for number in listed])
         for found, columns in table:
-            kept = (
-                [at for at, name in enumerate(found) if self._index.find(name) is None] if self.gens else None
-            )
+            kept = [at for at, name in enumerate(found) if self._index.find(name) is None] if self.gens else None
             names = found if kept is None else [found[at] for at in kept]
             rows = columns if kept is None else columns.take(kept)
             yield names, Resolved(rows, self.table.urls, self.table.inline)
@@ -528,9 +508,7 @@ class TableSet:
 def _check_listed(gens: Sequence[Gen]) -> None:
     count = sum(gen.count for gen in gens)
     if count > MAX_LISTED:
-        raise ResourceExhaustedError(
-            f"Cannot list the {count} keys of generators such as {gens[0].key.text!r}"
-        )
+        raise ResourceExhaustedError(f"Cannot list the {count} keys of generators such as {gens[0].key.text!r}")
 
 
 def _again(table: Table, described: Mapping[str, Any], origins: Origins = None) -> TableSet:
@@ -570,8 +548,5 @@ class GenIndex:
     def _beginning(self, key: str) -> list[int]:
         """Return the generators whose keys begin as `key` does."""
         return [
-            number
-            for length in self._lengths
-            if length <= len(key)
-            for number in self._numbers.get(key[:length], ())
+            number for length in self._lengths if length <= len(key) for number in self._numbers.get(key[:length], ())
         ]

@@ -53,9 +53,7 @@ class State:
         if not changed:
             return found
         rows = found.rows
-        kept = np.flatnonzero(
-            rows.url == INLINE
-        )  # of all values only those asked for: the set may hold millions
+        kept = np.flatnonzero(rows.url == INLINE)  # of all values only those asked for: the set may hold millions
         inline = [found.inline[number] for number in rows.offset[kept].tolist()]
         rows.offset[kept] = np.arange(len(kept))
         for position in changed:
@@ -346,11 +344,7 @@ async def with_references(state: State, taking: Taking) -> State:
     builder = TableBuilder()
     async for names, found in state.scan(KeyRange()):
         kept = [at for at, name in enumerate(names) if not taking.deletes(name)]
-        add_page(
-            builder,
-            [names[at] for at in kept],
-            found._replace(rows=found.rows.take(np.array(kept, np.int64))),
-        )
+        add_page(builder, [names[at] for at in kept], found._replace(rows=found.rows.take(np.array(kept, np.int64))))
     rows = Rows.of(list(taking.references.values()))
     add_page(builder, list(taking.references), Resolved(rows, taking.urls, ()))
     for key, value in taking.writes.items():

@@ -339,9 +339,7 @@ def _located(value: Any) -> Located:
     problems = [
         f"Expected {name} as a non-negative integer, but received: {number!r}"
         for name, number in zip(("offset", "length"), value[1:], strict=True)
-        if isinstance(number, bool)
-        or not isinstance(number, int | np.integer)
-        or not 0 <= number < MAX_OFFSET
+        if isinstance(number, bool) or not isinstance(number, int | np.integer) or not 0 <= number < MAX_OFFSET
     ]
     if problems:
         raise JsonError(problems)

@@ -38,9 +38,7 @@ MAX_DEPTH = 16
 MAX_STEPS = 256
 MAX_INTEGER = 2**63
 
-_TOKEN = re.compile(
-    r"\s*(?:(\d{1,19})|([A-Za-z_]\w{0,255})|'([^']*)'|\"([^\"]*)\"|(//|[-+*%(),=]))", re.ASCII
-)
+_TOKEN = re.compile(r"\s*(?:(\d{1,19})|([A-Za-z_]\w{0,255})|'([^']*)'|\"([^\"]*)\"|(//|[-+*%(),=]))", re.ASCII)
 _HOLE = re.compile(r"\{\{(.*?)\}\}", re.DOTALL)
 
 
@@ -243,9 +241,7 @@ def _binary(sign: str, left: Evaluate, right: Evaluate) -> Evaluate:
         a, b = left(scope), right(scope)
         if isinstance(a, str) or isinstance(b, str):
             received = a if isinstance(a, str) else b
-            raise TemplateError(
-                f"'{sign}' in a template needs integers, but received: {_brief(str(received))}"
-            )
+            raise TemplateError(f"'{sign}' in a template needs integers, but received: {_brief(str(received))}")
         value = apply(a, b)
         return value if -MAX_INTEGER <= value < MAX_INTEGER else _bounded(value)
 
@@ -348,9 +344,7 @@ class _Parser:
             arguments = self._arguments()
             if template is None:
                 raise self._error(f"{_brief(name)} is not a template")
-            return lambda scope: template.value(
-                {**scope, **{key: run(scope) for key, run in arguments.items()}}
-            )
+            return lambda scope: template.value({**scope, **{key: run(scope) for key, run in arguments.items()}})
         self._names.add(name)
 
         def look_up(scope: Scope) -> Value:

@@ -198,9 +198,7 @@ class VirtualPart(NamedTuple):
                 if size in sizes:
                     sizes.remove(size)
             free = sizes[0] if sizes else 1
-            target = tuple(
-                axis if axis.count >= 0 else replace(axis, count=free // axis.block) for axis in target
-            )
+            target = tuple(axis if axis.count >= 0 else replace(axis, count=free // axis.block) for axis in target)
         return self._replace(target=target, origin=origin)
 
 
@@ -253,9 +251,7 @@ class _Mapping:
         datasets: list[str] = []
         for _ in range(count):
             flags = self.number(1) if version else 0
-            files.append(
-                "." if flags & _SAME_FILE else self._name(files, is_shared=bool(flags & _FILE_SHARED))
-            )
+            files.append("." if flags & _SAME_FILE else self._name(files, is_shared=bool(flags & _FILE_SHARED)))
             datasets.append(self._name(datasets, is_shared=bool(flags & _DATASET_SHARED)))
             origin, target = self._selection(), self._selection()
             if target is None:
@@ -288,9 +284,7 @@ class _Mapping:
         if not 0 < rank <= _DEEPEST or width not in (2, 4, 8):
             raise NonsenseError(f"a selection of {rank} dimensions, in numbers of {width} bytes")
         if is_regular:
-            return tuple(
-                _axis(*(self.number(width) for _ in range(4)), endless=256**width - 1) for _ in range(rank)
-            )
+            return tuple(_axis(*(self.number(width) for _ in range(4)), endless=256**width - 1) for _ in range(rank))
         count = self.number(width)
         data = np.frombuffer(self._octets(2 * rank * count * width), f"<u{width}").astype(np.int64)
         return _regular(data.reshape(count, 2, rank))
@@ -383,9 +377,7 @@ class Dataset:
         return replace(self, shape=shape, parts=parts)
 
 
-def scale_from(
-    names: Collection[str], value: Callable[[str], Any], attached: Callable[[], tuple[int, ...]]
-) -> Scale:
+def scale_from(names: Collection[str], value: Callable[[str], Any], attached: Callable[[], tuple[int, ...]]) -> Scale:
     """Return what a dataset says of dimensions: `value` gives that of an attribute, `attached` the scales it names."""
     is_scale = "CLASS" in names and _matches(value("CLASS"), "DIMENSION_SCALE")
     hidden = is_scale and "NAME" in names and _matches(value("NAME"), _NO_VARIABLE)
@@ -421,9 +413,7 @@ def _scales(datasets: Mapping[str, Dataset]) -> dict[int, Dataset]:
     return out
 
 
-def _axes(
-    dataset: Dataset, scales: Mapping[int, Dataset], by_id: Mapping[int, Dataset]
-) -> list[Dataset | None]:
+def _axes(dataset: Dataset, scales: Mapping[int, Dataset], by_id: Mapping[int, Dataset]) -> list[Dataset | None]:
     count, scale = len(dataset.shape), dataset.scale
     if scale.attached and len(scale.attached) == count:
         return [scales.get(address) for address in scale.attached]

@@ -35,13 +35,7 @@ from fsstore.values.json_value import Json
 DEFLATE, SHUFFLE, FLETCHER32, SZIP, NBIT, SCALEOFFSET = 1, 2, 3, 4, 5, 6
 BZIP2, LZF, BLOSC, LZ4, BITSHUFFLE, ZFP, ZSTD = 307, 32000, 32001, 32004, 32008, 32013, 32015
 
-_PLAIN: dict[int, str] = {
-    DEFLATE: "zlib",
-    BZIP2: "bz2",
-    LZF: "imagecodecs_lzf",
-    BLOSC: "blosc",
-    ZSTD: "zstd",
-}
+_PLAIN: dict[int, str] = {DEFLATE: "zlib", BZIP2: "bz2", LZF: "imagecodecs_lzf", BLOSC: "blosc", ZSTD: "zstd"}
 _OWN: dict[int, str] = {
     SZIP: "hdf5_szip",
     LZ4: "hdf5_lz4",
@@ -264,9 +258,7 @@ def _check_claims(reader: Reader, places: Any, unit: int) -> None:
             raise DataLossError(f"an element of {claimed[row]} bytes, of which the file has {found}")
 
 
-def _places(
-    reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints, Ints], itemsize: int
-) -> Iterator[bytes]:
+def _places(reader: Reader, opened: Any, dataset: Dataset, box: tuple[Ints, Ints], itemsize: int) -> Iterator[bytes]:
     """Yield what stands in the places of the strings of a box, where that is known."""
     start, stop = box
     if any(low >= high for low, high in zip(start, stop, strict=True)):
@@ -285,9 +277,7 @@ def _places(
         yield from filter(None, (_chunk(reader, opened, dataset, each, nbytes) for each in origins))
 
 
-def _chunk(
-    reader: Reader, opened: Any, dataset: Dataset, origin: tuple[int, ...], nbytes: int
-) -> bytes | None:
+def _chunk(reader: Reader, opened: Any, dataset: Dataset, origin: tuple[int, ...], nbytes: int) -> bytes | None:
     info = opened.get_chunk_info_by_coord(origin)
     if info.byte_offset is None:
         return None
@@ -307,9 +297,7 @@ def can_decode(code: int) -> bool:
     return bool(h5z.filter_avail(code))
 
 
-def read_box(
-    identifier: Any, reader: Reader, dataset: Dataset, box: tuple[Sequence[int], Sequence[int]]
-) -> Any:
+def read_box(identifier: Any, reader: Reader, dataset: Dataset, box: tuple[Sequence[int], Sequence[int]]) -> Any:
     """Return the values in a box of a dataset, given the identifier of the file; `reader` reads its structures."""
     from h5py import h5o, h5s, h5t
 

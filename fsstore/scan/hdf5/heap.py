@@ -62,13 +62,8 @@ def tree_records(reader: Reader, address: int, kind: int) -> list[bytes]:
     reader.verify(address, head, "a B-tree")
     if head[4] or head[5] != kind:
         raise UnknownError
-    node, record, depth = (
-        int.from_bytes(head[at:end], "little") for at, end in ((6, 10), (10, 12), (12, 14))
-    )
-    root, count = (
-        reader.address(head, 16),
-        int.from_bytes(head[16 + reader.width : 18 + reader.width], "little"),
-    )
+    node, record, depth = (int.from_bytes(head[at:end], "little") for at, end in ((6, 10), (10, 12), (12, 14)))
+    root, count = (reader.address(head, 16), int.from_bytes(head[16 + reader.width : 18 + reader.width], "little"))
     if not record or node < 64 or node > reader.size or depth > _DEEPEST:
         raise reader.damaged(address, "the sizes of a B-tree make no sense")
     if root == reader.undefined:
@@ -109,9 +104,7 @@ def children(data: bytes, count: int, sizes: tuple[int, int], address: int) -> l
     out = []
     for at in range(0, min(count * pointer, len(data) - pointer + 1), pointer):
         end = at + address
-        out.append(
-            (int.from_bytes(data[at:end], "little"), int.from_bytes(data[end : end + width], "little"))
-        )
+        out.append((int.from_bytes(data[at:end], "little"), int.from_bytes(data[end : end + width], "little")))
     return out
 
 
@@ -125,11 +118,7 @@ def children(data: bytes, count: int, sizes: tuple[int, int], address: int) -> l
 _DEEPEST_HEAP = 64
 _HUGE_RECORDS = 1
 _CHECKED = 2
-_MANAGED, _HUGE, _TINY = (
-    0,
-    1,
-    2,
-)  # how an object is stored: the high bits of its id, of which the version is 0
+_MANAGED, _HUGE, _TINY = (0, 1, 2)  # how an object is stored: the high bits of its id, of which the version is 0
 
 
 class _Block(NamedTuple):
@@ -266,16 +255,11 @@ class FractalHeap:
         def load() -> bytes:
             reader, data = self._reader, self._reader.read(block.address, block.size)
             end = 5 + reader.width + self._offset_size
-            if (
-                data[:5] != b"FHDB\0"
-                or int.from_bytes(data[end - self._offset_size : end], "little") != block.start
-            ):
+            if data[:5] != b"FHDB\0" or int.from_bytes(data[end - self._offset_size : end], "little") != block.start:
                 raise reader.damaged(block.address, "there is no block of a fractal heap")
             if self._flags & _CHECKED:  # the checksum counts as zeros
                 stored = data[end : end + 4]
-                reader.verify(
-                    block.address, data[:end] + bytes(4) + data[end + 4 :] + stored, "a block of a heap"
-                )
+                reader.verify(block.address, data[:end] + bytes(4) + data[end + 4 :] + stored, "a block of a heap")
             return data
 
         found: bytes = self._reader.once(("block", block.address, block.size), load)
@@ -322,9 +306,7 @@ class FractalHeap:
             if data[:5] != b"FHIB\0" or int.from_bytes(data[at : at + self._offset_size], "little") != start:
                 raise reader.damaged(address, "there is no block of a fractal heap")
             reader.verify(address, data, "a block of a fractal heap")
-            return [
-                reader.address(data, each) for each in range(at + self._offset_size, size - 4, reader.width)
-            ]
+            return [reader.address(data, each) for each in range(at + self._offset_size, size - 4, reader.width)]
 
         found: list[int] = reader.once(("rows", address, rows), load)
         return found
@@ -444,9 +426,7 @@ def attribute_of(reader: Reader, body: bytes, address: int) -> Attribute:
         form = reader.known[key] = _form(reader, *key, address)
     data = body[end : end + form.nbytes]
     if len(data) < form.nbytes:
-        raise reader.damaged(
-            address, f"the attribute {name!r} has {len(data)} bytes instead of {form.nbytes}"
-        )
+        raise reader.damaged(address, f"the attribute {name!r} has {len(data)} bytes instead of {form.nbytes}")
     return Attribute(name, form.type, form.space, data, address)
 
 

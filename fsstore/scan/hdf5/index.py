@@ -238,9 +238,7 @@ async def extensible(source: ScanSource, base: int, address: int, chunked: Chunk
     return _swizzled(source, parts, shape, chunked)
 
 
-async def _super_blocks(
-    source: ScanSource, base: int, pointers: list[int], first: int, shape: _Shape
-) -> list[_Data]:
+async def _super_blocks(source: ScanSource, base: int, pointers: list[int], first: int, shape: _Shape) -> list[_Data]:
     wanted, skipped = [], 2 * (shape.pointers.bit_length() - 1)
     for number, address in enumerate(pointers):
         blocks, length = shape.blocks(skipped + number)
@@ -261,15 +259,11 @@ async def _super_blocks(
         pages = length // shape.page
         bits = _bits(data[at : at + bitmap], blocks * pages).reshape(blocks, pages) if bitmap else None
         for number, address in enumerate(addresses):
-            out.append(
-                _Data(address, begin + number * length, length, None if bits is None else bits[number])
-            )
+            out.append(_Data(address, begin + number * length, length, None if bits is None else bits[number]))
     return out
 
 
-async def _data_blocks(
-    source: ScanSource, base: int, data: list[_Data], shape: _Shape
-) -> list[tuple[int, bytes]]:
+async def _data_blocks(source: ScanSource, base: int, data: list[_Data], shape: _Shape) -> list[tuple[int, bytes]]:
     """Return the elements of data blocks, each with its first ordinal."""
     wanted = [each for each in data if each.address != UNDEFINED and each.first < shape.used]
     head, spans = _PREFIX + shape.offset_size, []
@@ -363,9 +357,7 @@ def _coordinates(source: ScanSource, at: int, offsets: Any, chunked: Chunked) ->
         wrong[1:] = first <= 0
     if wrong.any():
         which = offsets[int(np.flatnonzero(wrong)[0])].tolist()
-        raise _damaged(
-            source, at, f"its chunk index lists a chunk at {which}, where none can be; get an intact copy"
-        )
+        raise _damaged(source, at, f"its chunk index lists a chunk at {which}, where none can be; get an intact copy")
     return coords.astype(np.int64)
 
 

@@ -104,10 +104,7 @@ def layout_of(reader: Reader, body: bytes, address: int) -> Layout:
         return Layout("contiguous", None if place == reader.undefined else place)
     if body[1] == _VIRTUAL:
         _long_enough(reader, body, 6 + reader.width, address)
-        place, number = (
-            reader.address(body, 2),
-            int.from_bytes(body[2 + reader.width : 6 + reader.width], "little"),
-        )
+        place, number = (reader.address(body, 2), int.from_bytes(body[2 + reader.width : 6 + reader.width], "little"))
         return Layout("virtual", None if place == reader.undefined else place, number)
     if body[1] != _CHUNKED:
         raise UnknownError
@@ -120,9 +117,7 @@ def _long_enough(reader: Reader, body: bytes, need: int, address: int) -> None:
 
 
 def _numbers(body: bytes, at: int, count: int, width: int) -> tuple[int, ...]:
-    return tuple(
-        int.from_bytes(body[each : each + width], "little") for each in range(at, at + count * width, width)
-    )
+    return tuple(int.from_bytes(body[each : each + width], "little") for each in range(at, at + count * width, width))
 
 
 def _old(reader: Reader, body: bytes, address: int) -> Layout:
@@ -199,9 +194,7 @@ def external_of(reader: Reader, body: bytes, address: int) -> tuple[External, ..
     for number in range(count):
         at = first + 3 * reader.lengths * number
         name, offset, size = (reader.length(body, at + reader.lengths * part) for part in range(3))
-        found.append(
-            External(_text(reader, address, names, name).decode("utf-8", "surrogateescape"), offset, size)
-        )
+        found.append(External(_text(reader, address, names, name).decode("utf-8", "surrogateescape"), offset, size))
     return tuple(found)
 
 
@@ -450,9 +443,7 @@ def _second(reader: Reader, head: bytes) -> int:
             "or, if that is gone, clear the mark with h5clear"
         )
     _is_whole(reader, base, end)
-    if extension != reader.undefined and any(
-        each.kind not in _HARMLESS for each in messages_of(reader, extension)
-    ):
+    if extension != reader.undefined and any(each.kind not in _HARMLESS for each in messages_of(reader, extension)):
         raise UnknownError("its superblock has an extension that is not known")
     return root
 
@@ -462,6 +453,5 @@ def _is_whole(reader: Reader, base: int, end: int) -> None:
     stop = end + reader.base - base
     if reader.size < stop:
         raise DamagedError(
-            f"{reader.place.describe(reader.base)}: it is cut off: "
-            f"it should have {stop} bytes, but has {reader.size}"
+            f"{reader.place.describe(reader.base)}: it is cut off: it should have {stop} bytes, but has {reader.size}"
         )

@@ -13,25 +13,8 @@ import numpy as np
 
 from fsstore.errors import UnimplementedError
 from fsstore.scan.hdf5 import structure
-from fsstore.scan.hdf5.dataset import (
-    FLOATS,
-    NAMED,
-    Dataset,
-    Element,
-    VirtualPart,
-    element_from,
-    parts_of,
-    scale_from,
-)
-from fsstore.scan.hdf5.heap import (
-    ATTRIBUTES,
-    LINKS,
-    Attribute,
-    ahead_of_dense,
-    attribute_of,
-    dense_messages,
-    dense_of,
-)
+from fsstore.scan.hdf5.dataset import FLOATS, NAMED, Dataset, Element, VirtualPart, element_from, parts_of, scale_from
+from fsstore.scan.hdf5.heap import ATTRIBUTES, LINKS, Attribute, ahead_of_dense, attribute_of, dense_messages, dense_of
 from fsstore.scan.hdf5.layout import (
     Layout,
     ObjectLink,
@@ -126,9 +109,7 @@ def _heaped(kind: Datatype, at: int, *, within: bool = False) -> Iterator[tuple[
         inner = list(_heaped(kind.base, 0, within=within))
         if count * len(inner) > _MOST_HEAPED:
             raise UnimplementedError(f"its elements hold {count} lists of any length each")
-        yield from (
-            (at + number * kind.base.size + step, unit) for number in range(count) for step, unit in inner
-        )
+        yield from ((at + number * kind.base.size + step, unit) for number in range(count) for step, unit in inner)
     elif kind.kind not in _IN_JSON or (kind.kind == structure.FLOAT and kind.size > 8):
         raise UnimplementedError("its elements hold references, lists of lists, or numbers that JSON has not")
 
@@ -275,9 +256,7 @@ def is_exact(kind: Datatype) -> bool:
 _NUMBERS = (structure.FIXED, structure.FLOAT, structure.ENUM, structure.BITFIELD)
 
 
-def parsed_attributes(
-    reader: Reader, found: Mapping[bytes, Attribute]
-) -> tuple[dict[str, Json], tuple[str, ...]]:
+def parsed_attributes(reader: Reader, found: Mapping[bytes, Attribute]) -> tuple[dict[str, Json], tuple[str, ...]]:
     """Return the attributes that users see, and the names of those that JSON cannot hold."""
     out: dict[str, Json] = {}
     left_out: list[str] = []
@@ -307,9 +286,7 @@ def parsed_value(reader: Reader, found: Attribute) -> Any:
     count = math.prod(shape)
     if kind.is_text:
         step = kind.size
-        texts = [
-            text_at(reader, found.data[at : at + step], found.address) for at in range(0, count * step, step)
-        ]
+        texts = [text_at(reader, found.data[at : at + step], found.address) for at in range(0, count * step, step)]
     elif not kind.size:
         raise UnknownError
     else:
@@ -343,9 +320,7 @@ def _of_any_length(reader: Reader, value: bytes, address: int, itemsize: int) ->
     number = int.from_bytes(value[4 + reader.width : 8 + reader.width], "little")
     found = heap_value(reader, place, number)
     if count * itemsize > len(found):
-        raise reader.damaged(
-            place, f"the global heap has {len(found)} bytes of a value of {count * itemsize}"
-        )
+        raise reader.damaged(place, f"the global heap has {len(found)} bytes of a value of {count * itemsize}")
     reader.spend(address, count * itemsize)
     return found[: count * itemsize]
 

@@ -23,15 +23,7 @@ from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import ABSENT, Rows
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import REQUESTS
-from fsstore.scan.contract import (
-    MADE,
-    ChunkTable,
-    FileChangedError,
-    FileScanner,
-    Numbers,
-    ScanHierarchy,
-    ScanSource,
-)
+from fsstore.scan.contract import MADE, ChunkTable, FileChangedError, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.hdf5.dataset import (
     AxisSelection,
     Dataset,
@@ -159,17 +151,13 @@ async def table_of(
     for start in range(0, len(dataset.parts), REQUESTS):
         some = dataset.parts[start : start + REQUESTS]
         fits += await execution.gather(_fit(files, file, dataset, part, pattern) for part in some)
-    made = [
-        _touched(part, chunks, grid) for part, fit in zip(dataset.parts, fits, strict=True) if fit is None
-    ]
+    made = [_touched(part, chunks, grid) for part, fit in zip(dataset.parts, fits, strict=True) if fit is None]
     kept = [fit for fit in fits if fit is not None]
     rows = await execution.gather(_rows(fit, chunks, grid) for fit in kept)
     return _stack(made, rows, grid)
 
 
-async def _fit(
-    files: OtherFiles, file: OpenHdf5, dataset: Dataset, part: VirtualPart, pattern: Pattern
-) -> _Fit | None:
+async def _fit(files: OtherFiles, file: OpenHdf5, dataset: Dataset, part: VirtualPart, pattern: Pattern) -> _Fit | None:
     try:
         other, source = await files.dataset(file, part.file, part.dataset)
         part = part.within(source.shape)
@@ -183,9 +171,7 @@ async def _fit(
     ):
         return None
     return (
-        _Fit(storage, part, pairs, len(source.element.inner))
-        if _fits(dataset, part, pattern, storage, pairs)
-        else None
+        _Fit(storage, part, pairs, len(source.element.inner)) if _fits(dataset, part, pattern, storage, pairs) else None
     )
 
 
@@ -265,9 +251,7 @@ async def ended(files: OtherFiles, file: OpenHdf5, dataset: Dataset) -> Dataset:
         if part.is_endless:
             _, source = await files.dataset(file, part.file, part.dataset)
             parts[number] = part.within(source.shape)
-            shape = [
-                max(pair) for pair in zip(shape, (axis.end for axis in parts[number].target), strict=True)
-            ]
+            shape = [max(pair) for pair in zip(shape, (axis.end for axis in parts[number].target), strict=True)]
     return dataset.stacked(tuple(shape), tuple(parts))
 
 
@@ -292,10 +276,7 @@ class StackStorage:
         if not self._dataset.parts:
             return run_chunks(self.shape, itemsize)
         target = self._dataset.parts[0].target
-        box = [
-            min(each.size, size) if each.is_run else size
-            for each, size in zip(target, self.shape, strict=True)
-        ]
+        box = [min(each.size, size) if each.is_run else size for each, size in zip(target, self.shape, strict=True)]
         return run_chunks([max(1, each) for each in box], itemsize)
 
     async def table(self, grid: Grid) -> ChunkTable:
@@ -323,9 +304,7 @@ async def _stacked(
     out = np.full((*shape, *element.inner), dataset.fill, object if element.text else element.dtype)
     touched = [each for each in dataset.parts if _overlaps(each, start, stop)]
     for part, found in zip(
-        touched,
-        await execution.gather(_piece(files, file, part, start, stop, depth) for part in touched),
-        strict=True,
+        touched, await execution.gather(_piece(files, file, part, start, stop, depth) for part in touched), strict=True
     ):
         index, values = found
         if not element.text and not np.can_cast(values.dtype, out.dtype, "same_kind"):
@@ -335,18 +314,11 @@ async def _stacked(
 
 
 def _overlaps(part: VirtualPart, start: Sequence[int], stop: Sequence[int]) -> bool:
-    return all(
-        axis.before(high) > axis.before(low) for axis, low, high in zip(part.target, start, stop, strict=True)
-    )
+    return all(axis.before(high) > axis.before(low) for axis, low, high in zip(part.target, start, stop, strict=True))
 
 
 async def _piece(
-    files: OtherFiles,
-    file: OpenHdf5,
-    part: VirtualPart,
-    start: Sequence[int],
-    stop: Sequence[int],
-    depth: int,
+    files: OtherFiles, file: OpenHdf5, part: VirtualPart, start: Sequence[int], stop: Sequence[int], depth: int
 ) -> tuple[Any, Any]:
     """Return what a part has in a box: where it belongs, and its values."""
     if depth >= _DEEPEST:
@@ -358,10 +330,7 @@ async def _piece(
         raise error.within(f"Error reading its source {part.dataset!r}") from error
     part = part.within(source.shape)
     assert part.origin is not None
-    spans = [
-        (axis.before(low), axis.before(high))
-        for axis, low, high in zip(part.target, start, stop, strict=True)
-    ]
+    spans = [(axis.before(low), axis.before(high)) for axis, low, high in zip(part.target, start, stop, strict=True)]
     target = [places(axis, *span) - low for axis, span, low in zip(part.target, spans, start, strict=True)]
     origin = [places(axis, 0, 1) for axis in part.origin]
     for own, theirs in paired(part):
@@ -378,12 +347,7 @@ async def _piece(
 
 
 async def values_of(
-    files: OtherFiles,
-    file: OpenHdf5,
-    dataset: Dataset,
-    start: Sequence[int],
-    stop: Sequence[int],
-    depth: int = 0,
+    files: OtherFiles, file: OpenHdf5, dataset: Dataset, start: Sequence[int], stop: Sequence[int], depth: int = 0
 ) -> Any:
     """Return the values in a box of a dataset, wherever they lie."""
     if dataset.layout == "virtual":
@@ -422,8 +386,7 @@ class Hdf5File:
         for mount in mounts:
             self._describe(mount, builder)
         refers = any(
-            mount.objects.links
-            or any(each.parts or each.external for each in mount.objects.datasets.values())
+            mount.objects.links or any(each.parts or each.external for each in mount.objects.datasets.values())
             for mount in mounts
         )
         self.hierarchy: ScanHierarchy = builder.finish(refers=refers)

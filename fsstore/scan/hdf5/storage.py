@@ -74,9 +74,7 @@ class ByLibrary:
 
     codecs: Sequence[Mapping[str, Json]] = ()
 
-    def __init__(
-        self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...], chunks: tuple[int, ...]
-    ) -> None:
+    def __init__(self, file: OpenHdf5, dataset: Dataset, shape: tuple[int, ...], chunks: tuple[int, ...]) -> None:
         self._file, self._dataset = file, dataset
         self.shape, self.chunks = shape, chunks
 
@@ -96,8 +94,7 @@ class ByLibrary:
                 for at, step, size in zip(place[:rank], self.chunks, self._dataset.shape, strict=True)
             ]
             stop = [
-                min(low + step, size)
-                for low, step, size in zip(start, self.chunks, self._dataset.shape, strict=True)
+                min(low + step, size) for low, step, size in zip(start, self.chunks, self._dataset.shape, strict=True)
             ]
             job = partial(read_box, identifier, self._file.reader, self._dataset, (start, stop))
             whole, found = self._file.attempt(job)
@@ -125,9 +122,7 @@ class RunStorage:
 
     def in_pieces(self, chunks: tuple[int, ...]) -> RunStorage | None:
         """Return the same in other pieces; None if these are no runs of bytes."""
-        inside = [
-            axis for axis, (step, size) in enumerate(zip(chunks, self.shape, strict=True)) if step != size
-        ]
+        inside = [axis for axis, (step, size) in enumerate(zip(chunks, self.shape, strict=True)) if step != size]
         if any(step != 1 for step in chunks[: max(inside, default=0)]):
             return None
         return RunStorage(self._file, self._dataset, chunks)
@@ -152,8 +147,7 @@ class RunStorage:
         length = self._itemsize * math.prod(self.chunks)
         strides = run_strides(self.shape, self._itemsize, self.chunks)
         starts = [
-            (self._offset or 0) + sum(at * step for at, step in zip(place, strides, strict=False))
-            for place in coords
+            (self._offset or 0) + sum(at * step for at, step in zip(place, strides, strict=False)) for place in coords
         ]
         found = await source.fetch([(start, min(start + length, source.size)) for start in starts])
         return [bytes(value).ljust(length, b"\0") for value in found]
@@ -172,9 +166,7 @@ class IndexedStorage:
     async def _load(self) -> tuple[IndexPlace, Chunks]:
         source, dataset, place = self._file.source, self._dataset, self._dataset.index
         assert place is not None  # a chunked dataset has one
-        chunked = Chunked(
-            dataset.shape, dataset.maxshape, dataset.chunks, self._nbytes, bool(dataset.filters)
-        )
+        chunked = Chunked(dataset.shape, dataset.maxshape, dataset.chunks, self._nbytes, bool(dataset.filters))
         return place, await load_index(source, self._file.reader.base, place, chunked)
 
     async def table(self, grid: Grid) -> ChunkTable:
@@ -216,9 +208,7 @@ class IndexedStorage:
             shared = np.flatnonzero(offset[1:] < offset[:-1] + size[:-1])
             if len(shared):
                 where = self._file.source.describe(int(offset[int(shared[0]) + 1]))
-                raise DataLossError(
-                    f"{where}: two chunks share bytes; the file is damaged: get an intact copy"
-                )
+                raise DataLossError(f"{where}: two chunks share bytes; the file is damaged: get an intact copy")
 
     def _is_edge(self, coords: Any) -> Any:
         """Return which chunks reach over the edge of the dataset."""
@@ -293,14 +283,10 @@ class ExternalStorage:
         coords = np.stack(np.unravel_index(np.arange(grid.count), grid.shape), axis=1).astype(np.int64)
         start = self._starts(coords)
         part = np.searchsorted(self._ends, start, side="right")
-        first = (
-            self._ends[part] - np.array([min(each.size, self._need) for each in self._dataset.external])[part]
-        )
+        first = self._ends[part] - np.array([min(each.size, self._need) for each in self._dataset.external])[part]
         offset = np.array([each.offset for each in self._dataset.external], np.int64)[part] + start - first
         url = np.where(start + self._length > self._ends[part], MADE, part)
-        return Columns(
-            Rows(url.astype(np.int32), offset, np.full(len(start), self._length, np.int64)), urls=self._urls
-        )
+        return Columns(Rows(url.astype(np.int32), offset, np.full(len(start), self._length, np.int64)), urls=self._urls)
 
     async def make(self, coords: Sequence[Sequence[int]]) -> Sequence[Buffer]:
         """Return pieces that lie in several files, and the last one, padded."""
@@ -314,9 +300,7 @@ class ExternalStorage:
     async def read(self, start: int, stop: int) -> bytes:
         """Return the bytes `[start, stop)` of the values."""
         return b"".join(
-            await execution.gather(
-                self._read(number, low, high) for number, low, high in self._cut(start, stop)
-            )
+            await execution.gather(self._read(number, low, high) for number, low, high in self._cut(start, stop))
         )
 
     def _cut(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
@@ -336,9 +320,7 @@ class ExternalStorage:
         try:
             [found] = await place.driver.read_many([Read(place.path, low, high)])
         except OutOfRangeError as error:
-            raise DataLossError(
-                f"{place.describe()}, which holds its values, is cut off: {error.message}"
-            ) from error
+            raise DataLossError(f"{place.describe()}, which holds its values, is cut off: {error.message}") from error
         if found.state != "value":
             raise DataLossError(f"{place.describe()}, which holds its values, does not exist")
         return bytes(found.value)

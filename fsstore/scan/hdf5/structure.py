@@ -78,8 +78,7 @@ class Reader:
         stop = start + length
         if address < 0 or length < 0 or stop > self.size:
             raise DamagedError(
-                f"{self.place.describe(start)}: {length} bytes are expected, "
-                f"but the file has {self.size} bytes"
+                f"{self.place.describe(start)}: {length} bytes are expected, but the file has {self.size} bytes"
             )
         return self.place.octets(start, stop)
 
@@ -456,9 +455,7 @@ class _Description:
             at += width
             sides: tuple[int, ...] = ()  # of an array, as the first version has it
             if version == 1:
-                sides = tuple(
-                    self._number(at + 12 + 4 * axis, 4) for axis in range(min(self._number(at, 1), 4))
-                )
+                sides = tuple(self._number(at + 12 + 4 * axis, 4) for axis in range(min(self._number(at, 1), 4)))
                 at += 28
             kind, at = self.parse(at, depth + 1)
             if sides:

@@ -10,13 +10,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from fsstore.errors import (
-    DataLossError,
-    NotFoundError,
-    PermissionDeniedError,
-    StoreError,
-    UnimplementedError,
-)
+from fsstore.errors import DataLossError, NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.reference.policy import is_relative
 from fsstore.runtime import execution, fork
 from fsstore.runtime.together import FirstTouch
@@ -99,9 +93,7 @@ class _BlockFile:
         view = memoryview(buffer).cast("B")
         data = self.octets(self._at, self._at + len(view))
         if data.startswith(COLLECTION) and not ends(data, self.width):
-            self.failure = DataLossError(
-                f"the global heap at offset {self._at} is damaged: a size leads nowhere"
-            )
+            self.failure = DataLossError(f"the global heap at offset {self._at} is damaged: a size leads nowhere")
             raise self.failure
         view[: len(data)] = data
         if len(data) < len(view):
@@ -195,9 +187,7 @@ class OpenHdf5:
             except OSError as error:
                 if self._file.missed or self._file.failure is not None:
                     raise
-                raise DataLossError(
-                    f"HDF5 cannot open it: {(str(error).splitlines() or ['OSError'])[0]}"
-                ) from None
+                raise DataLossError(f"HDF5 cannot open it: {(str(error).splitlines() or ['OSError'])[0]}") from None
             # HDF5 must have closed the file before the interpreter is gone, for it calls the file object to do so
             weakref.finalize(self, _close, self._id)
         return self._id
@@ -397,11 +387,7 @@ def beside(home: str, name: str) -> str:
     """Return the URL of a file that the file `home` calls `name`."""
     if not is_relative(name):
         return name
-    return (
-        posixpath.normpath(posixpath.join(posixpath.dirname(home), name))
-        if "://" not in home
-        else _far(home, name)
-    )
+    return posixpath.normpath(posixpath.join(posixpath.dirname(home), name)) if "://" not in home else _far(home, name)
 
 
 def _far(home: str, name: str) -> str:
@@ -523,11 +509,7 @@ async def mounts_of(files: OtherFiles, file: OpenHdf5, found: Objects) -> list[M
         new = []
         for start in range(0, len(links), REQUESTS):
             some = links[start : start + REQUESTS]
-            new += [
-                each
-                for each in await execution.gather(_mounted(files, *link, behind) for link in some)
-                if each
-            ]
+            new += [each for each in await execution.gather(_mounted(files, *link, behind) for link in some) if each]
         out += new
         if not new:
             return out
@@ -541,9 +523,7 @@ def _links(mount: Mount) -> Iterator[tuple[Mount, str, FileLink]]:
             yield mount, shown, link
 
 
-async def _mounted(
-    files: OtherFiles, mount: Mount, path: str, link: FileLink, behind: Behind
-) -> Mount | None:
+async def _mounted(files: OtherFiles, mount: Mount, path: str, link: FileLink, behind: Behind) -> Mount | None:
     """Return what a link leads to; None if it is left out, which the notes of its own file say."""
     try:
         file = await files.open(mount.file, link.file)
@@ -558,11 +538,7 @@ async def _mounted(
     if here in behind[mount.path] or (file.url == "" and not link.path):
         mount.notes[path] = "it is a link that leads back to where it came from"
         return None
-    if (
-        link.path not in objects.datasets
-        and link.path not in objects.groups
-        and link.path not in objects.links
-    ):
+    if link.path not in objects.datasets and link.path not in objects.groups and link.path not in objects.links:
         why = objects.notes.get(link.path, "it is not there")
         mount.notes[path] = f"it is a link to {link.path!r} in another file: {why}"
         return None

@@ -21,9 +21,7 @@ assert_type(ts.cast(ts.Spec(spec), ts.float32), ts.Spec)
 assert_type(ts.downsample(store, [2, 1], "mean"), ts.TensorStore)
 assert_type(ts.stack([store, store], read=True), ts.TensorStore)
 assert_type(ts.KvStore.open("memory://").result()["key"], bytes)
-ts.Schema(
-    dtype=ts.int32, chunk_layout=ts.ChunkLayout(write_chunk_shape=[1, 2]), dimension_units=["4nm", None]
-)
+ts.Schema(dtype=ts.int32, chunk_layout=ts.ChunkLayout(write_chunk_shape=[1, 2]), dimension_units=["4nm", None])
 store.write(np.zeros((4, 5))).result()
 store[0] = 3
 store.spec(minimal_spec=True).update(create=True)
