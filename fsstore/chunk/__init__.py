@@ -11,7 +11,6 @@
 * `read`: fetches, decodes and places windows of cells
 * `write`: encodes chunks and stores them, under conditions where a chunk is changed in part
 * `regions`: boxes and slabs of whole chunks, for copies that are bounded in memory
-* `tuning`: the numbers that tune it, each with its trade
 
 A request is an index transform; a plan is a few numbers for each dimension; memory is bounded by the work in flight.
 """

@@ -20,7 +20,6 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
-from fsstore.chunk.tuning import INLINE_READ_BYTES, JOINT_BYTES, PARTS_FROM_BYTES, WINDOW_BYTES, WINDOW_CELLS
 from fsstore.codec.buffers import passing as passing_memory
 from fsstore.codec.chain import BoundChain, is_raw, part_of
 from fsstore.codec.contract import Array
@@ -33,7 +32,15 @@ from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.observer import Meter
-from fsstore.runtime.tuning import GAP_BYTES, PIECE_BYTES
+from fsstore.runtime.tuning import (
+    GAP_BYTES,
+    INLINE_READ_BYTES,
+    JOINT_BYTES,
+    PARTS_FROM_BYTES,
+    PIECE_BYTES,
+    WINDOW_BYTES,
+    WINDOW_CELLS,
+)
 
 _LINE = 64  # bytes of a line of the cache of the processor
 CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk is said to take beside its elements

@@ -1,7 +1,6 @@
 """Key-value stores: roots reach a place where bytes are kept, adapters rewrite requests to a base store.
 
-`contract` says what a driver promises, and what is registered for it; `tuning` has the numbers that tune all
-stores, each with what it trades.
+`contract` says what a driver promises, and what is registered for it.
 
 For users, and what stands below them:
 

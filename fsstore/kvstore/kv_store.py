@@ -42,10 +42,10 @@ from fsstore.kvstore.spec_value import (
     with_storage_options,
 )
 from fsstore.kvstore.transaction import Transaction, TransactionalDriver, check_rebinding, check_transaction
-from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import WRITERS
 from fsstore.values.argument import as_flag, as_seconds, pretty, require_kind
 
 T = TypeVar("T")

@@ -33,11 +33,11 @@ from fsstore.kvstore.contract.driver import (
     now,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
-from fsstore.kvstore.tuning import FAR_REQUESTS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
+from fsstore.runtime.tuning import FAR_REQUESTS
 
 # The changes of one store, without input or output.
 

@@ -26,13 +26,12 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvDriver, Read, Wri
 from fsstore.kvstore.contract.driver import ReadResult as Answer
 from fsstore.kvstore.contract.request import key_bytes
 from fsstore.kvstore.transaction import Transaction
-from fsstore.kvstore.tuning import WRITERS
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import PENDING, RESULT, Future, make
 from fsstore.runtime.together import outcomes, start_or_drive, tell
-from fsstore.runtime.tuning import AT_ONCE
+from fsstore.runtime.tuning import AT_ONCE, WRITERS
 from fsstore.values.argument import as_seconds, require_kind
 
 # Results, as TensorStore shapes them.

@@ -11,5 +11,5 @@ Nothing else in fsstore starts a thread or a loop.
 * `observer`: counters of operations, and observers that see each of them
 * `cache_pool`: one byte budget shared by every cache of a context
 * `disk_cache`: a directory of values that processes share, bounded and safe against kills
-* `tuning`: the numbers that tune it, each with what it trades
+* `tuning`: the numbers that tune fsstore, each with what it trades
 """

@@ -1,6 +1,7 @@
-"""The numbers that tune the house: the costs of a machine, what follows from them, and what packages share.
+"""The numbers that tune the house: the costs of a machine, what follows from them, what packages share and what one
+package uses.
 
-Numbers of one package alone stand in the module `tuning` of that package.
+Each says its unit and what it trades.
 """
 
 # Costs of a common machine with two cores, measured by loops of each step alone
@@ -66,3 +67,71 @@ TASK_S = 2.2  # seconds of a task: handing one over costs milliseconds, and a ki
 TRIES = 3  # attempts at a task, scan or signature that fails by itself: waiting against failing by accident
 READ_ATTEMPTS = 20  # attempts at something that others write while it is read, before the read fails
 WRITE_ATTEMPTS = 10_000  # attempts at something that others write: each time one of them has succeeded
+
+# Chunks
+# bytes that are read by the thread that asks: decoding them takes as long as waking the workers a few times
+INLINE_READ_BYTES = 32 * HOP_BYTES
+# bytes of a write to memory, counted as decoding: two cores would encode them sooner, and wake later
+INLINE_EFFORT_BYTES = 4 * HOP_BYTES
+# seconds that a small write waits for the next one unless its result is asked for: larger batches against a late start
+SMALL_GATHER_S = 0.01
+# bytes of a request in memory beside its result: freed memory that is not given back makes it a third more, 64 MB
+WINDOW_BYTES = 40 << 20
+# bytes beyond which a request is made by itself, in windows: waiting for others costs memory and gains nothing
+JOINT_BYTES = 2 * FLIGHT_BYTES
+# bytes that reading raw chunks in parts spares at least: planning the parts takes as long as copying these
+PARTS_FROM_BYTES = 16 * GAP_BYTES
+# bytes of a stored shard read at once while it is rewritten: reads against memory
+STORED_BLOCK_BYTES = 2 << 20
+SPAN_SHARE = 0.8  # of a chunk: decoding a larger part takes as long as decoding the whole chunk
+WINDOW_CELLS = 512  # chunks of a window: planning costs the same for fewer, and more hold up the workers
+WINDOWS = 8  # windows a worker, or a far write: more share the work better, and cost more Python
+FEW_LARGE_CELLS = 16  # large chunks, of which so few are fetched as they are decoded, without taking turns
+# elements of each of many sub-chunks: so few are gathered in less time than a slice of each is copied
+GATHERED_ELEMENTS = 512
+
+# Key-value stores
+WRITERS = 8  # threads for writes that sync; more of them only fight for the interpreter
+# requests under way where a server is far, or keys of a commit: memory against rounds of waiting
+FAR_REQUESTS = 256
+# threads that begin a batch, and requests left to a server that refuses: speed against load
+FEWEST_REQUESTS = 4
+# seconds of the quickest answer of a far server: more requests to a nearer one gain nothing
+FAR_S = 0.004
+# seconds of the last answer below which the thread that waits for the next one asks for it itself: it spares a hop
+SOON_S = 0.025
+# moments that such a thread gives an answer that arrives at that pace: one hop less against receiving it twice
+MOMENTS = 10
+CONNECTION_KEPT_S = 15.0  # seconds: servers close idle connections, and one that is used late may be closing
+CONNECTIONS_KEPT = 128  # idle connections: files of the process against connecting again
+# seconds that the addresses of a name are remembered: asking again against missing a move
+NAMES_KEPT_S = 10.0
+SILENT_S = 30.0  # seconds of connecting, or of an answer of SFTP: slow lines against waiting for a dead host
+SLOWEST_ANSWER = 1024  # bytes a second, averaged over an answer, below which a server is taken for dead
+SLOWEST_LINE = 32 * 1024  # bytes a second of one of several requests, below which a line is taken for dead
+# seconds after an answer that fills the buffers of a system: more of it may still be on its way
+WIRE_REST_S = 0.01
+CREDENTIAL_EARLY_S = 60.0  # seconds before credentials expire at which new ones are asked for
+# seconds before a refused request is signed anew: obstore asks for credentials again after a tenth of a second
+CREDENTIAL_KEPT_S = 0.15
+# seconds before the second and the third try of a refused connection: a server that starts against a late error
+REFUSED_PAUSES_S = (0.05, 0.2)
+# seconds that clocks of machines may differ by: outcomes called unknown against a write that takes effect twice
+CLOCKS_DIFFER_S = 2.0
+
+# Work in many pieces
+# notes of one run that become one: files to read at the next start against writing notes again
+MERGED_NOTES = 64
+PROGRESS_S = 5 * MOMENT_S  # seconds between two lines of text, and for tasks that are stopped by Ctrl-C
+# tasks a worker that are handed over before it asks: with two, distributed is idle half of the time, and with four
+# one that does nothing took 2.4 ms of the caller's processor time instead of 1.7 (and 1.5 if they are all handed over)
+TASKS_AHEAD = 8
+TASK_THREADS = 2  # tasks under way in this process: one reads while the other writes
+# of what earlier tasks took, at each that ends: steady against following a store that changes
+PACE_MEMORY = 0.8
+# times as long as others that a task may take before its worker gives it up: waiting against doing it again
+SLOW = 4
+TASK_PAUSE_S = 0.2  # seconds before a task that failed is tried again; it doubles
+BEAT_S = 10.0  # seconds between two writes of a claim: requests against how soon its job is seen to be alive
+# seconds after which a silent job elsewhere is over: waiting for it against ousting a slow one
+LEASE_S = 6 * BEAT_S

@@ -44,7 +44,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.fork import OfProcess
-from fsstore.task.tuning import BEAT_S, LEASE_S, MERGED_NOTES
+from fsstore.runtime.tuning import BEAT_S, LEASE_S, MERGED_NOTES
 
 T = TypeVar("T")
 

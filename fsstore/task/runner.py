@@ -26,8 +26,18 @@ from uuid import uuid4
 from fsstore.errors import StoreError, UnavailableError
 from fsstore.redaction import plain
 from fsstore.runtime import execution, fork
-from fsstore.runtime.tuning import AT_ONCE, QUEUED, TASK_S, TRIES
-from fsstore.task.tuning import PACE_MEMORY, PROGRESS_S, SLOW, TASK_PAUSE_S, TASK_THREADS, TASKS_AHEAD
+from fsstore.runtime.tuning import (
+    AT_ONCE,
+    PACE_MEMORY,
+    PROGRESS_S,
+    QUEUED,
+    SLOW,
+    TASK_PAUSE_S,
+    TASK_S,
+    TASK_THREADS,
+    TASKS_AHEAD,
+    TRIES,
+)
 
 # How progress is shown to people: by tqdm if it is installed, as a bar in a notebook, or as a line of text.
 

@@ -268,7 +268,7 @@ def test_packages_name_their_modules(package):
     text = ast.get_docstring(ast.parse((package / "__init__.py").read_text(encoding="utf-8"))) or ""
     named = set(re.findall(r"`([a-z][a-z0-9_]*)`", text))
     there = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
-    assert named - {"tuning"} == there - {"__init__", "tuning"}
+    assert named == there - {"__init__"}
 
 
 def test_the_architecture_names_the_modules_in_no_folder():
@@ -535,7 +535,7 @@ def _amounts(source: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def test_numbers_that_tune_stand_in_one_place_a_package():
-    """Amounts stand in a module `tuning`, or all those of a package in one of its modules."""
+    """Amounts stand in `runtime/tuning`, or all those of a package in one of its modules."""
     homes: dict[str, dict[str, list[str]]] = {}
     given = set()
     for name, (_, tree) in sources().items():

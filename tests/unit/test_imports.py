@@ -203,36 +203,20 @@ def test_every_package_has_its_place():
     assert len(set(PACKAGES)) == len(PACKAGES)
 
 
-def is_tuning(name: str) -> bool:
-    """Return whether a module holds the numbers that tune a package, and nothing that runs."""
-    return name.endswith(".tuning")
-
-
 def test_imports_point_downwards():
-    """No module imports from a package above its own, but for the numbers that tune all of it."""
+    """No module imports from a package above its own."""
     place = {package: number for number, package in enumerate(PACKAGES)}
     problems = [
         f"{importer} imports {target}"
         for importer, target in arrows()
-        if place[package_of(importer)] < place[package_of(target)] and not is_tuning(target)
-    ]
-    assert not problems, "\n" + "\n".join(problems)
-
-
-def test_numbers_that_tune_know_nobody_and_only_their_package_reads_them():
-    """The numbers of a package import nothing but the shared ones, and no other package has to do with them."""
-    problems = [
-        f"{importer} imports {target}"
-        for importer, target in arrows()
-        if target != "runtime.tuning"
-        and (is_tuning(importer) or (is_tuning(target) and importer.split(".")[0] != target.split(".")[0]))
+        if place[package_of(importer)] < place[package_of(target)]
     ]
     assert not problems, "\n" + "\n".join(problems)
 
 
 def test_packages_are_small():
     """A package has so few modules that its docstring names them all; an exception gives a reason and is needed."""
-    names = [name for name, path in modules().items() if path.name != "__init__.py" and not is_tuning(name)]
+    names = [name for name, path in modules().items() if path.name != "__init__.py"]
     counts = Counter(map(package_of, names))
     large = {package: count for package, count in counts.items() if count > MODULES_IN_A_PACKAGE}
     assert large.keys() == LARGE_PACKAGES.keys()

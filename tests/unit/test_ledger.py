@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 CEILINGS: dict[str, tuple[int, int]] = {
     "the top": (8, 1956),
     "arrays": (7, 2664),
-    "chunk": (22, 7874),
+    "chunk": (21, 7847),
     "codec": (22, 7562),
     "combine": (16, 5921),
     "command": (5, 1761),
@@ -30,20 +30,20 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3771),
     "interop": (16, 4009),
     "job": (14, 5431),
-    "kvstore": (51, 16131),
+    "kvstore": (50, 16092),
     "ocdbt": (9, 3794),
     "precomputed": (7, 2331),
     "reference": (22, 8244),
-    "runtime": (11, 2926),
+    "runtime": (11, 2995),
     "scan": (28, 9935),
     "schema": (8, 2635),
     "serve": (3, 843),
-    "task": (4, 957),
+    "task": (3, 948),
     "testing": (6, 1221),
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (334, 109692)
+WHOLE = (331, 109686)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -58,7 +58,7 @@ RAISED: dict[str, str] = {
     "interop": "napari opens images, labels and plates by a reader of its own module",
     "job": "the name of an append that is found done is kept",
     "kvstore": "a system without locks of files is told so",
-    "runtime": "a cache on disk needs no locks to be imported",
+    "runtime": "the tuning numbers of chunks, stores and tasks stand in one module",
     "scan": "real files: lists and records of HDF5, random groups of FITS, GRIB behind headings, names of scales",
     "schema": "codecs are named with their parameters at every door of new arrays",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",

@@ -11,9 +11,8 @@ import pytest
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.engine.contract import from_status
 from fsstore.kvstore.engine.turns import RequestWindow, Turns, each, each_by_threads
-from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS
 from fsstore.runtime import execution
-from fsstore.runtime.tuning import FLIGHT_BYTES, REQUESTS
+from fsstore.runtime.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, FLIGHT_BYTES, REQUESTS
 
 LATE_S = 10 * FAR_S
 MANY = 10_000

@@ -21,9 +21,9 @@ from fsstore.errors import StoreError
 from fsstore.kvstore.client.object_store import ObstoreEngine
 from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.memory import MemoryDriver, MemoryKind
-from fsstore.kvstore.tuning import FEWEST_REQUESTS
 from fsstore.runtime import execution
 from fsstore.runtime.execution import WorkEnd
+from fsstore.runtime.tuning import FEWEST_REQUESTS
 
 SHAPE, CHUNK = ((512, 512), (256, 256))  # of uint64: half a megabyte a chunk
 

@@ -18,7 +18,6 @@ from fsstore.chunk.read.boxes import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import is_one_quick, is_python_mostly, plan_alone, read_here, read_spread, read_waiting
 from fsstore.chunk.read.window import THREAD_WORTH, ChunkReader, Planned, ReadCell, ReadRequest, Window, locate_error
 from fsstore.chunk.shard_source import ShardGrid
-from fsstore.chunk.tuning import INLINE_READ_BYTES, WINDOW_BYTES
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
 from fsstore.errors import AbortedError, StoreError
@@ -30,7 +29,7 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
 from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
-from fsstore.runtime.tuning import FEW, FLIGHT_BYTES, HOP_BYTES, QUEUED, REQUEST_BYTES
+from fsstore.runtime.tuning import FEW, FLIGHT_BYTES, HOP_BYTES, INLINE_READ_BYTES, QUEUED, REQUEST_BYTES, WINDOW_BYTES
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
 """The number of a read that wants a part of a chunk, how it reads, and the part."""

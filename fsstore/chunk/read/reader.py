@@ -37,15 +37,6 @@ from fsstore.chunk.read.window import (
 from fsstore.chunk.request import as_lists
 from fsstore.chunk.shard_entries import ShardEntries, entries_at, entry_at, entry_axes
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
-from fsstore.chunk.tuning import (
-    FEW_LARGE_CELLS,
-    GATHERED_ELEMENTS,
-    INLINE_READ_BYTES,
-    JOINT_BYTES,
-    WINDOW_BYTES,
-    WINDOW_CELLS,
-    WINDOWS,
-)
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.sharding import grid_boxes
 from fsstore.errors import UnimplementedError
@@ -57,12 +48,19 @@ from fsstore.runtime.tuning import (
     BATCH_BYTES,
     COLUMNS_FROM,
     COPIED_PER_DECODED,
+    FEW_LARGE_CELLS,
     FLIGHT_BYTES,
+    GATHERED_ELEMENTS,
     HELD_BYTES,
     HOP_BYTES,
     HOP_S,
+    INLINE_READ_BYTES,
+    JOINT_BYTES,
     PIECE_BYTES,
     REQUEST_BYTES,
+    WINDOW_BYTES,
+    WINDOW_CELLS,
+    WINDOWS,
 )
 
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"

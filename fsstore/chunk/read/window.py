@@ -25,7 +25,6 @@ from fsstore.chunk.planner import AnyCell, CellPlan, FewPlan, plan_cells, plan_f
 from fsstore.chunk.read.gather import CellBox, Gather, split
 from fsstore.chunk.request import Affine, Constant, OutputMap, as_lists
 from fsstore.chunk.shard_source import EntriesInParts, ShardGrid
-from fsstore.chunk.tuning import GATHERED_ELEMENTS, INLINE_READ_BYTES, PARTS_FROM_BYTES, SPAN_SHARE
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array, Span
 from fsstore.errors import NotFoundError, OutOfRangeError, ResourceExhaustedError, StoreError
@@ -33,7 +32,7 @@ from fsstore.kvstore.contract.batch import answers_at, are_of_size, values_of
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult
 from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime import fork
-from fsstore.runtime.tuning import FEW, HOP_BYTES
+from fsstore.runtime.tuning import FEW, GATHERED_ELEMENTS, HOP_BYTES, INLINE_READ_BYTES, PARTS_FROM_BYTES, SPAN_SHARE
 
 THREAD_WORTH = 7 * HOP_BYTES // 2  # bytes that zstd decodes in 0.4 ms: the share for which another thread is woken
 

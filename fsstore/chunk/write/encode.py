@@ -28,7 +28,6 @@ from fsstore.chunk.planner import AnyCell
 from fsstore.chunk.request import OutputMap
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
-from fsstore.chunk.tuning import STORED_BLOCK_BYTES
 from fsstore.codec.buffers import equals_fill, missing_element, rows_equal_fill
 from fsstore.codec.chain import BoundChain, encode_rows, in_rows
 from fsstore.codec.contract import Array, Buffer
@@ -48,7 +47,7 @@ from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime.cache_pool import CachePool
 from fsstore.runtime.fork import OfProcess
-from fsstore.runtime.tuning import BATCH_BYTES, FLIGHT_BYTES, HOP_BYTES, REQUEST_BYTES
+from fsstore.runtime.tuning import BATCH_BYTES, FLIGHT_BYTES, HOP_BYTES, REQUEST_BYTES, STORED_BLOCK_BYTES
 
 _TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
 

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 from fsstore.chunk.model import ChunkModel
 from fsstore.chunk.planner import FewPlan
-from fsstore.chunk.tuning import WINDOW_CELLS
 from fsstore.chunk.write.writer import BegunWrite
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import KvPrefix
@@ -33,7 +32,7 @@ from fsstore.runtime.execution import WorkEnd
 from fsstore.runtime.fork import OfProcess, OfThread
 from fsstore.runtime.future import Flag, Future
 from fsstore.runtime.together import tell
-from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS
+from fsstore.runtime.tuning import AT_ONCE, MANY_CHUNKS, WINDOW_CELLS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

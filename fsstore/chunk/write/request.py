@@ -24,15 +24,6 @@ from typing import Any, NamedTuple, TypeAlias
 from fsstore.chunk.columns import PlainBox
 from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.planner import FewPlan, plan, plan_few
-from fsstore.chunk.tuning import (
-    INLINE_EFFORT_BYTES,
-    JOINT_BYTES,
-    SMALL_GATHER_S,
-    STORED_BLOCK_BYTES,
-    WINDOW_BYTES,
-    WINDOW_CELLS,
-    WINDOWS,
-)
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.queue import before, in_order, over, touched, write_far, write_gathered
 from fsstore.chunk.write.writer import BegunWrite, Changed, RequestChanges, Writer, changed_by, written_box
@@ -55,8 +46,15 @@ from fsstore.runtime.tuning import (
     FEW,
     HELD_BYTES,
     HOP_BYTES,
+    INLINE_EFFORT_BYTES,
+    JOINT_BYTES,
     PIECE_BYTES,
     REQUEST_BYTES,
+    SMALL_GATHER_S,
+    STORED_BLOCK_BYTES,
+    WINDOW_BYTES,
+    WINDOW_CELLS,
+    WINDOWS,
 )
 
 # Small writes made together.

@@ -23,7 +23,6 @@ from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.place import BoxPlacement, Sending, placement_of
 from fsstore.chunk.planner import ChunkBox, FewPlan, plan
 from fsstore.chunk.shard_source import shard_grid
-from fsstore.chunk.tuning import FEW_LARGE_CELLS
 from fsstore.chunk.write.encode import (
     ChunkEncoder,
     Portions,
@@ -55,7 +54,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Flag, Future
-from fsstore.runtime.tuning import PIECE_BYTES
+from fsstore.runtime.tuning import FEW_LARGE_CELLS, PIECE_BYTES
 
 
 class Changes:

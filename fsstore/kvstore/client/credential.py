@@ -48,10 +48,9 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import clipped_range, key_bytes, resolve_range
 from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import reveal
-from fsstore.kvstore.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, SLOWEST_ANSWER
 from fsstore.runtime import execution, fork
 from fsstore.runtime.fork import OfProcess
-from fsstore.runtime.tuning import PIECE_BYTES, TRIES, TRUSTED_S
+from fsstore.runtime.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, PIECE_BYTES, SLOWEST_ANSWER, TRIES, TRUSTED_S
 from fsstore.values.json_value import Json, quote
 
 # Byte ranges: the request, and whether the answer fits.  An empty range is asked for as the first byte: it must still

@@ -49,10 +49,9 @@ from fsstore.kvstore.engine.contract import (
     write_surely,
 )
 from fsstore.kvstore.engine.turns import SoonReads, Turns, each_by_threads, read_bytes
-from fsstore.kvstore.tuning import SLOWEST_LINE
 from fsstore.redaction import redact, without_user
 from fsstore.runtime import execution
-from fsstore.runtime.tuning import MOMENT_S, PAGE
+from fsstore.runtime.tuning import MOMENT_S, PAGE, SLOWEST_LINE
 from fsstore.values.json_value import quote
 
 # Writes of an object store through obstore: objects with marks, under conditions, and deletions.

@@ -28,10 +28,9 @@ from typing import Any, TypeVar
 from fsstore.errors import AbortedError, StoreError, UnavailableError
 from fsstore.kvstore.contract.driver import Features
 from fsstore.kvstore.engine.contract import status_of, translate
-from fsstore.kvstore.tuning import SILENT_S
 from fsstore.redaction import redact
 from fsstore.runtime import fork
-from fsstore.runtime.tuning import READ_ATTEMPTS, SMALL_BYTES
+from fsstore.runtime.tuning import READ_ATTEMPTS, SILENT_S, SMALL_BYTES
 
 T = TypeVar("T")
 Verbs = Mapping[str, Callable[..., Any]]

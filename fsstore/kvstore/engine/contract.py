@@ -42,12 +42,11 @@ from fsstore.errors import (
     UnimplementedError,
 )
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Features, Read, ReadResult, Stamp, Write, now
-from fsstore.kvstore.tuning import CLOCKS_DIFFER_S, REFUSED_PAUSES_S
 from fsstore.redaction import redact
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Flag
-from fsstore.runtime.tuning import KEPT
+from fsstore.runtime.tuning import CLOCKS_DIFFER_S, KEPT, REFUSED_PAUSES_S
 from fsstore.values.json_value import quote
 
 # Failures of client libraries as errors of fsstore.

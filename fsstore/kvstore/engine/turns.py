@@ -18,10 +18,9 @@ from typing import Any, Generic, TypeVar
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.contract.driver import Read, ReadResult
 from fsstore.kvstore.engine.contract import Retry
-from fsstore.kvstore.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, SOON_S
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.future import Flag
-from fsstore.runtime.tuning import FLIGHT_BYTES, MOMENT_S, REQUESTS
+from fsstore.runtime.tuning import FAR_REQUESTS, FAR_S, FEWEST_REQUESTS, FLIGHT_BYTES, MOMENT_S, REQUESTS, SOON_S
 
 S = TypeVar("S")
 T = TypeVar("T")

@@ -30,8 +30,8 @@ from fsstore.kvstore.root.option import (
     take_options,
     with_storage_options,
 )
-from fsstore.kvstore.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.kvstore.web.exchange import header_line, headers_of
+from fsstore.runtime.tuning import CONNECTIONS_KEPT, FAR_REQUESTS
 from fsstore.values.json_value import Fields, Json, array_of, expected, quote, string
 from fsstore.values.registry import decode_path, encode_path
 

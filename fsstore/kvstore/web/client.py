@@ -27,12 +27,11 @@ from urllib.parse import quote as percent_encode
 from urllib.parse import urldefrag, urljoin
 
 from fsstore.errors import FailedPreconditionError, UnimplementedError, UrlError
-from fsstore.kvstore.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, MOMENTS
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.kvstore.web.route import Dial, Judge, Route, route_to
 from fsstore.redaction import redact_url
 from fsstore.runtime import execution, fork
-from fsstore.runtime.tuning import ENTRIES_KEPT, MOMENT_S
+from fsstore.runtime.tuning import CONNECTION_KEPT_S, CONNECTIONS_KEPT, ENTRIES_KEPT, MOMENT_S, MOMENTS
 from fsstore.values.json_value import quote
 
 # Connections kept for the next request.

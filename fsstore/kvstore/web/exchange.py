@@ -28,8 +28,7 @@ import numpy as np
 
 from fsstore.errors import JsonError, ResourceExhaustedError, UnavailableError, UnimplementedError
 from fsstore.kvstore.contract.driver import Buffer, check_announced
-from fsstore.kvstore.tuning import WIRE_REST_S
-from fsstore.runtime.tuning import KEPT_BYTES, SMALL_BYTES
+from fsstore.runtime.tuning import KEPT_BYTES, SMALL_BYTES, WIRE_REST_S
 from fsstore.values.json_value import quote, string
 
 # Answers as bytes: heads and bodies.

@@ -28,10 +28,9 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, UrlError
 from fsstore.kvstore.engine.contract import from_status
-from fsstore.kvstore.tuning import NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER
 from fsstore.kvstore.web.exchange import ANYTHING, Exchange, Reply, Want
 from fsstore.redaction import redact_url
-from fsstore.runtime.tuning import MOMENT_S
+from fsstore.runtime.tuning import MOMENT_S, NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER
 from fsstore.values.json_value import quote
 
 _STAGGER = 0.25  # seconds before the next address is tried too, as RFC 8305 recommends
