@@ -402,12 +402,15 @@ async def enter(
 
 
 async def enter_group(
-    kvstore: OpenKv, context: Context, beside: Sequence[str] = (".zmetadata",)
+    kvstore: OpenKv, context: Context, beside: Sequence[str] | None = None
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the directory inside all adapters, and its findings; raises at a file, which holds no group.
 
-    Documents that are read `beside` those of arrays are among the findings: one round of requests for all.
+    Documents that are read `beside` those of arrays are among the findings: one round of requests for all.  Without
+    consolidated metadata the document of a group only helps where its members can be listed.
     """
+    if beside is None:
+        beside = (".zmetadata", ".zgroup") if kvstore.driver.features.listable else (".zmetadata",)
     opened, found = await enter(kvstore, context, beside=beside)
     if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
         opened, found = await _shown(opened, found, context)  # an image that is a store of arrays as well

@@ -27,6 +27,7 @@ import numpy.typing as npt
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, now
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, keys_bytes, keys_texts
+from fsstore.kvstore.dated_file import dated
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.values.detection import Detection
@@ -310,10 +311,8 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
 # generation.
 #
 # Every range is checked to come from the generation of the directory; otherwise `ChangedError` tells the
-# caller to plan anew. A base store without generations cannot be checked, so there the directory is read
-# for every batch.
-
-"""How often a batch starts over while the archive is being replaced."""
+# caller to plan anew. In a store without versions the date of the file stands in for its generation; where there is no
+# date either, the directory is read for every batch.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -376,14 +375,17 @@ class ZipSource:
         whole = len(tail.value) < TAIL
         if tail.state == "missing":
             return None
+        generation = tail.generation
+        if generation == UNKNOWN:
+            self.base, generation = await dated(self.base, tail.time)
         try:
-            raw = await self._raw(bytes(tail.value), tail.generation, whole=whole)
+            raw = await self._raw(bytes(tail.value), generation, whole=whole)
             directory = await execution.offload(
                 lambda: parse_directory(raw.data, raw.entries, shift=raw.shift, limit=raw.start, known=raw.known)
             )
         except StoreError as error:
             raise error.within(f"Error reading {self.base.describe()}") from error
-        return Archive(directory, tail.generation, stamped, {})
+        return Archive(directory, generation, stamped, {})
 
     async def raw(self, archive: Archive) -> RawDirectory:
         """Return the directory of an archive as bytes, if that is still stored."""

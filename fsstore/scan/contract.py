@@ -14,10 +14,11 @@ import numpy as np
 
 from fsstore.errors import AbortedError, DataLossError, NotFoundError, OutOfRangeError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, ReadResult, now
+from fsstore.kvstore.dated_file import dated
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.table import Rows
 from fsstore.runtime import execution, fork
-from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES, TRUSTED_S
+from fsstore.runtime.tuning import CACHE_BYTES, FLIGHT_BYTES, KEPT_BYTES, PIECE_BYTES, SMALL_BYTES, TRUSTED_S
 from fsstore.values.json_value import Fields, Json
 
 # bytes that a scan reads at a time: requests against bytes that it does not need
@@ -117,10 +118,8 @@ class ScanSource:
         found = await self.base.read_up_to(SMALL_BYTES)
         if found.state != "value":
             raise NotFoundError(f"{self.base.describe()} does not exist")
-        self.generation, size = found.generation, found.size
-        if size is None:
-            size = len(found.value) if len(found.value) != SMALL_BYTES else await self._measure()
-        self.size, self.checked = size, found.time
+        self.generation, self.checked = found.generation, found.time
+        await execution.gather((self._measure(found), self._date(found)))
         self._put(0, bytes(found.value))
         return self
 
@@ -143,9 +142,17 @@ class ScanSource:
             raise UnimplementedError(f"{self.describe()} refers to the file {url!r}, which cannot be reached")
         return await ScanSource(await self.reach(url), block=self.block, reach=self.reach).begin()
 
-    async def _measure(self) -> int:
-        found = await self.base.read("", 0, 0)
-        return len((await self.base.read()).value) if found.size is None else found.size
+    async def _measure(self, first: ReadResult) -> None:
+        """Note the size of the file, given its beginning."""
+        if first.size is None and len(first.value) == SMALL_BYTES:
+            first = await self.base.read("", 0, 0)
+            first = await self.base.read() if first.size is None else first
+        self.size = len(first.value) if first.size is None else first.size
+
+    async def _date(self, first: ReadResult) -> None:
+        """Take the date of the file for its generation where the store knows none."""
+        if first.generation == UNKNOWN:
+            self.base, self.generation = await dated(self.base, first.time)
 
     def describe(self, offset: int | None = None) -> str:
         """Return how messages call the file, or a place in it."""
@@ -183,6 +190,8 @@ class ScanSource:
     async def load(self, numbers: Iterable[int], held: dict[int, bytes] | None = None) -> None:
         """Fetch blocks by their numbers in one round, neighbours as one request; they are put into `held`, too."""
         wanted = sorted(set(numbers))
+        if wanted and self.waits and self.size <= CACHE_BYTES:  # a far round costs more than the rest of a small file
+            wanted = self.missing(0, self.size)
         runs: list[list[int]] = []
         for number in wanted:
             if runs and runs[-1][1] == number:

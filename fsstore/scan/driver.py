@@ -451,7 +451,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
         if scan.source.generation == UNKNOWN:
             return False
         known = Read("", 0, 0, scan.source.generation)
-        found = (await self.base.read_many([known]))[0]
+        found = (await scan.source.base.read_many([known]))[0]
         if found.generation != scan.source.generation:
             return False
         self._shown.show(Scan(scan.source, scan.found, scan.store, now()))
@@ -496,7 +496,7 @@ class ScanDriver(ReadOnly, ReadsWhole, ListsDocuments, ShowsFile):
         return Scan(source, None, self._means.store(self._index.state, targets, self._described), time)
 
     def _targets(self, source: ScanSource, place: KvPrefix, known_as: str = SELF) -> ScanTargets:
-        pinned: KvDriver = PinnedFile(self.base, source.generation)
+        pinned: KvDriver = PinnedFile(source.base, source.generation)
         return ScanTargets(
             self._means.open_target,
             policy_of(self.base, self._members),

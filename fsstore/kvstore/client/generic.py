@@ -16,12 +16,14 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from posixpath import dirname
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.errors import UnavailableError
 from fsstore.kvstore.client.promise import NOTHING, PROMISES, FilesystemPromise, Verbs
+from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.contract.request import resolve_range
 from fsstore.kvstore.engine.contract import (
@@ -41,6 +43,7 @@ from fsstore.runtime.tuning import READ_ATTEMPTS
 
 UNFINISHED = ".__lock"  # the suffix of local files that are being written, as `kvstore/local` has it
 
+_DATES = ("mtime", "modified", "modify", "LastModified", "last_modified", "updated")  # of members of `info`
 _NAMED: Mapping[str, Any] = {"find": {"withdirs": False, "detail": True}, "ls": {"detail": True}}
 
 
@@ -113,6 +116,31 @@ async def reading(ask: Asked, read: Read, traits: tuple[str, ...]) -> ReadResult
             resolve_range(start, stop, size)
         raise UnavailableError(f"the storage sent {len(body)} bytes for bytes [{start}, {stop})")
     return ReadResult("value", body, generation, now(), size)
+
+
+async def dating(ask: Asked, key: str) -> float | None:
+    """Return when a file was modified, in seconds since 1970, as far as `info` says."""
+    try:
+        info = await ask("info", key)
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    return next((found for name in _DATES if (found := _seconds(info.get(name))) is not None), None)
+
+
+def _seconds(date: object) -> float | None:
+    """Return a date of any of the forms in use in seconds since 1970; those without a zone are of Greenwich."""
+    if isinstance(date, int | float):
+        return float(date)
+    if isinstance(date, str):
+        try:
+            date = datetime.fromisoformat(f"{date[:8]}T{date[8:14]}" if date[:14].isdigit() else date)  # as FTP has it
+        except ValueError:
+            return None
+    if not isinstance(date, datetime):
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 async def writing(ask: Asked, write: Write, promise: FilesystemPromise) -> Stamp:
@@ -192,8 +220,15 @@ async def _walk(ask: Asked, directory: str) -> dict[str, Any]:
 
 # The engines.
 
-Request: TypeAlias = Read | Write | str
-"""A read, a write, or a directory that is to be listed."""
+
+class _Date(NamedTuple):
+    """A question for the date of a file."""
+
+    key: str
+
+
+Request: TypeAlias = Read | Write | _Date | str
+"""A read, a write, a question for a date, or a directory that is to be listed."""
 _AT_ONCE = Retry(max_retries=READ_ATTEMPTS, initial_delay_s=0.0)  # without pauses, on the thread of a caller
 
 
@@ -210,12 +245,14 @@ class _Filesystem:
                 return await reading(ask, request, self.promise.traits)
             if isinstance(request, Write):
                 return await writing(ask, request, self.promise)
+            if isinstance(request, _Date):
+                return await dating(ask, request.key)
             return await listing(ask, request)
         except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
             if isinstance(request, Read) and is_missing(error):
                 return ReadResult("missing", b"", NO_VALUE, now())
             verb, path = ("listing", request) if isinstance(request, str) else ("writing", request.key)
-            verb = "reading" if isinstance(request, Read) else verb
+            verb = "reading" if isinstance(request, Read | _Date) else verb
             failure = located(error, verb, self.shown + path)
         raise failure
 
@@ -228,7 +265,7 @@ class _Filesystem:
         ]
 
 
-class SyncEngine(_Filesystem):
+class SyncEngine(_Filesystem, TellsModified):
     """Strict verbs over a synchronous filesystem, a batch at a time on a pool thread."""
 
     def __init__(self, filesystem: Any, protocol: str, *, retry: Retry | None = None) -> None:
@@ -250,6 +287,11 @@ class SyncEngine(_Filesystem):
             return self._all(Flag(), writes)
         return await stoppable(lambda stopped: offload_whole(self._all, stopped, writes))
 
+    async def modified(self, key: str) -> float | None:
+        """Return when a file was modified."""
+        found: list[float | None] = await execution.offload(self._all, Flag(), [_Date(key)])
+        return found[0]
+
     def _all(self, stopped: Flag, requests: Sequence[Request]) -> list[Any]:
         async def visit() -> list[Any]:
             tries = (partial(self._one, self._ask, each) for each in requests if not stopped.is_set())
@@ -263,7 +305,7 @@ class SyncEngine(_Filesystem):
         yield self._page(found)
 
 
-class AsyncEngine(_Filesystem):
+class AsyncEngine(_Filesystem, TellsModified):
     """Strict verbs over an asynchronous filesystem, on its loop."""
 
     def __init__(
@@ -282,6 +324,11 @@ class AsyncEngine(_Filesystem):
         for write in writes:
             check_condition(write, self.features)
         return await self._all(writes)
+
+    async def modified(self, key: str) -> float | None:
+        """Return when a file was modified."""
+        found: list[float | None] = await self._all([_Date(key)])
+        return found[0]
 
     async def _all(self, requests: Sequence[Request], weigh: Callable[[Any], int] | None = None) -> list[Any]:
         async def visit(filesystem: Any) -> list[Any]:
