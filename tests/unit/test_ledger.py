@@ -23,19 +23,19 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 905),
     "dataset": (9, 2522),
-    "driver": (15, 5307),
+    "driver": (15, 5310),
     "filesystem": (9, 2923),
     "format": (9, 3062),
     "icechunk": (5, 1873),
     "index": (12, 3771),
     "interop": (16, 4009),
     "job": (14, 5431),
-    "kvstore": (50, 16092),
+    "kvstore": (51, 16222),
     "ocdbt": (9, 3794),
     "precomputed": (7, 2331),
     "reference": (22, 8244),
     "runtime": (11, 2995),
-    "scan": (28, 9935),
+    "scan": (28, 9944),
     "schema": (8, 2635),
     "serve": (3, 843),
     "task": (3, 948),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (331, 109686)
+WHOLE = (332, 109828)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
