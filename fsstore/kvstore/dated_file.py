@@ -14,8 +14,7 @@ from typing import ClassVar
 from fsstore.kvstore.contract.ability import TellsModified, able
 from fsstore.kvstore.contract.driver import UNKNOWN, Entry, KvPrefix, Read, ReadOnly, ReadResult, now
 from fsstore.kvstore.contract.request import KeyRange
-from fsstore.kvstore.tuning import CLOCKS_DIFFER_S
-from fsstore.runtime.tuning import TRUSTED_S
+from fsstore.runtime.tuning import CLOCKS_DIFFER_S, TRUSTED_S
 from fsstore.values.json_value import Json
 
 

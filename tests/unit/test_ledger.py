@@ -30,7 +30,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3771),
     "interop": (16, 4009),
     "job": (14, 5431),
-    "kvstore": (51, 16222),
+    "kvstore": (51, 16221),
     "ocdbt": (9, 3794),
     "precomputed": (7, 2331),
     "reference": (22, 8244),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (332, 109828)
+WHOLE = (332, 109827)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
@@ -57,9 +57,9 @@ RAISED: dict[str, str] = {
     "filesystem": "local targets of a set are left unwrapped, with the reason",
     "interop": "napari opens images, labels and plates by a reader of its own module",
     "job": "the name of an append that is found done is kept",
-    "kvstore": "a system without locks of files is told so",
+    "kvstore": "a date stands in for a version where a filesystem tells none",
     "runtime": "the tuning numbers of chunks, stores and tasks stand in one module",
-    "scan": "real files: lists and records of HDF5, random groups of FITS, GRIB behind headings, names of scales",
+    "scan": "real files: lists and records of HDF5, random groups of FITS, GRIB behind headings; small far files are read whole",
     "schema": "codecs are named with their parameters at every door of new arrays",
     "task": "claims are kept for plans, and tasks that take far longer than others are given up",
     "the top": "save writes values in one call, and the error of a missing place is two errors",
