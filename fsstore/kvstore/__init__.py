@@ -22,6 +22,7 @@ Adapters:
 * `compressed`: the values of any other store, decompressed from gzip, zstd, bz2 or xz, read-only
 * `shard`: the shard of zarr v3, as a file and as a store; changing a shard under a condition
 * `key_stack`: ranges of keys, each from a store of its own
+* `dated_file`: a file of a store that knows no versions, with its date for one
 
 Stores that are products of their own stand beside this package: `fsstore.ocdbt`, `fsstore.icechunk`,
 `fsstore.reference`, `fsstore.scan` and `fsstore.precomputed`.
