@@ -30,7 +30,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (12, 3771),
     "interop": (16, 4009),
     "job": (14, 5431),
-    "kvstore": (51, 16221),
+    "kvstore": (51, 16222),
     "ocdbt": (9, 3794),
     "precomputed": (7, 2331),
     "reference": (22, 8244),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (332, 109827)
+WHOLE = (332, 109828)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
