@@ -30,7 +30,7 @@ from fsstore.kvstore.contract.batch import any_missing
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.observer import Meter
 from fsstore.runtime.tuning import (
     GAP_BYTES,

@@ -17,7 +17,7 @@ from fsstore.context.resource_kinds import ResourceKind, kind_of, kind_of_member
 from fsstore.errors import JsonError, StoreError
 from fsstore.runtime import fork
 from fsstore.runtime import fork as origin
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.observer import Meter
 from fsstore.values.argument import as_flag, as_text, json_like, pretty
 from fsstore.values.json_value import MISSING, Json, combined, expected, quote, show

@@ -18,8 +18,7 @@ from typing import Any, Literal
 
 from fsstore.errors import JsonError
 from fsstore.runtime import fork
-from fsstore.runtime.cache_pool import CachePool
-from fsstore.runtime.disk_cache import DiskCache
+from fsstore.runtime.cache import CachePool, DiskCache
 from fsstore.values.json_value import MISSING, Fields, Json, Parser, boolean, expected, integer, number, one_of, string
 
 # The contents of an in-memory store, which live as long as the context that holds them.

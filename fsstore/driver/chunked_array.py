@@ -39,7 +39,7 @@ from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import PAGE
 from fsstore.schema.open_mode import MEMBERS as RECHECK

@@ -36,7 +36,7 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Read, beg
 from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.open_mode import fresh_after, recheck

@@ -17,7 +17,7 @@ from fsstore.errors import DataLossError, FailedPreconditionError, PermissionDen
 from fsstore.format.contract import ChunkedArray, Format, decode_stored
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.kvstore.spec_parse import OpenKv
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.values.json_value import dumps, quote
 
 _CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too

@@ -41,7 +41,7 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read, R
 from fsstore.redaction import redact_url
 from fsstore.reference.targets import Asks, Fetcher
 from fsstore.runtime import execution
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.tuning import KEPT_BYTES, TRUSTED_S
 from fsstore.values.json_value import loads, quote
 

@@ -29,7 +29,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange, resolve_range
 from fsstore.runtime import execution
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.tuning import CACHE_BYTES, KEPT_BYTES
 from fsstore.values.detection import Method, beginning, expand, usual_limit
 from fsstore.values.json_value import Fields, Json, integer, optional

@@ -9,7 +9,6 @@ Nothing else in fsstore starts a thread or a loop.
 * `attempt`: changes under a condition, tried again until no other writer comes between
 * `fork`: what a forked child must reset, locks that are free there, and values that modules keep between calls
 * `observer`: counters of operations, and observers that see each of them
-* `cache_pool`: one byte budget shared by every cache of a context
-* `disk_cache`: a directory of values that processes share, bounded and safe against kills
+* `cache`: one byte budget in memory for every cache of a context, and a directory of values that processes share
 * `tuning`: the numbers that tune fsstore, each with what it trades
 """

@@ -18,7 +18,7 @@ from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.refset import ScanRecord, TableBuilder, TableSet
 from fsstore.reference.table.table import INLINE, Rows
 from fsstore.reference.targets import open_in
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.tuning import AT_ONCE, HEAD_BYTES, ROWS_AT_ONCE
 from fsstore.scan.contract import MADE, SELF, ChunkTable, ScannedFile
 from fsstore.scan.driver import Means, ScanDriver

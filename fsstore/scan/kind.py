@@ -24,7 +24,7 @@ from fsstore.kvstore.contract.driver import AdapterKind, KvDriver, KvOpening
 from fsstore.kvstore.engine.secret import guard
 from fsstore.reference.kind import reach_members
 from fsstore.reference.targets import open_in
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.scan.contract import FileScanner
 from fsstore.values import registry
 from fsstore.values.json_value import Fields, Json, expected, quote

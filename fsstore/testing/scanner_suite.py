@@ -22,7 +22,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.reference.table.table import ABSENT, INLINE
 from fsstore.runtime import execution
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.scan.contract import MADE, FileScanner, Numbers, ScanSource
 from fsstore.scan.driver import Means, ScanDriver
 

@@ -16,7 +16,7 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.live import from_live
 from fsstore.runtime import execution
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.testing.doubles import Recording, Slow
 from fsstore.testing.kvstore_suite import CHECKS, filled
 from fsstore.values import registry

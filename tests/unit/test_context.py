@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import fsstore as ts
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 
 
 def test_a_context_gives_one_resource_a_key():

@@ -96,7 +96,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pcodec": ("codec.numcodecs.numeric_v2",),
     "zfpy": ("codec.numcodecs.numeric_v2", "codec.zfp"),
     "zlib_ng": ("codec",),
-    "google_crc32c": ("codec", "kvstore", "ocdbt", "runtime.disk_cache"),
+    "google_crc32c": ("codec", "kvstore", "ocdbt", "runtime.cache"),
     "pyarrow": ("reference", "combine.mosaic_stored"),
     "fastparquet": ("reference",),
     "obstore": ("kvstore",),

@@ -17,7 +17,7 @@ from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify
 from fsstore.runtime.attempt import CommitQueue
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.execution import call, drive
 from fsstore.testing.doubles import Recording, Slow
 

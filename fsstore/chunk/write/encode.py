@@ -45,7 +45,7 @@ from fsstore.errors import AbortedError, OutOfRangeError
 from fsstore.kvstore.contract.batch import Ints
 from fsstore.kvstore.contract.driver import KvDriver, Read, ReadResult
 from fsstore.runtime import execution, fork
-from fsstore.runtime.cache_pool import CachePool
+from fsstore.runtime.cache import CachePool
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.tuning import BATCH_BYTES, FLIGHT_BYTES, HOP_BYTES, REQUEST_BYTES, STORED_BLOCK_BYTES
 

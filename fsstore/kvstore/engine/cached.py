@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 from fsstore.context.resource_kinds import REQUEST_DEADLINE, duration
 from fsstore.kvstore.contract.driver import UNKNOWN, Read, ReadResult, now
 from fsstore.runtime import execution
-from fsstore.runtime.disk_cache import DiskCache, KeptValue
+from fsstore.runtime.cache import DiskCache, KeptValue
 from fsstore.runtime.tuning import MOMENT_S
 
 Fetch: TypeAlias = Callable[[list[Read]], Awaitable[Sequence[ReadResult]]]

@@ -49,7 +49,7 @@ from fsstore.kvstore.engine.contract import Engine
 from fsstore.kvstore.engine.secret import entirely, shown_url
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime import future as futures
-from fsstore.runtime.disk_cache import DiskCache
+from fsstore.runtime.cache import DiskCache
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import PAGE
