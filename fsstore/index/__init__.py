@@ -5,18 +5,17 @@ composition.
 
 * values: `interval` (and dimensions), `output_map`, and under domains and transforms `value`; `wire` is their JSON;
 * for users: `transform`, which has domains too;
-* `view[key]`: `indexing` decides, `basic` parses and applies, `advanced` takes index arrays; stores, specs and schemas
-  are indexed by the same base;
+* `view[key]`: `indexing` decides, `numpy_index` parses and applies; stores, specs and schemas are indexed by the same
+  base;
 * `dim_expression`: `operation` on selected dimensions;
 * `compose` puts one transform on another.
 """
 
 from __future__ import annotations
 
-from fsstore.index.basic import NumpyIndexingSpec, NumpyIndexTerm
-from fsstore.index.compose import check_values, compose, propagate_bounds
+from fsstore.index.compose import compose, propagate_bounds
 from fsstore.index.dim_expression import DimExpression, DimSelection, DimSelectionLike, d
-from fsstore.index.indexing import DomainView, Indexable, index_transform
+from fsstore.index.indexing import DomainView, Indexable, NumpyIndexingSpec, NumpyIndexTerm, index_transform
 from fsstore.index.interval import INF as inf  # noqa: N811  # TensorStore's name
 from fsstore.index.interval import Dim
 from fsstore.index.output_map import (
@@ -27,6 +26,7 @@ from fsstore.index.output_map import (
     OutputIndexMaps,
     OutputIndexMethod,
     OutputMap,
+    check_values,
 )
 from fsstore.index.transform import IndexDomain, IndexTransform, identity
 

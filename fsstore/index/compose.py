@@ -16,7 +16,17 @@ import numpy as np
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import interval as iv
 from fsstore.index.interval import FAR, INF, UNBOUNDED, Bounds
-from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, IndexArray, OutputMap, array_map, constant_map, single_map
+from fsstore.index.output_map import (
+    ARRAY,
+    CONSTANT,
+    SINGLE,
+    IndexArray,
+    OutputMap,
+    array_map,
+    check_values,
+    constant_map,
+    single_map,
+)
 from fsstore.index.value import DomainValue, TransformValue
 
 D = TypeVar("D", bound=DomainValue)
@@ -221,15 +231,6 @@ def _looked_up(inner: OutputMap, limits: tuple[int, int], origin: int, dim: int)
     assert inner.index_array is not None
     check_values(inner.index_array, _allowed(inner, limits), f"In index array map for output dimension {dim}: ")
     return inner.index_array * inner.stride + (inner.offset - origin)
-
-
-def check_values(array: IndexArray, limits: tuple[int, int], place: str = "") -> None:
-    """Raise `OutOfRangeError` naming a value of `array` that lies outside `limits`."""
-    if array.size == 0:
-        return
-    for value in (int(array.min()), int(array.max())):
-        if not iv.contains(*limits, value):
-            raise OutOfRangeError(f"{place}Index {value} is outside valid range {iv.interval_text(*limits)}")
 
 
 def _gathered(

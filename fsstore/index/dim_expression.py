@@ -14,8 +14,7 @@ from typing import Any, NoReturn, Protocol, SupportsIndex, TypeAlias, TypeVar, U
 
 from fsstore.errors import InvalidIndexError, StoreError
 from fsstore.index import operation
-from fsstore.index.advanced import index_advanced
-from fsstore.index.basic import NumpyIndex, parse_index
+from fsstore.index.numpy_index import NumpyIndex, index_advanced, parse_index
 from fsstore.index.operation import DimSpecs, resolve
 from fsstore.index.value import TransformValue
 from fsstore.values.argument import literal

@@ -8,17 +8,18 @@ as TensorStore does; `Indexable` adds `[...]`, `oindex` and `vindex`, which rais
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from types import EllipsisType
-from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, SupportsIndex, TypeAlias, TypeVar
+
+from numpy.typing import NDArray
 
 from fsstore.errors import OutOfRangeError, StoreError
 from fsstore.index import operation
-from fsstore.index.advanced import index_advanced
-from fsstore.index.basic import NumpyIndexingSpec, index_basic, narrow, parse_index
 from fsstore.index.compose import compose, effective
 from fsstore.index.dim_expression import DimExpression, DimSelectionLike, parse_selection
 from fsstore.index.interval import INT64, dim_text
+from fsstore.index.numpy_index import index_advanced, index_basic, narrow, parse_index
 from fsstore.index.operation import indexing_error
 from fsstore.index.value import DomainValue, TransformValue, check_labels
 from fsstore.values.json_value import quote
@@ -119,6 +120,18 @@ def _matching(domain: DomainValue, box: DomainValue) -> list[int]:
 
 # The base of domains, transforms, specs, schemas and stores: operations on all dimensions, and indexing.
 
+NumpyIndexTerm: TypeAlias = (
+    SupportsIndex
+    | slice
+    | EllipsisType
+    | NDArray[Any]
+    | Sequence[SupportsIndex]
+    | Sequence[Sequence[SupportsIndex]]
+    | None
+)
+"""The types of a term between the commas of `view[...]`, before it is parsed."""
+NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
+"""The types of an index in the brackets of `view[...]` as NumPy means it."""
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
 IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | TransformValue

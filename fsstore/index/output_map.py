@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fsstore.errors import InvalidIndexError
-from fsstore.index.interval import INF, Bounds, Dim, interval_text
+from fsstore.errors import InvalidIndexError, OutOfRangeError
+from fsstore.index.interval import INF, Bounds, Dim, contains, interval_text
 
 IndexArray: TypeAlias = "NDArray[np.int64]"
 CONSTANT, SINGLE, ARRAY = 0, 1, 2
@@ -109,6 +109,15 @@ def index_array(value: Any) -> IndexArray:
     out.flags.writeable = False
     # what was broadcast stays so: such a dimension does not count as one the array depends on
     return out if out.shape == array.shape else np.broadcast_to(out, array.shape)
+
+
+def check_values(array: IndexArray, limits: tuple[int, int], place: str = "") -> None:
+    """Raise `OutOfRangeError` naming a value of `array` that lies outside `limits`."""
+    if array.size == 0:
+        return
+    for value in (int(array.min()), int(array.max())):
+        if not contains(*limits, value):
+            raise OutOfRangeError(f"{place}Index {value} is outside valid range {interval_text(*limits)}")
 
 
 def without_repeats(array: IndexArray) -> IndexArray:

@@ -14,9 +14,17 @@ import numpy as np
 
 from fsstore.errors import JsonError, OutOfRangeError, StoreError
 from fsstore.index import interval as iv
-from fsstore.index.compose import check_values
 from fsstore.index.interval import INF, Bounds
-from fsstore.index.output_map import CONSTANT, IndexArray, OutputMap, array_map, constant_map, index_array, single_map
+from fsstore.index.output_map import (
+    CONSTANT,
+    IndexArray,
+    OutputMap,
+    array_map,
+    check_values,
+    constant_map,
+    index_array,
+    single_map,
+)
 from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_labels, checked_maps, identity_maps
 from fsstore.values import json_value as _json
 from fsstore.values.json_value import Fields, Json, array_of, expected, json_error
