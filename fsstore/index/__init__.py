@@ -3,7 +3,7 @@
 Pure functions over immutable values; no I/O, no knowledge of stores.  Views of stores are transforms, indexing is
 composition.
 
-* values: `interval` (and dimensions), `output_map`, and under domains and transforms `value`; `wire` is their JSON;
+* values: `interval` (and dimensions), `output_map`, and under domains and transforms `value`, with their JSON;
 * for users: `transform`, which has domains too;
 * `view[key]`: `indexing` decides, `numpy_index` parses and applies; stores, specs and schemas are indexed by the same
   base;

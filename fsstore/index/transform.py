@@ -26,8 +26,18 @@ from fsstore.index.indexing import DomainView, Indexable, TransformChange, index
 from fsstore.index.interval import INF, INT64, Bounds, Dim
 from fsstore.index.operation import in_expression, resolve
 from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE, OutputIndexMap, OutputMap, array_text
-from fsstore.index.value import MAX_RANK, DomainValue, TransformValue, check_rank, checked_maps, identity_maps
-from fsstore.index.wire import domain_from_json, domain_to_json, transform_from_json, transform_to_json
+from fsstore.index.value import (
+    MAX_RANK,
+    DomainValue,
+    TransformValue,
+    check_rank,
+    checked_maps,
+    domain_from_json,
+    domain_to_json,
+    identity_maps,
+    transform_from_json,
+    transform_to_json,
+)
 from fsstore.values.argument import WrittenAsJson
 from fsstore.values.json_value import quote
 

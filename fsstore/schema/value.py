@@ -20,8 +20,7 @@ from typing import Any, Final
 from fsstore.errors import JsonError, StoreError
 from fsstore.index.interval import inverse_affine
 from fsstore.index.transform import IndexDomain, IndexTransform, identity
-from fsstore.index.value import MAX_RANK, check_rank
-from fsstore.index.wire import domain_from_json, domain_to_json
+from fsstore.index.value import MAX_RANK, check_rank, domain_from_json, domain_to_json
 from fsstore.schema.chunk_layout import backward, forward, units_backward, units_forward
 from fsstore.schema.constraint import Fill, fill_from_json, merge_domains
 from fsstore.schema.layout_value import LayoutValue, layout_from_json, located
