@@ -60,8 +60,7 @@ if TYPE_CHECKING:
     )
     from fsstore.runtime.future import Future, FutureLike, Promise, T, WriteFutures
     from fsstore.schema.chunk_layout import ChunkLayout
-    from fsstore.schema.open_mode import OpenMode, RecheckCacheOption
-    from fsstore.schema.schema import Schema
+    from fsstore.schema.schema import OpenMode, RecheckCacheOption, Schema
     from fsstore.schema.value import CodecSpec
     from fsstore.sync import save
     from fsstore.values.dtype_names import *
@@ -100,9 +99,8 @@ _HOMES = {
     "observation": "experimental_collect_matching_metrics experimental_collect_prometheus_format_metrics"
     " experimental_push_metrics_to_prometheus experimental_update_verbose_logging parse_tensorstore_flags Trace trace",
     "ocdbt": "ocdbt",
-    "schema.open_mode": "OpenMode RecheckCacheOption",
     "references": "references",
-    "schema.schema": "Schema",
+    "schema.schema": "OpenMode RecheckCacheOption Schema",
     "arrays.spec": "Spec",
     "arrays.store": "TensorStore open",
     "sync": "save",

@@ -24,8 +24,7 @@ from fsstore.index.transform import checked_vector, identity
 from fsstore.kvstore.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import CompositeOptions, Schema, SchemaOptions
+from fsstore.schema.schema import CompositeOptions, OpenMode, Schema, SchemaOptions
 from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, any_dtype, dtype, dtype_of
 

@@ -22,8 +22,7 @@ from fsstore.kvstore.transaction import check_rebinding
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import OpenMode, Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values.json_value import quote
 from fsstore.values.units import Units

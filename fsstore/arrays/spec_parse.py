@@ -28,8 +28,18 @@ from fsstore.kvstore.spec_parse import (
     with_root,
 )
 from fsstore.kvstore.spec_value import KvSpecValue, given_options, join_path, kv_kind, with_engine, with_storage_options
-from fsstore.schema.open_mode import FILLS, MEMBERS, OpenMode, differs, mode_from_options, recheck_argument
-from fsstore.schema.schema import CONSTRAINTS, Schema, in_our_words, known_instead
+from fsstore.schema.schema import (
+    CONSTRAINTS,
+    FILLS,
+    RECHECK,
+    OpenMode,
+    Schema,
+    differs,
+    in_our_words,
+    known_instead,
+    mode_from_options,
+    recheck_argument,
+)
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, close_names, json_like, meant
 from fsstore.values.dtypes import dtype_of
@@ -292,7 +302,7 @@ def completed(
 # The keyword arguments of `open` and `Spec.update`.
 
 S = TypeVar("S", bound=SpecValue)
-_RECHECK = (*MEMBERS, "recheck_cached")
+_RECHECK = (*RECHECK, "recheck_cached")
 OPEN_OPTIONS = OpenOptions.__optional_keys__
 """Options of both `open` and `Spec.update`."""
 UPDATE_OPTIONS = UpdateOptions.__optional_keys__
@@ -449,7 +459,7 @@ def _with_recheck(spec: S, given: Mapping[str, Any]) -> S:
         return spec
     if spec.base_spec is not None:
         return spec.replace(base_spec=_with_recheck(spec.base_spec, given))
-    known = (*MEMBERS, FILLS) if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
+    known = (*RECHECK, FILLS) if spec.kind.id == "auto" else spec.kind.defaults  # it hands them on
     if "recheck_cached_data" not in known:
         return spec
     both = names.pop("recheck_cached", None)

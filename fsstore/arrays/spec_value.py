@@ -17,8 +17,7 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.index.transform import identity
 from fsstore.kvstore.spec_value import Engine, KvSpecValue, PlaceLike
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.open_mode import ModeOptions, OpenMode
-from fsstore.schema.schema import CompositeOptions, Schema
+from fsstore.schema.schema import CompositeOptions, ModeOptions, OpenMode, Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values import registry
 from fsstore.values.argument import as_flag, pretty

@@ -31,8 +31,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future, WriteFutures
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import OpenMode, Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values import dtypes
 from fsstore.values.argument import as_flag, pretty

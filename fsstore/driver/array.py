@@ -37,8 +37,7 @@ from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.schema.constraint import elements_json, elements_of, merge_domains
 from fsstore.schema.layout_value import GRIDS, LayoutValue
-from fsstore.schema.open_mode import recheck
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import Schema, recheck
 from fsstore.values.dtypes import dtype, dtype_of
 from fsstore.values.json_value import Fields, Json, boolean, integer
 

@@ -38,8 +38,7 @@ from fsstore.kvstore.spec_parse import OpenKv, as_directory, keeps_to_base, open
 from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.runtime import execution
 from fsstore.runtime.together import Outcome, outcomes
-from fsstore.schema.open_mode import FILLS, OpenMode, recheck
-from fsstore.schema.open_mode import MEMBERS as RECHECK
+from fsstore.schema.schema import FILLS, RECHECK, OpenMode, recheck
 from fsstore.values import registry
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import Fields, boolean, loads, quote, show

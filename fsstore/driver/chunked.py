@@ -26,8 +26,7 @@ from fsstore.index.transform import identity
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, begin_creating
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec_parse import OpenKv
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import OpenMode, Schema
 from fsstore.values.json_value import Fields, Json, one_of
 from fsstore.values.registry import decode_path, encode_path, reject_query
 

@@ -42,9 +42,7 @@ from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_un
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import PAGE
-from fsstore.schema.open_mode import MEMBERS as RECHECK
-from fsstore.schema.open_mode import OpenMode, differs, fresh_after, recheck
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import RECHECK, OpenMode, Schema, differs, fresh_after, recheck
 from fsstore.schema.value import CodecSpec
 from fsstore.values.json_value import Fields, Json, boolean
 

@@ -24,8 +24,7 @@ from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 from fsstore.schema.layout_value import integers
-from fsstore.schema.open_mode import OpenMode
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import OpenMode, Schema
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Fields, Json
 

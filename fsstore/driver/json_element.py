@@ -39,8 +39,7 @@ from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
 from fsstore.schema.chunk_layout import ChunkLayout
-from fsstore.schema.open_mode import fresh_after, recheck
-from fsstore.schema.schema import Schema
+from fsstore.schema.schema import Schema, fresh_after, recheck
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import Fields, Json, dumps, loads, quote, show, string
 from fsstore.values.registry import decode_path, encode_path

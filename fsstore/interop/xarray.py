@@ -48,7 +48,7 @@ from fsstore.reference.mapping import References
 from fsstore.runtime import execution, fork
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import KEPT_BYTES, PIECE_BYTES
-from fsstore.schema.open_mode import FILLS
+from fsstore.schema.schema import FILLS
 from fsstore.values.dtypes import ATTRIBUTE_TYPES, single_numbers
 from fsstore.values.json_value import dumps, quote
 from fsstore.values.registry import door
