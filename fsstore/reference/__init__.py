@@ -5,9 +5,8 @@ may fetch, because a set is untrusted input.
 
 * `kind`: the JSON members of the store, its URL (<base>|reference:<path>), and how a stored set is opened
 * `driver`: the reference key-value store, and taking copies into a set in one step
-* `mapping`: `References`: an opened set as a mapping, and what can be made of it
+* `mapping`: `References`: an opened set as a mapping, and sets made of it: with smaller chunks, or saved elsewhere
 * `report`: the cost of reading a set, and checking a set against its targets
-* `rewrite`: sets made of others: smaller chunks, and relative targets of a set that is saved elsewhere
 * `table`: the columnar table of a set, templates and generators, and changes that are not yet saved
 
 The documents of sets:
@@ -18,9 +17,8 @@ The documents of sets:
 
 The targets of references:
 
-* `policy`: which targets may be read
+* `policy`: which targets may be read, and roots on web servers that are held to it
 * `targets`: reading them: many ranges, few requests
-* `web_root`: targets on web servers
 """
 
 from __future__ import annotations

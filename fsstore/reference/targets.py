@@ -40,8 +40,12 @@ from fsstore.reference.policy import (
     Link,
     Policy,
     first_link,
+    guarded_home,
+    guarded_root,
+    guarded_webhdfs,
     has_prefix,
     is_relative,
+    is_web,
     join_relative,
     longest_prefix,
     normalize,
@@ -49,7 +53,6 @@ from fsstore.reference.policy import (
     replaced,
 )
 from fsstore.reference.table.refset import Origins, common_origins
-from fsstore.reference.web_root import guarded_home, guarded_root, guarded_webhdfs, is_web
 from fsstore.runtime import execution
 from fsstore.runtime.tuning import ENTRIES_KEPT
 from fsstore.values.json_value import quote

@@ -264,7 +264,7 @@ def test_a_name_that_leads_to_this_machine_is_not_connected_to(servers, monkeypa
                 opened().read(key).result()
     else:
         from fsstore.kvstore.contract.driver import Read
-        from fsstore.reference.web_root import guarded_root
+        from fsstore.reference.policy import guarded_root
 
         held = guarded_root(place, options, bound=None, check=check.check, judge=check.check_address)
         with pytest.raises(StoreError, match="Cannot connect"):  # aiohttp's words for any failure to look a name up

@@ -100,7 +100,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
     "pyarrow": ("reference", "combine.mosaic_stored"),
     "fastparquet": ("reference",),
     "obstore": ("kvstore",),
-    "aiohttp": ("kvstore.client.web", "reference.web_root"),
+    "aiohttp": ("kvstore.client.web", "reference.policy"),
     "yarl": ("kvstore.client.web",),
     "aiobotocore": ("kvstore.root.option",),
     "botocore": ("kvstore.root",),

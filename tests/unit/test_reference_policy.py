@@ -14,9 +14,8 @@ from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.root.web import own_engine
 from fsstore.kvstore.web.route import is_internal
-from fsstore.reference.policy import Policy, has_prefix, join_relative, normalize
+from fsstore.reference.policy import Policy, guarded_root, has_prefix, join_relative, normalize
 from fsstore.reference.targets import Targets, check_prefixes, policy_of
-from fsstore.reference.web_root import guarded_root
 from fsstore.runtime import execution
 
 REMOTE = Policy("remote")
