@@ -21,10 +21,9 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix
 from fsstore.kvstore.engine.secret import reveal
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.reference.kind import PARQUET_NAMES
-from fsstore.reference.mapping import References
+from fsstore.reference.mapping import Moving, References, moving, written_as
 from fsstore.reference.policy import already_there, beside, name_of, replaced
 from fsstore.reference.report import MAX_PROBLEMS, Problem, Report, SetVerification, verify_state
-from fsstore.reference.rewrite import Moving, moving, written_as
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.refset import TableSet
 from fsstore.reference.table.set_state import State

@@ -29,8 +29,8 @@ from fsstore.combine.order import OnOverlap
 from fsstore.combine.scanning import Wanted, place_of
 from fsstore.errors import NotFoundError, StoreError, UnimplementedError
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix
+from fsstore.reference.mapping import moving
 from fsstore.reference.policy import beside
-from fsstore.reference.rewrite import moving
 from fsstore.reference.table.keys import check_key
 from fsstore.runtime import execution
 from fsstore.runtime.attempt import ChangedError, until_unchanged

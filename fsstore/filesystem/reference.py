@@ -23,8 +23,8 @@ from fsspec.implementations.local import LocalFileSystem
 
 from fsstore.context.context import Context
 from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.filesystem.kerchunk import SetReferences, as_set, inline_value, open_set, size_of
 from fsstore.filesystem.kv import ReadBatcher
-from fsstore.filesystem.reference_mapping import SetReferences, as_set, inline_value, open_set, size_of
 from fsstore.kvstore.contract.batch import Limits, coalesce
 from fsstore.kvstore.contract.driver import Buffer, KvDriver, Read, ReadResult
 from fsstore.kvstore.engine.driver import EngineDriver

@@ -25,9 +25,8 @@ from fsstore.format.contract import decode_stored
 from fsstore.format.stored_json import fill_to_v3
 from fsstore.format.zarr3_document import older_type, stored_type
 from fsstore.kvstore.contract.driver import KvPrefix
-from fsstore.reference.mapping import References
+from fsstore.reference.mapping import References, absolute
 from fsstore.reference.policy import is_relative
-from fsstore.reference.rewrite import absolute
 from fsstore.reference.table.keys import Grid, grid_of
 from fsstore.reference.table.refset import Resolved
 from fsstore.reference.table.table import INLINE, WHOLE, Rows
