@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar
 import numpy as np
 
 from fsstore.driver.contract import OpenArray
-from fsstore.errors import InvalidIndexError, OutOfRangeError, StoreError, UnimplementedError
+from fsstore.errors import StoreError, UnimplementedError
 from fsstore.format.attributes import is_document
-from fsstore.index import Indexable, IndexTransform
+from fsstore.index import Indexable
 from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
@@ -279,35 +279,6 @@ async def _stored(place: KvPrefix) -> tuple[int, int]:
         chunks += len(found)
         size += sum(entry.size or 0 for entry in found) + sum(answer.size or 0 for answer in asked)
     return chunks, size
-
-
-def within_bounds(change: Callable[..., IndexTransform], transform: IndexTransform, *arguments: Any) -> IndexTransform:
-    """Return a view of a view; an error about positions begins with what to type where another meaning is common."""
-    try:
-        return change(transform, *arguments)
-    except (OutOfRangeError, InvalidIndexError) as error:
-        failed = error
-    begins, back = transform.input_origin, _from_the_end(arguments[0] if arguments else None)
-    if back and min(begins) >= 0:
-        raise failed.within(
-            f"{back[0]} does not count from the end of {transform.domain}; use store.shape[{back[1]}] - {-back[0]}, or"
-            " fsstore.sync"
-        )
-    if any(begins):
-        raise failed.within(
-            f"This view has the positions {transform.domain} of its array; view.translate_to[0] has them from 0 on"
-        )
-    raise failed.but(f"the domain is {transform.domain}") if "inf)" in failed.message else failed
-
-
-def _from_the_end(key: Any) -> tuple[int, int] | None:
-    """Return the first negative position of an index, and the number of its dimension, counted from where it can be."""
-    keys = key if isinstance(key, tuple) else (key,)
-    for at, each in enumerate(keys):
-        for position in (each.start, each.stop) if isinstance(each, slice) else (each,):
-            if isinstance(position, int) and position < 0:
-                return position, at - len(keys) if any(before is ... for before in keys[:at]) else at
-    return None
 
 
 def chunk_sizes(store: Any) -> tuple[tuple[int, ...], ...]:

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import numpy as np
 
-from fsstore.arrays.protocols import ArrayProtocols, Stored, by_shape, read_into, source_array, within_bounds
+from fsstore.arrays.protocols import ArrayProtocols, Stored, by_shape, read_into, source_array
 from fsstore.arrays.spec import Spec, array_waits, begun, bound_spec, check_able, open_spec
 from fsstore.arrays.spec_parse import apply_options, requested, with_mode, written_down
 from fsstore.arrays.spec_value import OpenOptions, SpecLike, SpecValue, ViewSpecOptions
@@ -24,6 +24,7 @@ from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds,
 from fsstore.driver.metadata_change import Attributes, attributes_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, brief
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
+from fsstore.index.indexing import within_bounds
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.operation import Batch, checked, refused
 from fsstore.kvstore.transaction import Transaction, check_rebinding, check_transaction

@@ -1,11 +1,11 @@
 """The chunk engine: one way to read and write chunked arrays, whatever their format.
 
 * `model`: a stored array as the engine knows it: chunk boundaries, keys, codecs, fill value
-* `request`: index transforms as requests of the engine, and listed positions by chunk
+* `request`: index transforms as requests of the engine, listed positions by chunk, and the arrays of results
 * `planner`: from a request to cells: the touched chunks, and the elements of each
 * `columns`: cells and boxes in bulk, as columns of integers
 * `place`: moving elements between chunks and the array of a request
-* `open_chunks`: the chunks of an open array: the source of their bytes, their cache, and memory for elements
+* `open_chunks`: the chunks of an open array: the source of their bytes, and their cache
 * `shard_source`: the grid of sub-chunks of shards, and shards as a source of chunks
 * `shard_entries`: the sub-chunks that a request touches
 * `read`: fetches, decodes and places windows of cells

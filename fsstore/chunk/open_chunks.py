@@ -15,15 +15,13 @@ import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from sys import getsizeof
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fsstore.chunk.model import Axis, ChunkModel, ClippedAxis, RegularAxis
-from fsstore.codec.buffers import passing as passing_memory
 from fsstore.codec.chain import BoundChain, is_raw, part_of
 from fsstore.codec.contract import Array
-from fsstore.errors import ResourceExhaustedError, StoreError
 from fsstore.index import IndexTransform
 from fsstore.kvstore.contract.ability import ReadsWhole, able
 from fsstore.kvstore.contract.batch import any_missing
@@ -37,12 +35,10 @@ from fsstore.runtime.tuning import (
     INLINE_READ_BYTES,
     JOINT_BYTES,
     PARTS_FROM_BYTES,
-    PIECE_BYTES,
     WINDOW_BYTES,
     WINDOW_CELLS,
 )
 
-_LINE = 64  # bytes of a line of the cache of the processor
 CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk is said to take beside its elements
 
 # Where the bytes of chunks come from: values of a key-value store here, entries of the shards in it
@@ -297,42 +293,3 @@ class OpenChunks:
     def window(self, each: int) -> int:
         """Return how many bytes a request may have under way, if a chunk takes `each`."""
         return max(WINDOW_BYTES, (self.threads or 1) * each)
-
-
-def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaustedError:
-    size = math.prod(shape) * native.itemsize
-    return ResourceExhaustedError(
-        f"An array of shape {list(shape)} and data type {native} has {size} bytes, more than memory can hold"
-    )
-
-
-def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False) -> Array:
-    """Return an array whose elements are not set, in the memory order `C` or `F`; `passing` if it is soon let go."""
-    memory: Literal["C", "F"] = "F" if order == "F" else "C"
-    try:
-        size = math.prod(shape) * native.itemsize
-        if size < PIECE_BYTES or native.hasobject:
-            return np.empty(shape, native, order=memory)
-        if passing:
-            return np.ndarray(shape, native, passing_memory(size).data, order=memory)
-        octets = np.empty(size + _LINE, np.uint8)
-        first = -octets.__array_interface__["data"][0] % _LINE
-        return np.ndarray(shape, native, octets.data, first, order=memory)
-    except (MemoryError, ValueError, OverflowError) as error:
-        raise _too_large(shape, native) from error
-
-
-def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
-    """Return `values` in a shape: new dimensions first, dimensions of size one repeated."""
-    if values.shape == shape:  # NumPy takes 3 µs to find that out
-        return values
-    if values.ndim > len(shape):
-        raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")
-    try:
-        return np.broadcast_to(values, shape)
-    except ValueError as error:
-        if math.prod(shape) * values.itemsize >= 2**63:
-            raise _too_large(shape, values.dtype) from error
-        raise StoreError(
-            f"Cannot broadcast array of shape {list(values.shape)} to target shape {list(shape)}"
-        ) from None

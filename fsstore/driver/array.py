@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import broadcast, new_array
-from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, located
+from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap, broadcast, located, new_array
 from fsstore.codec.image_header import checked_image, image_size, tiff_pages
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role, Statistics

@@ -12,13 +12,13 @@ from operator import contains
 from typing import Any, TypeVar
 
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.open_chunks import ByteRange, ChunkCache, KvSource, OpenChunks, Source, broadcast, new_array
+from fsstore.chunk.open_chunks import ByteRange, ChunkCache, KvSource, OpenChunks, Source
 from fsstore.chunk.planner import CellPlan, PlanComponent, plan_cells
-from fsstore.chunk.read.boxes import Box, BoxView, ReadAhead, box_of, may_wait
-from fsstore.chunk.read.queue import ReadQueue
+from fsstore.chunk.read.boxes import Box, BoxView, ReadAhead, box_of
+from fsstore.chunk.read.queue import ReadQueue, may_wait
 from fsstore.chunk.read.reader import read as read_chunks
 from fsstore.chunk.read.window import ReadRequest
-from fsstore.chunk.request import OutputMap, located
+from fsstore.chunk.request import OutputMap, broadcast, located, new_array
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.write.encode import WriteRequest
 from fsstore.chunk.write.queue import after, before, in_turn, touched

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import new_array
+from fsstore.chunk.request import new_array
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role, Statistics
 from fsstore.driver.stack import coordinates, within
 from fsstore.errors import StoreError, UnimplementedError

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import new_array
+from fsstore.chunk.request import new_array
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role
 from fsstore.driver.metadata_entry import place_of

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import broadcast, new_array
+from fsstore.chunk.request import broadcast, new_array
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, Layer, OpenArray, Opening, PlainKind, Role, Use
 from fsstore.errors import StoreError

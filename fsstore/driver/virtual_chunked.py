@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import broadcast, new_array
+from fsstore.chunk.request import broadcast, new_array
 from fsstore.context.context import Context, ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, Opening, PlainKind, Role
 from fsstore.driver.stack import at_corner, coordinates, cuts, within

@@ -8,13 +8,13 @@ as TensorStore does; `Indexable` adds `[...]`, `oindex` and `vindex`, which rais
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import EllipsisType
 from typing import Any, ClassVar, Generic, NoReturn, Protocol, Self, SupportsIndex, TypeAlias, TypeVar
 
 from numpy.typing import NDArray
 
-from fsstore.errors import OutOfRangeError, StoreError
+from fsstore.errors import InvalidIndexError, OutOfRangeError, StoreError
 from fsstore.index import operation
 from fsstore.index.compose import compose, effective
 from fsstore.index.dim_expression import DimExpression, DimSelectionLike, parse_selection
@@ -62,6 +62,35 @@ def index_transform(transform: T, key: Any, mode: str = "default") -> T:
         return index_advanced(transform, index, mode)[0]
     except StoreError as error:
         raise indexing_error(error) from error.__cause__
+
+
+def within_bounds(change: Callable[..., T], transform: T, *arguments: Any) -> T:
+    """Return a view of a view; an error about positions begins with what to type where another meaning is common."""
+    try:
+        return change(transform, *arguments)
+    except (OutOfRangeError, InvalidIndexError) as error:
+        failed = error
+    begins, back = transform.domain.inclusive_min, _from_the_end(arguments[0] if arguments else None)
+    if back and min(begins) >= 0:
+        raise failed.within(
+            f"{back[0]} does not count from the end of {transform.domain}; use store.shape[{back[1]}] - {-back[0]}, or"
+            " fsstore.sync"
+        )
+    if any(begins):
+        raise failed.within(
+            f"This view has the positions {transform.domain} of its array; view.translate_to[0] has them from 0 on"
+        )
+    raise failed.but(f"the domain is {transform.domain}") if "inf)" in failed.message else failed
+
+
+def _from_the_end(key: Any) -> tuple[int, int] | None:
+    """Return the first negative position of an index, and the number of its dimension, counted from where it can be."""
+    keys = key if isinstance(key, tuple) else (key,)
+    for at, each in enumerate(keys):
+        for position in (each.start, each.stop) if isinstance(each, slice) else (each,):
+            if isinstance(position, int) and position < 0:
+                return position, at - len(keys) if any(before is ... for before in keys[:at]) else at
+    return None
 
 
 def restrict(transform: T, box: DomainValue) -> T:

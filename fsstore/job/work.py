@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fsstore.chunk.open_chunks import new_array
 from fsstore.chunk.regions import Region, Regions
+from fsstore.chunk.request import new_array
 from fsstore.codec.buffers import passing
 from fsstore.driver.cast import Cast, shown, unequal
 from fsstore.driver.chunked_array import ChunkedDriver

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import fsstore as ts
-from fsstore.chunk.open_chunks import new_array
+from fsstore.chunk.request import new_array
 from fsstore.errors import ResourceExhaustedError
 
 RECORD = np.dtype([("a", "<i4"), ("b", "<f8", (2,)), ("c", "u1")])

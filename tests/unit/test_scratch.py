@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from fsstore.chunk.open_chunks import new_array
+from fsstore.chunk.request import new_array
 from fsstore.codec import buffers as module
 from fsstore.codec.buffers import BLOCK_BYTES, block, scratch
 from fsstore.errors import ResourceExhaustedError

@@ -20,11 +20,11 @@ import numpy as np
 
 from fsstore.chunk.columns import BoxParts, chunk_ends, cut_boxes, rows_by_chunk
 from fsstore.chunk.model import ChunkModel, IntArray
-from fsstore.chunk.open_chunks import CACHED_CHUNK_OVERHEAD, OpenChunks, Source, new_array
+from fsstore.chunk.open_chunks import CACHED_CHUNK_OVERHEAD, OpenChunks, Source
 from fsstore.chunk.place import BoxPlacement
 from fsstore.chunk.planner import ChunkBox
 from fsstore.chunk.read.window import ChunkReader
-from fsstore.chunk.request import Affine, Constant, Indexed, OutputMap
+from fsstore.chunk.request import Affine, OutputMap, new_array
 from fsstore.chunk.shard_entries import entries_at
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
 from fsstore.codec.chain import BoundChain
@@ -43,20 +43,6 @@ class BoxView(NamedTuple):
     shape: tuple[int, ...]
     maps: Sequence[OutputMap]
     order: str
-
-
-def may_wait(shape: tuple[int, ...], maps: Sequence[OutputMap], chunks: OpenChunks) -> bool:
-    """Return whether a request is a box of the array so small that it may wait for others."""
-    if chunks.steps is None:
-        return False
-    touched = 1
-    for output_map, step in zip(maps, chunks.steps, strict=True):
-        if isinstance(output_map, Constant):
-            continue
-        if isinstance(output_map, Indexed) or output_map[1] != 1:
-            return False
-        touched *= (shape[output_map[2]] + step - 2) // step + 1
-    return touched <= chunks.most_chunks and 0 < math.prod(shape) <= chunks.most_elements
 
 
 class _Wanted(NamedTuple):

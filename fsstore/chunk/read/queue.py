@@ -13,10 +13,11 @@ from functools import partial
 from time import perf_counter_ns
 from typing import Any, NamedTuple, TypeAlias
 
-from fsstore.chunk.open_chunks import Source, new_array
+from fsstore.chunk.open_chunks import OpenChunks, Source
 from fsstore.chunk.read.boxes import BoxPlans, BoxRun, BoxView, plan_boxes
 from fsstore.chunk.read.reader import is_one_quick, is_python_mostly, plan_alone, read_here, read_spread, read_waiting
 from fsstore.chunk.read.window import THREAD_WORTH, ChunkReader, Planned, ReadCell, ReadRequest, Window, locate_error
+from fsstore.chunk.request import Constant, Indexed, OutputMap, new_array
 from fsstore.chunk.shard_source import ShardGrid
 from fsstore.codec.chain import BoundChain
 from fsstore.codec.contract import Array
@@ -363,6 +364,20 @@ def planned_alone(view: BoxView) -> Planned:
 
 Waiting: TypeAlias = "tuple[Future[Any], Planned | BoxView]"
 """A read that waits to be made, and its future."""
+
+
+def may_wait(shape: tuple[int, ...], maps: Sequence[OutputMap], chunks: OpenChunks) -> bool:
+    """Return whether a request is a box of the array so small that it may wait for others."""
+    if chunks.steps is None:
+        return False
+    touched = 1
+    for output_map, step in zip(maps, chunks.steps, strict=True):
+        if isinstance(output_map, Constant):
+            continue
+        if isinstance(output_map, Indexed) or output_map[1] != 1:
+            return False
+        touched *= (shape[output_map[2]] + step - 2) // step + 1
+    return touched <= chunks.most_chunks and 0 < math.prod(shape) <= chunks.most_elements
 
 
 class ReadQueue:

@@ -22,10 +22,10 @@ from typing import Any, NamedTuple, Self, TypeAlias
 import numpy as np
 
 from fsstore.chunk.model import ChunkModel
-from fsstore.chunk.open_chunks import OpenChunks, new_array
+from fsstore.chunk.open_chunks import OpenChunks
 from fsstore.chunk.place import Placement, Sending
 from fsstore.chunk.planner import AnyCell
-from fsstore.chunk.request import OutputMap
+from fsstore.chunk.request import OutputMap, new_array
 from fsstore.chunk.shard_entries import ShardEntries
 from fsstore.chunk.shard_source import ShardGrid, shard_grid
 from fsstore.codec.buffers import equals_fill, missing_element, rows_equal_fill
