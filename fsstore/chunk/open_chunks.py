@@ -1,12 +1,7 @@
-"""The chunks of one open array: the source of their bytes, the cache of decoded chunks, and memory for elements.
+"""The chunks of one open array: the source of their bytes, and the cache of decoded chunks.
 
 Cached chunks are kept under the byte budget of a cache pool.  `OpenChunks` holds what is constant from one read or
 write to the next.
-
-Memory that cannot be had is an error that names the shape and the bytes: NumPy has three errors for it, two of them no
-`MemoryError`.  Large arrays begin with a line of the processor's cache.  NumPy's own begin 16 bytes after one, and then
-every row that is copied to them writes to lines it shares with its neighbours: copying chunks into a result takes half
-as long again.
 """
 
 from __future__ import annotations

@@ -3,6 +3,11 @@
 A request maps each dimension of the array to positions of the result.  Listed positions (of one dimension, or points of
 several) are grouped by chunk once for all of a request.  The part in one chunk is a run of the columns; a segment, an
 object for a chunk, is made only for callers that ask for one.
+
+Memory that cannot be had is an error that names the shape and the bytes: NumPy has three errors for it, two of them no
+`MemoryError`.  Large arrays begin with a line of the processor's cache.  NumPy's own begin 16 bytes after one, and then
+every row that is copied to them writes to lines it shares with its neighbours: copying chunks into a result takes half
+as long again.
 """
 
 from __future__ import annotations

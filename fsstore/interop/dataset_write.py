@@ -11,18 +11,21 @@ many jobs write theirs at once.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from uuid import uuid4
 
 import numpy as np
-from xarray import DataArray, Dataset
+from xarray import DataArray, Dataset, Variable
+from xarray.backends.zarr import ZarrArrayWrapper
 
 from fsstore.context.context import Context, context_of
+from fsstore.dataset.members import NewArray
 from fsstore.dataset.place import delete_tree, look, renew
-from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, brief
+from fsstore.errors import AlreadyExistsError, FailedPreconditionError, StoreError, UnimplementedError, brief
+from fsstore.format.attributes import WORDS
 from fsstore.interop.dataset_blocks import Gate, OpenTarget, Scheduler, count_tasks, is_dask, write_all
 from fsstore.interop.dataset_commit import (
     Site,
@@ -37,8 +40,8 @@ from fsstore.interop.dataset_commit import (
     settle_replaced,
     sweep,
 )
-from fsstore.interop.dataset_draft import Draft, EncodedValues, Shape, drafted
-from fsstore.interop.dataset_fit import check_read_elsewhere, fit_append, fit_region, in_region, wished
+from fsstore.interop.dataset_draft import Draft, EncodedValues, Shape, drafted, fit_append, fit_region
+from fsstore.interop.xarray import LazyArray
 from fsstore.interop.zarr import ZarrStore
 from fsstore.job.delete import put_in_place, room_for
 from fsstore.job.plan import CopyReport, combined, parse_bytes
@@ -392,3 +395,91 @@ async def _target(site: Site, draft: Draft, source: EncodedValues, quick: OpenKv
     store = await site.array(draft, source.path, quick)
     side = OpenTarget(safe, source.begin).chunk[axis]
     return OpenTarget(store, source.begin, safe, axis, -(-old[axis] // side) * side, unconditional, gate)
+
+
+def in_region(dataset: Dataset) -> Dataset:
+    """Return what of a dataset is written into a region: no coordinates of dimensions, which are compared."""
+    alone = [name for name, each in dataset.coords.items() if not each.dims]
+    part = dataset.drop_vars([*dataset.indexes, *alone])
+    scalars: list[Hashable] = [name for name, each in part.variables.items() if not each.dims]
+    if scalars:
+        raise StoreError(f"{scalars[0]!r} has no dimension, and so no place in a region; drop it from the dataset")
+    return part
+
+
+def wished(nodes: Mapping[str, Dataset], schema: Mapping[str, Any]) -> dict[str, Dataset]:
+    """Return datasets whose variables have the chunks, the shards and the codec of a schema as their encoding."""
+    unknown = set(schema) - {"chunks", "shards", "codec", "zarr_format"}
+    if unknown:
+        raise TypeError(f"A schema of a dataset has chunks, shards, codec and zarr_format, and no {min(unknown)!r}")
+    if not set(schema) - {"zarr_format"}:
+        return dict(nodes)
+    found = {}
+    for path, dataset in nodes.items():
+        found[path] = dataset.copy(deep=False)
+        for variable in found[path].variables.values():
+            if variable.ndim:
+                variable.encoding = {**variable.encoding, **_encoding(variable, schema)}
+    return found
+
+
+def _encoding(variable: Variable, schema: Mapping[str, Any]) -> dict[str, Any]:
+    chosen: dict[str, Any] = {}
+    for name in ("chunks", "shards"):
+        if name in schema:
+            sides = schema[name]
+            chosen[name] = tuple(
+                int(sides.get(dimension, size)) or 1
+                for dimension, size in zip(variable.dims, variable.shape, strict=True)
+            )
+    if "codec" in schema:
+        words = WORDS[schema.get("zarr_format", 3)]
+        found: Any = NewArray((1,), "uint8", codec=schema["codec"]).metadata(words)
+        if words.zarr_format == 3:
+            codecs = [{"name": each} if isinstance(each, str) else each for each in found["codecs"]]
+            chosen["compressors"] = [each for each in codecs if each["name"] != "bytes"] or None
+        else:
+            chosen["compressors"] = found["compressor"]
+    return chosen
+
+
+# A dataset that is read lazily from the place to which it is written.
+
+
+def check_read_elsewhere(nodes: Mapping[str, Dataset], place: KvStore) -> None:
+    """Raise if values come from the place at which they would replace what they come from."""
+    target = _url(place)
+    variables = [pair for dataset in nodes.values() for pair in dataset.variables.items()]
+    for name, source in [(name, _url(each)) for name, one in variables for each in _read_from(one)]:
+        if target is not None and source is not None and f"{source}/".startswith(f"{target}/"):
+            raise FailedPreconditionError(
+                f"The values of {str(name)!r} are read from {source} while they would be written there; load the"
+                " dataset before, or write it to another place"
+            )
+
+
+def _url(place: KvStore | str) -> str | None:
+    try:
+        return (place if isinstance(place, str) else place.url).rstrip("/")
+    except UnimplementedError:
+        return None
+
+
+def _read_from(variable: Variable) -> Iterator[KvStore | str]:
+    """Yield the stores that a lazy variable is read from, as far as xarray's engines for zarr and fsstore open them."""
+    data = variable._data
+    if hasattr(data, "dask"):
+        layers = data.dask.layers.items()
+        found = [node for name, layer in layers if name.startswith("original-") for node in dict(layer).values()]
+        held = [getattr(node, "value", node) for node in found]  # dask puts it into a node since 2024.12
+    else:
+        held = [data]
+    for each in held:
+        inner = each
+        while not isinstance(inner, LazyArray | ZarrArrayWrapper) and hasattr(inner, "array"):
+            inner = inner.array
+        if isinstance(inner, LazyArray):
+            yield KvStore.of(inner.inner.place)
+        elif isinstance(inner, ZarrArrayWrapper):
+            store = inner._array.store
+            yield store.kvstore if isinstance(store, ZarrStore) else str(store)
