@@ -14,36 +14,36 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "the top": (8, 1956),
-    "arrays": (7, 2664),
-    "chunk": (21, 7847),
+    "the top": (8, 1954),
+    "arrays": (7, 2642),
+    "chunk": (21, 7851),
     "codec": (22, 7562),
-    "combine": (16, 5921),
+    "combine": (16, 5920),
     "command": (5, 1761),
     "compat": (2, 41),
-    "context": (3, 905),
+    "context": (3, 904),
     "dataset": (9, 2522),
-    "driver": (15, 5310),
-    "filesystem": (9, 2923),
+    "driver": (14, 5289),
+    "filesystem": (8, 2911),
     "format": (9, 3062),
     "icechunk": (5, 1873),
-    "index": (12, 3771),
-    "interop": (16, 4009),
+    "index": (10, 3808),
+    "interop": (15, 3991),
     "job": (14, 5431),
     "kvstore": (51, 16222),
     "ocdbt": (9, 3794),
-    "precomputed": (7, 2331),
-    "reference": (22, 8244),
-    "runtime": (11, 2995),
+    "precomputed": (7, 2330),
+    "reference": (20, 8210),
+    "runtime": (10, 2986),
     "scan": (28, 9944),
-    "schema": (8, 2635),
+    "schema": (7, 2626),
     "serve": (3, 843),
     "task": (3, 948),
     "testing": (6, 1221),
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (332, 109828)
+WHOLE = (323, 109739)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
