@@ -45,8 +45,6 @@ from fsstore.values.detection import method_of
 from fsstore.values.json_value import Fields, Json, quote
 from fsstore.values.registry import encode_path
 
-__all__ = ["HDF4", "by_kerchunk"]
-
 _PROTOCOL = "kvstore"  # that of the class: a store of this process, by the name it has here
 
 
