@@ -24,7 +24,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "context": (3, 904),
     "dataset": (9, 2522),
     "driver": (14, 5289),
-    "filesystem": (8, 2911),
+    "filesystem": (8, 2909),
     "format": (9, 3062),
     "icechunk": (5, 1873),
     "index": (10, 3808),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (323, 109739)
+WHOLE = (323, 109737)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
