@@ -28,7 +28,7 @@ from fsstore.arrays.store import open as open_tensorstore
 from fsstore.context.context import Context
 from fsstore.dataset.group import Group
 from fsstore.dataset.group import open_group as open_any_group
-from fsstore.driver.metadata_change import Attributes
+from fsstore.driver.attributes import Attributes
 
 __all__ = ["StoredArray", "StoredGroup", "open", "open_group", "save"]
 

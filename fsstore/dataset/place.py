@@ -13,7 +13,7 @@ from typing import Any
 
 from fsstore.context.context import Context
 from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy, hierarchy_documents
-from fsstore.driver.metadata_change import change_document
+from fsstore.driver.attributes import change_document
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import (
     DOCUMENTS,
