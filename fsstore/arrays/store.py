@@ -19,9 +19,9 @@ from fsstore.arrays.spec_parse import apply_options, requested, with_mode, writt
 from fsstore.arrays.spec_value import OpenOptions, SpecLike, SpecValue, ViewSpecOptions
 from fsstore.chunk.regions import Region, Regions, covered, cut
 from fsstore.context.context import Context, caching, context_of
+from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.driver.cast import conversion, is_lossless
 from fsstore.driver.contract import Array, ArrayDriver, OpenArray, ResizeBounds, ResizeOptions, leaves_of
-from fsstore.driver.attributes import Attributes, attributes_of
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError, brief
 from fsstore.index import Dim, IndexDomain, IndexTransform, OutputIndexMap
 from fsstore.index.indexing import within_bounds

@@ -32,8 +32,8 @@ from fsstore.dataset.members import (
     stale,
 )
 from fsstore.dataset.place import Found, Place, consolidate, open_place, renew, renew_attributes, store_spec
-from fsstore.driver.auto import Hierarchy, Node
 from fsstore.driver.attributes import Attributes
+from fsstore.driver.auto import Hierarchy, Node
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import ARRAY_DIMENSIONS, WORDS
 from fsstore.kvstore.kv_store import KvStore

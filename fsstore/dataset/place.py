@@ -12,8 +12,8 @@ from functools import partial
 from typing import Any
 
 from fsstore.context.context import Context
-from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy, hierarchy_documents
 from fsstore.driver.attributes import change_document
+from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy, hierarchy_documents
 from fsstore.errors import FailedPreconditionError, NotFoundError, StoreError
 from fsstore.format.attributes import (
     DOCUMENTS,

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fsstore.chunk.write.request import finish
+from fsstore.driver.attributes import renew_collected
 from fsstore.driver.chunked_array import ChunkedDriver, ChunkedOptions, StoredKind
 from fsstore.driver.contract import OpenArray, Opening, Role
-from fsstore.driver.attributes import renew_collected
 from fsstore.driver.metadata_entry import MetadataEntry
 from fsstore.driver.probe import instead_of_metadata
 from fsstore.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, StoreError, UrlError

@@ -26,8 +26,7 @@ from fsstore.chunk.write.request import finish, settle
 from fsstore.chunk.write.request import write as write_chunks
 from fsstore.context.context import ContextResource
 from fsstore.driver.contract import Array, ArrayDriver, DriverKind, OpenArray, Opening, OwnSpace, Statistics
-from fsstore.driver.resize import Resize
-from fsstore.driver.metadata_entry import MetadataEntry, StoredPresence
+from fsstore.driver.metadata_entry import MetadataEntry, Resize, StoredPresence
 from fsstore.errors import FailedPreconditionError, JsonError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index import IndexDomain, IndexTransform

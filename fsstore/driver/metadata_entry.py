@@ -1,23 +1,41 @@
-"""The metadata of one stored array, shared by every handle of a context.
+"""The metadata of one stored array, shared by every handle of a context; and changing its shape through a view.
 
 Handles of one context see a resize through any of them at once, also those that show another field of its elements:
 there is one document for all, and for each view what it makes of that.  Both live as long as a handle does.  The store
 is the handle's own: another one may have been opened to write without waiting for the disk.
+
+A resize replaces the document by a conditional write, so that two resizes never mix.  Only then are the chunks outside
+the new shape deleted, so a resize that fails loses nothing.  If it is interrupted, it leaves chunks behind that
+reappear when the array grows.  Chunks that are partly outside do not change.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
-from dataclasses import replace
+import math
+from collections.abc import AsyncIterator, Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice, product
+from operator import ge
 from typing import Any
 
+from fsstore.chunk.model import ChunkModel
+from fsstore.chunk.write.request import finish
 from fsstore.context.context import ContextResource
+from fsstore.driver.attributes import renew_collected
+from fsstore.driver.contract import ResizeBounds, ResizeOptions
 from fsstore.errors import DataLossError, FailedPreconditionError, PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.contract import ChunkedArray, Format, decode_stored
-from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
+from fsstore.index import IndexDomain, IndexTransform
+from fsstore.index.interval import MAX_FINITE
+from fsstore.index.output_map import ARRAY, SINGLE
+from fsstore.kvstore.contract.ability import Modifies, able
+from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.spec_parse import OpenKv
+from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
+from fsstore.runtime.tuning import MANY_CHUNKS, PAGE
 from fsstore.values.json_value import dumps, quote
 
 _CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too
@@ -283,3 +301,278 @@ class StoredPresence:
         """Whether the metadata that are stored are still of a generation; raises if the array is gone."""
         self.generation = await self._entry.still_there(known)
         return known in (UNKNOWN, self.generation)
+
+
+Interval = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class ResizeTarget:
+    """The new extent of each dimension of the array, None where it stays; `shown` bounds what the view shows."""
+
+    extents: tuple[int | None, ...]
+    shown: tuple[Interval, ...]
+
+    def check_hidden(self, shape: tuple[int, ...]) -> None:
+        """Raise `FailedPreconditionError` where an array of this shape has elements that the view hides."""
+        for dimension, ((low, high), extent) in enumerate(zip(self.shown, shape, strict=True)):
+            hidden = None
+            if low is not None and low > 0:
+                hidden = f"[0, {low})"
+            elif high is not None and high < extent:
+                hidden = f"[{high}, {extent})"
+            if hidden is not None:
+                raise FailedPreconditionError(
+                    f"Resize operation would also affect output dimension {dimension} over the interval {hidden} but"
+                    " `resize_tied_bounds` was not specified"
+                )
+
+
+def target_of(transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0) -> ResizeTarget | None:
+    """Return the change of the array that new bounds of a view need; None if none.
+
+    `tied` is the leave to change what the view hides; the last `fixed` dimensions of the array have their extent.
+    Raises `StoreError` for bounds that cannot be changed.
+    """
+    domain = transform.domain
+    if len(bounds.inclusive_min) != domain.rank or len(bounds.exclusive_max) != domain.rank:
+        raise StoreError(f"inclusive_min and exclusive_max must have rank {domain.rank}")
+    requests = list(zip(bounds.inclusive_min, bounds.exclusive_max, strict=True))
+    for dimension, request in enumerate(requests):
+        _check_request(domain, dimension, request)
+    if all(bound is None for request in requests for bound in request):
+        return None
+    if not tied:
+        _check_maps(transform, requests)
+    extents: list[int | None] = []
+    for number, output in enumerate(transform.maps):
+        request = requests[output.input_dimension] if output.method == SINGLE else (None, None)
+        extents.append(_extent(number, output, request))
+        if extents[-1] is not None and number >= transform.output_rank - fixed:
+            raise _refused(output.input_dimension, "Cannot change explicit upper bound")
+    shown = [(None, None) if tied else _shown(domain, output) for output in transform.maps]
+    return ResizeTarget(tuple(extents), tuple(shown))
+
+
+def _refused(dimension: int, why: str) -> StoreError:
+    return StoreError(f"Invalid resize request for input dimension {dimension}: {why}")
+
+
+def _check_request(domain: IndexDomain, dimension: int, request: Interval) -> None:
+    low, high = request
+    if low is not None and not domain.implicit_lower_bounds[dimension]:
+        raise _refused(dimension, "Cannot change explicit lower bound")
+    if high is not None and not domain.implicit_upper_bounds[dimension]:
+        raise _refused(dimension, "Cannot change explicit upper bound")
+    if high is None:
+        return
+    if high > MAX_FINITE:
+        raise _refused(dimension, f"new upper bound {high} is above {MAX_FINITE}")
+    least = domain.inclusive_min[dimension] if low is None else low
+    if high < least and (low is not None or not domain.implicit_lower_bounds[dimension]):
+        raise _refused(dimension, f"new upper bound {high} is below the lower bound {least}")
+
+
+def _check_maps(transform: IndexTransform, requests: list[Interval]) -> None:
+    """Raise unless each dimension of the array follows a dimension of the view of its own, or is one place of it."""
+    seen: set[int] = set()
+    for number, output in enumerate(transform.maps):
+        if output.method == ARRAY:
+            raise StoreError(
+                f"Output dimension {number} has index array map but `resize_tied_bounds` was not specified"
+            )
+        if output.method != SINGLE:
+            continue
+        dimension = output.input_dimension
+        if output.stride not in (1, -1) and requests[dimension] == (None, None):
+            raise StoreError(
+                f"Output dimension {number} depends on input dimension {dimension} with non-unit stride of"
+                f" {output.stride} but `resize_tied_bounds` was not specified"
+            )
+        if dimension in seen:
+            raise StoreError(
+                f"Input dimension {dimension} corresponds to a diagonal but `resize_tied_bounds` was not specified"
+            )
+        seen.add(dimension)
+
+
+def _extent(number: int, output: Any, request: Interval) -> int | None:
+    """Return the new extent of a dimension of the array; its lower bound is 0."""
+    if request == (None, None):
+        return None
+    if output.stride not in (1, -1):
+        raise StoreError(
+            f"Output dimension {number} depends on resized input dimension {output.input_dimension} with non-unit"
+            f" stride of {output.stride}"
+        )
+    low, high = _below(output, request)
+    if low is not None and low != 0:
+        raise FailedPreconditionError(
+            f"Cannot change inclusive lower bound of output dimension {number}, which is fixed at 0, to {low}"
+        )
+    if high is not None and not 0 <= high <= MAX_FINITE:
+        raise _refused(output.input_dimension, f"output dimension {number} would have the upper bound {high}")
+    return high
+
+
+def _below(output: Any, interval: Interval) -> Interval:
+    """Return the bounds in the array of an interval of the view, under a stride of 1 or -1."""
+    low, high = interval
+    if output.stride < 0:
+        low, high = (None if high is None else 1 - high), (None if low is None else 1 - low)
+    offset = output.offset
+    return (None if low is None else low + offset), (None if high is None else high + offset)
+
+
+def _shown(domain: IndexDomain, output: Any) -> Interval:
+    """Return the part of a dimension of the array that a view shows: bounds that are implicit hide nothing."""
+    if output.method != SINGLE:
+        return output.offset, output.offset + 1
+    dimension = output.input_dimension
+    low = None if domain.implicit_lower_bounds[dimension] else domain.inclusive_min[dimension]
+    high = None if domain.implicit_upper_bounds[dimension] else domain.exclusive_max[dimension]
+    return _below(output, (low, high))
+
+
+# Deleting the chunks that a smaller shape has left outside an array, once the smaller shape is stored.
+
+_Numbers = Sequence[int]
+
+
+async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedArray) -> None:
+    """Delete the chunks of `old` that have no element of `new`, nor of the array as others have made it since."""
+    counts = _counts(old)
+    kept = tuple(map(min, counts, _counts(new)))
+    async for chunks in _outside(entry.store, old.model, counts, kept):
+        left = chunks
+        while left:
+            left = await _delete(entry, old, left)
+
+
+async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Numbers]) -> list[_Numbers]:
+    """Delete chunks unless the array has them again; return those that another writer has just written."""
+    keys = {old.model.key(numbers): numbers for numbers in chunks}
+    seen = await _stored(entry.store, keys)
+    newest = await entry.read(fresh_after=math.inf)
+    if newest is None or not entry.is_same(old, newest):
+        return []  # what lies there is not of this array any more
+    present = _counts(newest)
+    gone = [Write(key, None, generation) for key, generation in seen.items() if any(map(ge, keys[key], present))]
+    stamps = await entry.store.write_many(gone) if gone else []
+    return [
+        keys[write.key]
+        for write, stamp in zip(gone, stamps, strict=True)
+        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN
+    ]
+
+
+def _counts(array: ChunkedArray) -> tuple[int, ...]:
+    """Return how many chunks an array has along each dimension."""
+    return tuple(
+        axis.chunk_of(extent - 1) + 1 if extent else 0
+        for axis, extent in zip(array.model.axes, array.shape, strict=True)
+    )
+
+
+async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
+    """Return the generations of what is stored; of all keys none where they are no conditions for deleting.
+
+    That is also so in a transaction, which would fail by them when a part of it is stored.
+    """
+    features = store.driver.features
+    guarded = features.conditional_write and features.conditional_delete
+    if not guarded or able(store.driver, Modifies) is not None:
+        return dict.fromkeys(keys, UNKNOWN)
+    answers = await store.read_many([Read(key, 0, 0) for key in keys])
+    return {key: answer.generation for key, answer in zip(keys, answers, strict=True) if answer.state != "missing"}
+
+
+async def _outside(
+    store: KvPrefix, model: ChunkModel, counts: _Numbers, kept: _Numbers
+) -> AsyncIterator[Sequence[_Numbers]]:
+    """Yield the numbers of chunks of which fewer are kept, in batches."""
+    number = math.prod(counts) - math.prod(kept)
+    if number > MANY_CHUNKS and store.driver.features.listable:
+        async for entries in store.scan():
+            found = [model.numbers(entry.key) for entry in entries]
+            yield [numbers for numbers in found if numbers is not None and any(map(ge, numbers, kept))]
+        return
+    named = _named(counts, kept) if number else iter(())
+    while batch := list(islice(named, PAGE)):
+        yield batch
+
+
+def _named(counts: _Numbers, kept: _Numbers) -> Iterator[_Numbers]:
+    for dimension in range(len(counts)):
+        ranges = [
+            *map(range, kept[:dimension]),
+            range(kept[dimension], counts[dimension]),
+            *map(range, counts[dimension + 1 :]),
+        ]
+        if all(ranges):
+            yield from product(*ranges)
+
+
+class Resize:
+    """One resize of one array."""
+
+    def __init__(
+        self, entry: MetadataEntry, current: Callable[[], ChunkedArray], options: ResizeOptions, *, fixed: int
+    ) -> None:
+        self._entry, self._current, self._options, self._fixed = entry, current, options, fixed
+
+    async def run(self, transform: IndexTransform, bounds: ResizeBounds) -> ChunkedArray:
+        """Resize; return the new array."""
+        tied = self._options.resize_tied_bounds
+        target = target_of(transform, bounds, tied=tied, fixed=self._fixed)
+        if target is None:
+            return self._current()
+        if self._affects_fields():
+            raise FailedPreconditionError(
+                "Resize operation would affect other fields but `resize_tied_bounds` was not specified"
+            )
+        old, new = await until_unchanged(partial(self._attempt, target), self._entry.describe)
+        await renew_collected(self._entry.store, self._entry.key)
+        if not self._options.resize_metadata_only:
+            await finish(self._entry.store)  # what was begun in the larger shape
+            await delete_outside(self._entry, old, new)
+        return new
+
+    async def _attempt(self, target: ResizeTarget) -> tuple[ChunkedArray, ChunkedArray]:
+        """Replace the metadata; return those before and after."""
+        old = await self._entry.read(fresh_after=float("inf"))
+        if old is None:
+            raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")
+        target.check_hidden(old.shape)
+        new_shape = tuple(
+            size if wanted is None else wanted for size, wanted in zip(old.shape, target.extents, strict=True)
+        )
+        self._check_direction(old.shape, new_shape)
+        if self._options.ask is not None:
+            await self._options.ask(old)
+        new = self._entry.format.resized(old, new_shape)
+        self._entry.stored(new, *await self._replace_document(new))
+        return old, new
+
+    async def _replace_document(self, new: ChunkedArray) -> tuple[bytes, float]:
+        entry = self._entry
+        conditional = entry.store.driver.features.conditional_write
+        condition = entry.generation if conditional else UNKNOWN
+        stamp = await entry.store.write(entry.key, entry.format.encode(new), condition)
+        if conditional and stamp.generation == UNKNOWN:
+            raise ChangedError
+        return stamp.generation, stamp.time
+
+    def _check_direction(self, old: tuple[int, ...], new: tuple[int, ...]) -> None:
+        for dimension, (before, after) in enumerate(zip(old, new, strict=True)):
+            change = f"output dimension {dimension} from [0, {before}) to [0, {after})"
+            if after > before and self._options.shrink_only:
+                raise FailedPreconditionError(f"Resize operation would expand {change} but `shrink_only` was specified")
+            if after < before and self._options.expand_only:
+                raise FailedPreconditionError(f"Resize operation would shrink {change} but `expand_only` was specified")
+
+    def _affects_fields(self) -> bool:
+        """Return whether other fields than the one shown would be resized, without leave."""
+        model = self._current().model
+        shared = model.component is not None and len(model.chain.chunk.dtype.names or ()) > 1
+        return shared and not self._options.resize_tied_bounds

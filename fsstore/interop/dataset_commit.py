@@ -27,7 +27,7 @@ from fsstore.dataset.place import consolidate, look, renew, store_spec, with_doc
 from fsstore.driver.auto import enter_group
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import opening_beneath
-from fsstore.driver.resize import delete_outside
+from fsstore.driver.metadata_entry import delete_outside
 from fsstore.errors import AbortedError, FailedPreconditionError, NotFoundError
 from fsstore.format.attributes import DOCUMENTS, NodeWords, is_document
 from fsstore.interop.dataset_draft import Draft

@@ -38,7 +38,7 @@ from fsstore.dataset.group import Group
 from fsstore.driver.cast import Cast, is_lossless
 from fsstore.driver.chunked_array import ChunkedDriver
 from fsstore.driver.contract import ResizeBounds, ResizeOptions, leaves_of
-from fsstore.driver.resize import delete_outside
+from fsstore.driver.metadata_entry import delete_outside
 from fsstore.errors import FailedPreconditionError, StoreError
 from fsstore.format.contract import ChunkedArray
 from fsstore.index.transform import identity
