@@ -23,7 +23,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 904),
     "dataset": (9, 2522),
-    "driver": (14, 5289),
+    "driver": (14, 5288),
     "filesystem": (8, 2909),
     "format": (9, 3062),
     "icechunk": (5, 1873),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (323, 109737)
+WHOLE = (323, 109736)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
