@@ -89,7 +89,7 @@ class ScannedSource:
 
     def __init__(self, url: str, source: ScanSource, file: Any) -> None:
         self.kind: str | None = None
-        generation = "" if source.generation == UNKNOWN else source.generation.hex()
+        generation = "" if source.told == UNKNOWN else source.told.hex()
         self.fact = FileFact(url, source.size, generation)
         self._source, self._file = source, file
         self.documents: Mapping[str, bytes] = file.hierarchy.documents

@@ -80,7 +80,7 @@ async def references_of(driver: ScanDriver, url: str, inline: int = 0) -> tuple[
             )
     found = TableSet(builder.finish())
     source = (await driver.current()).source
-    found.scanned = ScanRecord(driver.id, url, source.size, stamp_of(driver.base, source.generation))
+    found.scanned = ScanRecord(driver.id, url, source.size, stamp_of(driver.base, source.told))
     return found, {**hierarchy.shortcomings, **unnamed}
 
 

@@ -97,7 +97,8 @@ class ScanSource:
 
     `size` and `generation` are known once `begin` has returned.  `reach` gives the places of files that this one refers
     to, by their URLs, those beside it by relative ones; the policy of reference sets is on it.  `checked` is when the
-    file was last known to be of this generation.
+    file was last known to be of this generation.  `told` is the generation that the store itself tells: a date that
+    stands in for it here means nothing to programs that compare generations later.
     """
 
     base: KvPrefix
@@ -106,6 +107,7 @@ class ScanSource:
     block: int = SCAN_BLOCK_BYTES
     reach: Reach | None = None
     checked: float = 0.0
+    told: bytes = UNKNOWN
     _cache: _Cache = field(default_factory=_Cache)
 
     @property
@@ -118,7 +120,7 @@ class ScanSource:
         found = await self.base.read_up_to(SMALL_BYTES)
         if found.state != "value":
             raise NotFoundError(f"{self.base.describe()} does not exist")
-        self.generation, self.checked = found.generation, found.time
+        self.generation, self.told, self.checked = found.generation, found.generation, found.time
         await execution.gather((self._measure(found), self._date(found)))
         self._put(0, bytes(found.value))
         return self

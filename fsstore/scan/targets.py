@@ -79,7 +79,7 @@ async def check_index(index: SavedIndex, base: KvPrefix) -> ScanSource:
         source = await ScanSource(base).begin()
     elif found.size != source.size:
         source.size = found.size
-    record, stamp = index.record, stamp_of(base, source.generation)
+    record, stamp = index.record, stamp_of(base, found.generation)
     why = ""
     if source.size != record.size:
         why = f"the file has {source.size} bytes, and had {record.size}"

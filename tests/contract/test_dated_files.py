@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractFileSystem
 
 import fsstore as ts
+from fsstore import references
 
 FORMS = {
     "seconds": lambda stamp: stamp,
@@ -167,3 +168,25 @@ def test_the_date_of_a_missing_file_is_none(store, tmp_path):
     (tmp_path / "a.h5").unlink()
     with pytest.raises(FileNotFoundError, match=r"a\.h5"):
         array[95].read().result()
+
+
+def test_what_is_saved_of_files_holds_no_dates(store, tmp_path):
+    """Saved scans and combined files know versions of stores only: a date would be one that no later answer has."""
+    urls, folder = [], tmp_path / "f"
+    folder.mkdir()
+    filesystem, place = store()
+    for number in range(2):
+        with h5py.File(folder / f"{number}.h5", "w") as file:
+            file.create_dataset("time", data=[number]).make_scale("time")
+            file.create_dataset("v", data=np.full((1, 50), number)).dims[0].attach_scale(file["time"])
+        os.utime(folder / f"{number}.h5", (1e9, 1e9))
+        urls.append(f"{filesystem.protocol}://f/{number}.h5")
+    references.combine(urls, "time").result().save(str(tmp_path / "all.json"))
+    references.scan(urls[1]).save(str(tmp_path / "one.json"))
+    known = {f"{filesystem.protocol}://": place}
+    for name, sums in (("all.json", [0, 50]), ("one.json", [50])):
+        base = {"driver": "file", "path": str(tmp_path / name)}
+        spec = {"driver": "reference", "base": base, "targets": known, "path": "v/"}
+        assert ts.open({"driver": "auto", "kvstore": spec}).result().read().result().sum(axis=1).tolist() == sums
+    for name in ("all.json", "one.json"):
+        assert "modified" not in (tmp_path / name).read_text()
