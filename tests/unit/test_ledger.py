@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2330),
     "reference": (20, 8210),
     "runtime": (10, 2986),
-    "scan": (28, 9944),
+    "scan": (28, 9946),
     "schema": (7, 2626),
     "serve": (3, 843),
     "task": (3, 948),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (8, 1951),
     "viewer": (3, 1142),
 }
-WHOLE = (323, 109736)
+WHOLE = (323, 109738)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
