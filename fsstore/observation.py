@@ -32,7 +32,7 @@ from fsstore.redaction import plain, redact
 from fsstore.runtime import execution, fork, observer
 from fsstore.runtime.future import Future
 from fsstore.runtime.observer import Observation, totals
-from fsstore.values.argument import as_flag, as_text
+from fsstore.values.json_value import as_flag, as_text
 
 # Metrics, as TensorStore names and shapes them.
 

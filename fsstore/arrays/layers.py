@@ -25,8 +25,8 @@ from fsstore.kvstore.transaction import Transaction, check_transaction
 from fsstore.runtime import execution
 from fsstore.schema.constraint import braced
 from fsstore.schema.schema import CompositeOptions, OpenMode, Schema, SchemaOptions
-from fsstore.values.argument import as_flag
 from fsstore.values.dtypes import DTypeLike, any_dtype, dtype, dtype_of
+from fsstore.values.json_value import as_flag
 
 _Layer = TensorStore | Spec
 _S = TypeVar("_S", TensorStore, Spec)

@@ -24,8 +24,8 @@ from fsstore.kvstore.contract.driver import KvPrefix, Read
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
-from fsstore.values.argument import meant
 from fsstore.values.dtypes import dtype, dtype_of
+from fsstore.values.json_value import meant
 
 F = TypeVar("F", bound=Callable[..., Any])
 

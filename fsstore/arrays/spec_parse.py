@@ -41,16 +41,19 @@ from fsstore.schema.schema import (
     recheck_argument,
 )
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, close_names, json_like, meant
 from fsstore.values.dtypes import dtype_of
 from fsstore.values.json_value import (
     DEEPEST_SPEC,
     MISSING,
     Fields,
     array_of,
+    as_flag,
     check_depth,
+    close_names,
     expected,
     integer,
+    json_like,
+    meant,
     quote,
     string,
 )

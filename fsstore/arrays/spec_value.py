@@ -20,8 +20,7 @@ from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.schema import CompositeOptions, ModeOptions, OpenMode, Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, pretty
-from fsstore.values.json_value import Json, quote, sorted_members
+from fsstore.values.json_value import Json, as_flag, pretty, quote, sorted_members
 from fsstore.values.registry import join_pipeline
 
 if TYPE_CHECKING:

@@ -35,8 +35,8 @@ from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.schema import OpenMode, Schema
 from fsstore.schema.value import CodecSpec
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag, pretty
 from fsstore.values.dtypes import DTypeLike, any_dtype
+from fsstore.values.json_value import as_flag, pretty
 from fsstore.values.registry import door
 from fsstore.values.units import Units
 

@@ -25,7 +25,7 @@ from fsstore.command.terminal import (
 )
 from fsstore.errors import StoreError
 from fsstore.redaction import plain
-from fsstore.values.argument import one_line
+from fsstore.values.json_value import one_line
 
 # Commands that show pages and times: view, bench.
 

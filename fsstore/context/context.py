@@ -19,8 +19,18 @@ from fsstore.runtime import fork
 from fsstore.runtime import fork as origin
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.observer import Meter
-from fsstore.values.argument import as_flag, as_text, json_like, pretty
-from fsstore.values.json_value import MISSING, Json, combined, expected, quote, show
+from fsstore.values.json_value import (
+    MISSING,
+    Json,
+    as_flag,
+    as_text,
+    combined,
+    expected,
+    json_like,
+    pretty,
+    quote,
+    show,
+)
 
 # The work of the stores of a context, as numbers and as a table.
 

@@ -16,8 +16,7 @@ from fsstore.driver.auto import Hierarchy, Node, enter_group, hierarchy
 from fsstore.errors import DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.spec_value import given_options
 from fsstore.runtime import execution
-from fsstore.values.argument import one_line
-from fsstore.values.json_value import dumps, quote
+from fsstore.values.json_value import dumps, one_line, quote
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,8 +32,7 @@ from fsstore.index import d
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
-from fsstore.values.argument import meant
-from fsstore.values.json_value import loads, quote
+from fsstore.values.json_value import loads, meant, quote
 
 _DEEPEST = 8  # groups from a plate to the labels of a field, and some to spare
 _PRECOMPUTED = "neuroglancer_precomputed"

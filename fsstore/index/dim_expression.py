@@ -17,7 +17,7 @@ from fsstore.index import operation
 from fsstore.index.numpy_index import NumpyIndex, index_advanced, parse_index
 from fsstore.index.operation import DimSpecs, resolve
 from fsstore.index.value import TransformValue
-from fsstore.values.argument import literal
+from fsstore.values.json_value import literal
 
 T = TypeVar("T", bound=TransformValue)
 

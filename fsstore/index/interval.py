@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from fsstore.errors import OutOfRangeError, StoreError
-from fsstore.values.argument import as_flag
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import as_flag, quote
 
 INF = 2**62 - 1
 FAR = 2**60

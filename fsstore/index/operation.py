@@ -20,8 +20,7 @@ from fsstore.index.compose import combined_maps, compose, intersection
 from fsstore.index.interval import FAR, INF, INT64, MAX_FINITE, MIN_FINITE, Bounds
 from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.value import DomainValue, TransformValue, check_labels, check_rank
-from fsstore.values.argument import as_flag
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import as_flag, quote
 
 # Which dimensions are meant: numbers, labels and ranges, resolved against the labels of a domain.
 

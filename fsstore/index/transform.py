@@ -38,8 +38,7 @@ from fsstore.index.value import (
     transform_from_json,
     transform_to_json,
 )
-from fsstore.values.argument import WrittenAsJson
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import WrittenAsJson, quote
 
 # Index domains: boxes of integer coordinates with optional labels.
 

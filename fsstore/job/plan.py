@@ -24,7 +24,7 @@ from typing import Any, Literal
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
 from fsstore.redaction import plain
 from fsstore.task.runner import bytes_text
-from fsstore.values.argument import one_line
+from fsstore.values.json_value import one_line
 
 # keys of a piece of a job, of which a task takes as many as fill its time: short notes of what is finished, against a
 # slow store on which a piece alone takes long

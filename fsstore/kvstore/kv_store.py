@@ -46,7 +46,7 @@ from fsstore.runtime import execution
 from fsstore.runtime import future as futures
 from fsstore.runtime.future import Future
 from fsstore.runtime.tuning import WRITERS
-from fsstore.values.argument import as_flag, as_seconds, pretty, require_kind
+from fsstore.values.json_value import as_flag, as_seconds, pretty, require_kind
 
 T = TypeVar("T")
 Key = str | bytes

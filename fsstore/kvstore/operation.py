@@ -32,7 +32,7 @@ from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.future import PENDING, RESULT, Future, make
 from fsstore.runtime.together import outcomes, start_or_drive, tell
 from fsstore.runtime.tuning import AT_ONCE, WRITERS
-from fsstore.values.argument import as_seconds, require_kind
+from fsstore.values.json_value import as_seconds, require_kind
 
 # Results, as TensorStore shapes them.
 

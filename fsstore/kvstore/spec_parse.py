@@ -19,8 +19,18 @@ from fsstore.kvstore.spec_value import KvSpecValue, Specified, engine_of, kv_kin
 from fsstore.kvstore.transaction import TransactionalDriver
 from fsstore.runtime.observer import Meter, counts
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, close_names, json_like
-from fsstore.values.json_value import DEEPEST_SPEC, Fields, check_depth, expected, obj, quote, string
+from fsstore.values.json_value import (
+    DEEPEST_SPEC,
+    Fields,
+    as_flag,
+    check_depth,
+    close_names,
+    expected,
+    json_like,
+    obj,
+    quote,
+    string,
+)
 from fsstore.values.registry import Component, encode_path, split_pipeline
 
 if TYPE_CHECKING:

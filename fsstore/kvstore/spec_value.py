@@ -24,8 +24,7 @@ from fsstore.kvstore.local.file import absolute
 from fsstore.kvstore.memory import ElsewhereDriver
 from fsstore.runtime.fork import process_name
 from fsstore.values import registry
-from fsstore.values.argument import as_flag, pretty
-from fsstore.values.json_value import Json, quote
+from fsstore.values.json_value import Json, as_flag, pretty, quote
 from fsstore.values.registry import join_pipeline
 
 

@@ -26,8 +26,7 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, key_text, merged, resolve_range
 from fsstore.kvstore.ledger import Ledger, Pending, PendingChanges, evaluate
 from fsstore.runtime.future import Future
-from fsstore.values.argument import as_flag
-from fsstore.values.json_value import Json
+from fsstore.values.json_value import Json, as_flag
 
 
 class Transaction:

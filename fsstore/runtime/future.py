@@ -20,7 +20,7 @@ from typing import Any, Generic, NoReturn, TypeAlias, TypeVar, cast
 from fsstore.errors import FailedPreconditionError, OutcomeUnknownError, StoreError, brief, refuse_pickling
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import MOMENT_S
-from fsstore.values.argument import as_callable, as_seconds
+from fsstore.values.json_value import as_callable, as_seconds
 
 # Waiting that Ctrl-C may interrupt at any moment; fsstore uses no conditions and events of `threading`.
 

@@ -34,8 +34,7 @@ from fsstore.schema.layout_value import (
     numbers,
 )
 from fsstore.schema.layout_value import GridConstraints as ChunkGrid
-from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
-from fsstore.values.json_value import Json
+from fsstore.values.json_value import Json, WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.units import Unit, Units
 
 # Chunk layouts and units seen through an index transform.

@@ -32,8 +32,7 @@ from fsstore.schema.constraint import (
     merge_vector,
     soft,
 )
-from fsstore.values.argument import as_flag
-from fsstore.values.json_value import Json, array_of, combined, integer, json_error, number, obj, optional
+from fsstore.values.json_value import Json, array_of, as_flag, combined, integer, json_error, number, obj, optional
 
 # `ChunkLayout.Grid`: what is asked of one grid of chunks, whatever the grid is for.
 

@@ -25,9 +25,8 @@ from fsstore.schema.constraint import ConstraintFace, fill_of
 from fsstore.schema.layout_value import integers
 from fsstore.schema.value import CodecSpec, SchemaValue, beneath, schema_from_json
 from fsstore.values import dtypes
-from fsstore.values.argument import as_flag, json_like, meant, pretty
 from fsstore.values.dtypes import DTypeLike, any_dtype, dtype_of
-from fsstore.values.json_value import Fields, Json, boolean, expected, number, show
+from fsstore.values.json_value import Fields, Json, as_flag, boolean, expected, json_like, meant, number, pretty, show
 from fsstore.values.units import Unit, Units, units_of
 
 # When cached data are asked for again: the recheck options.

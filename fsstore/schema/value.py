@@ -25,9 +25,21 @@ from fsstore.schema.chunk_layout import backward, forward, units_backward, units
 from fsstore.schema.constraint import Fill, fill_from_json, merge_domains
 from fsstore.schema.layout_value import LayoutValue, layout_from_json, located
 from fsstore.values import dtypes
-from fsstore.values.argument import WrittenAsJson, as_flag, json_like, pretty
 from fsstore.values.dtypes import dtype_of
-from fsstore.values.json_value import Json, combined, dumps, expected, integer, obj, quote, string
+from fsstore.values.json_value import (
+    Json,
+    WrittenAsJson,
+    as_flag,
+    combined,
+    dumps,
+    expected,
+    integer,
+    json_like,
+    obj,
+    pretty,
+    quote,
+    string,
+)
 from fsstore.values.registry import codec_specs
 from fsstore.values.units import Units, merge_units, units_from_json
 

@@ -23,8 +23,7 @@ from typing import Any, Final, Self, TypeAlias
 import numpy as np
 
 from fsstore.errors import StoreError
-from fsstore.values.argument import WrittenAsJson
-from fsstore.values.json_value import quote
+from fsstore.values.json_value import WrittenAsJson, quote
 
 _ML: Final = (
     "int2",

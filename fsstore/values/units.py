@@ -13,8 +13,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from fsstore.errors import JsonError, StoreError
-from fsstore.values.argument import WrittenAsJson
-from fsstore.values.json_value import array_of, expected, number, quote, string
+from fsstore.values.json_value import WrittenAsJson, array_of, expected, number, quote, string
 
 _BLANKS: Final = " \t\n\r\v\f"
 _NUMBER: Final = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")

@@ -20,8 +20,8 @@ from fsstore.errors import DataLossError, ResourceExhaustedError, StoreError
 from fsstore.kvstore.client.web import generation_of
 from fsstore.kvstore.contract.driver import UNKNOWN
 from fsstore.reference.parquet_file import read_partition
-from fsstore.values.argument import literal, pretty
 from fsstore.values.detection import expand, usual_limit
+from fsstore.values.json_value import literal, pretty
 
 V2 = {
     "zarr_format": 2,

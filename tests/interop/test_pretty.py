@@ -4,7 +4,7 @@ import tensorstore
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fsstore.values.argument import pretty
+from fsstore.values.json_value import pretty
 
 text = st.text(st.sampled_from("abf0é€😀\n\x00\t\r\x7f\"'\\xlong"), max_size=14)
 numbers = st.one_of(
