@@ -22,9 +22,9 @@ from fsstore.kvstore.contract.ability import ReadsWhole, able
 from fsstore.kvstore.contract.batch import any_missing
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.observer import Meter
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import (
     GAP_BYTES,
     INLINE_READ_BYTES,

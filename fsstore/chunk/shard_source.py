@@ -24,7 +24,7 @@ from fsstore.errors import DataLossError, OutOfRangeError, StoreError
 from fsstore.kvstore.contract.batch import REMOTE, AnswerColumns, Ints, Spans, coalesce
 from fsstore.kvstore.contract.driver import UNKNOWN, ReadResult, now
 from fsstore.kvstore.contract.request import resolve_range
-from fsstore.runtime.attempt import until_settled
+from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import COLUMNS_FROM, HOP_BYTES
 
 _NEAR = 2**62  # the sum of two such numbers is a number

@@ -43,7 +43,7 @@ from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.set_state import Overlay, State, inline_generation
 from fsstore.reference.targets import OpenTarget, Scanned, open_in
 from fsstore.runtime import execution, fork
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.registry import encode_path

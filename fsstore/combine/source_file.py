@@ -27,7 +27,7 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import ABSENT, INLINE, WHOLE, Row, Rows, Table
 from fsstore.reference.targets import Targets, open_with_spec, policy_of
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import until_unchanged
+from fsstore.runtime.together import until_unchanged
 from fsstore.runtime.tuning import AT_ONCE, CACHE_BYTES, HEAD_BYTES, PIECE_BYTES, REQUEST_BYTES
 from fsstore.scan.as_references import format_of_head
 from fsstore.scan.contract import MADE, SELF, FileChangedError, FileScanner, ScanSource

@@ -33,8 +33,8 @@ from fsstore.reference.mapping import moving
 from fsstore.reference.policy import beside
 from fsstore.reference.table.keys import check_key
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.values.json_value import quote
 
 # Variables under other names, left out, or made coordinates.

@@ -34,7 +34,7 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.spec_parse import OpenKv, as_directory, holds_values, kv_spec, place_spec, with_root
 from fsstore.kvstore.spec_value import KvSpecValue, with_storage_options
 from fsstore.reference.mapping import References
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.values.json_value import same
 from fsstore.values.registry import decode_path, split_pipeline
 

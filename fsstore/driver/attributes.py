@@ -17,7 +17,7 @@ from fsstore.errors import PermissionDeniedError, StoreError, UnimplementedError
 from fsstore.format.attributes import NodeWords, parsed, words_of
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvPrefix, Read
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.values.json_value import loads, quote, show
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]

@@ -37,9 +37,9 @@ from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
 from fsstore.runtime import execution
 from fsstore.runtime import future as futures
-from fsstore.runtime.attempt import ChangedError, read_until_unchanged, until_unchanged
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import ChangedError, read_until_unchanged, until_unchanged
 from fsstore.runtime.tuning import PAGE
 from fsstore.schema.schema import RECHECK, OpenMode, Schema, differs, fresh_after, recheck
 from fsstore.schema.value import CodecSpec

@@ -35,9 +35,9 @@ from fsstore.index import IndexDomain, IndexTransform
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Read, begin_creating
 from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.schema.chunk_layout import ChunkLayout
 from fsstore.schema.schema import Schema, fresh_after, recheck
 from fsstore.values.dtypes import dtype_of

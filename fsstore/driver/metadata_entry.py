@@ -33,8 +33,8 @@ from fsstore.index.output_map import ARRAY, SINGLE
 from fsstore.kvstore.contract.ability import Modifies, able
 from fsstore.kvstore.contract.driver import UNKNOWN, KvPrefix, Read, ReadResult, Write
 from fsstore.kvstore.spec_parse import OpenKv
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import MANY_CHUNKS, PAGE
 from fsstore.values.json_value import dumps, quote
 

@@ -60,8 +60,8 @@ from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv, as_directory, open_kv
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import AT_ONCE
 from fsstore.task.claim import Claim
 from fsstore.task.runner import Task, reporter_of

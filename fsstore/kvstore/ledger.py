@@ -35,8 +35,8 @@ from fsstore.kvstore.contract.driver import (
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Future
+from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import FAR_REQUESTS
 
 # The changes of one store, without input or output.

@@ -39,7 +39,7 @@ from fsstore.kvstore.contract.driver import (
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, resolve_range
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
+from fsstore.runtime.together import ChangedError, until_settled, until_unchanged
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Fields, Json, array_of, integer, obj, one_of, quote, string
 

@@ -29,7 +29,7 @@ from fsstore.kvstore.contract.driver import UNKNOWN, Buffer, KvPrefix, Read, now
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, keys_bytes, keys_texts
 from fsstore.kvstore.dated_file import dated
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.values.detection import Detection
 from fsstore.values.json_value import quote
 

@@ -41,7 +41,7 @@ from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, 
 from fsstore.kvstore.zip_directory import OVERLAPS, Archive, ArchiveMember, ZipSource, misnamed
 from fsstore.kvstore.zip_writing import PACKERS, ZipWriting, archive_features
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import PAGE, SMALL_BYTES
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.registry import encode_path

@@ -27,7 +27,7 @@ from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Buffer, Features,
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text
 from fsstore.kvstore.zip_directory import Archive, RawDirectory, ZipSource, is_hidden
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import BATCH_BYTES
 from fsstore.values.json_value import quote
 

@@ -39,7 +39,7 @@ from fsstore.ocdbt.manifest import (
 )
 from fsstore.ocdbt.node import Builder, Root
 from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_version
-from fsstore.runtime.attempt import until_settled
+from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import REQUEST_BYTES
 
 # The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to

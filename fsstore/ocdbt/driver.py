@@ -57,7 +57,7 @@ from fsstore.ocdbt.source import (
     read_spans,
     walk,
 )
-from fsstore.runtime.attempt import CommitQueue
+from fsstore.runtime.together import CommitQueue
 from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, quote, string
 from fsstore.values.registry import decode_path, encode_path, reject_query
 

@@ -32,8 +32,8 @@ from fsstore.ocdbt.manifest import (
     numbered_key,
 )
 from fsstore.ocdbt.node import Interior, Leaf, Node, decode_node
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import AT_ONCE, FLIGHT_BYTES, HELD_BYTES
 from fsstore.values.json_value import Json, quote
 

@@ -35,7 +35,7 @@ from fsstore.precomputed.format import (
     implied,
 )
 from fsstore.precomputed.info import dump_info, parse_info, parse_multiscale, parse_scale
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.schema.schema import OpenMode, Schema
 from fsstore.values.json_value import Fields, Json, integer
 from fsstore.values.registry import reject_query

@@ -41,7 +41,7 @@ from fsstore.precomputed.shard_layout import (
     parse_sharding,
 )
 from fsstore.runtime import execution, fork
-from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
+from fsstore.runtime.together import ChangedError, until_settled, until_unchanged
 from fsstore.runtime.tuning import KEPT, KEPT_BYTES, ROWS_AT_ONCE
 from fsstore.values.json_value import Fields, Json, quote
 

@@ -56,7 +56,7 @@ from fsstore.reference.table.keys import Grid, is_document
 from fsstore.reference.table.set_state import Changes, Saved, State, Taking
 from fsstore.reference.table.table import ABSENT, INLINE, Rows
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_unchanged
+from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import AT_ONCE
 from fsstore.values.json_value import quote
 

@@ -50,9 +50,8 @@ from fsstore.reference.table.set_state import Overlay, State
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.reference.targets import Fetcher, OpenTarget, check_prefixes, policy_of
 from fsstore.runtime import fork
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.cache import CachePool, descriptions
-from fsstore.runtime.together import FirstTouch
+from fsstore.runtime.together import ChangedError, FirstTouch, until_unchanged
 from fsstore.runtime.tuning import FEW, ROWS_AT_ONCE, TRUSTED_S
 from fsstore.scan.contract import (
     MADE,

@@ -15,9 +15,9 @@ from fsstore.kvstore.contract.driver import Features, Write
 from fsstore.kvstore.local.driver import LocalDriver
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.future import pending, resolve_all
 from fsstore.runtime.pool import Jobs
+from fsstore.runtime.together import CommitQueue
 
 PROGRAM = """
 import faulthandler, gc, sys, threading, time

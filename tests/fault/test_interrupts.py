@@ -26,8 +26,8 @@ from fsstore.kvstore.local.lock import hold_if_free
 from fsstore.kvstore.local.stage import Protocol
 from fsstore.kvstore.memory import MemoryDriver
 from fsstore.kvstore.operation import queued
-from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.execution import drive
+from fsstore.runtime.together import CommitQueue
 
 PLACES = (str(Path(fsstore.__file__).parent), contextlib.__file__)
 NO_MOMENT = {"__del__"}

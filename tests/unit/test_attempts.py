@@ -6,7 +6,7 @@ import pytest
 
 from fsstore.errors import AbortedError, DataLossError
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import ChangedError, until_settled, until_unchanged
+from fsstore.runtime.together import ChangedError, until_settled, until_unchanged
 
 
 def run(coroutine):
@@ -88,8 +88,8 @@ def test_pauses_are_no_longer_than_the_attempt_before(monkeypatch):
         pauses.append(seconds)
 
     monkeypatch.setattr(execution, "pause", pause)
-    monkeypatch.setattr("fsstore.runtime.attempt.time.monotonic", lambda: clock[0])
-    monkeypatch.setattr("fsstore.runtime.attempt.random.uniform", lambda low, high: high)
+    monkeypatch.setattr("fsstore.runtime.together.time.monotonic", lambda: clock[0])
+    monkeypatch.setattr("fsstore.runtime.together.random.uniform", lambda low, high: high)
 
     async def slow(left):
         clock[0] += [0.03, 0.05, 0.2][left % 3]

@@ -16,9 +16,9 @@ from fsstore.kvstore.transaction import Transaction
 from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.driver import open_database
 from fsstore.ocdbt.tool import verify
-from fsstore.runtime.attempt import CommitQueue
 from fsstore.runtime.cache import CachePool
 from fsstore.runtime.execution import call, drive
+from fsstore.runtime.together import CommitQueue
 from fsstore.testing.doubles import Recording, Slow
 
 

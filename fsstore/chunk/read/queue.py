@@ -26,10 +26,18 @@ from fsstore.kvstore.contract.ability import AnswersSoon, able
 from fsstore.kvstore.contract.driver import KvDriver, ReadResult
 from fsstore.runtime import execution, fork
 from fsstore.runtime import future as futures
-from fsstore.runtime.attempt import ChangedError, until_unchanged
 from fsstore.runtime.execution import run_bounded
 from fsstore.runtime.future import Future
-from fsstore.runtime.together import Outcome, asks_at_once, each_outcome, has_asked, outcomes, tell
+from fsstore.runtime.together import (
+    ChangedError,
+    Outcome,
+    asks_at_once,
+    each_outcome,
+    has_asked,
+    outcomes,
+    tell,
+    until_unchanged,
+)
 from fsstore.runtime.tuning import FEW, FLIGHT_BYTES, HOP_BYTES, INLINE_READ_BYTES, QUEUED, REQUEST_BYTES, WINDOW_BYTES
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]

@@ -52,8 +52,8 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.runtime import execution
-from fsstore.runtime.attempt import until_settled
 from fsstore.runtime.future import Flag, Future
+from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import FEW_LARGE_CELLS, PIECE_BYTES
 
 

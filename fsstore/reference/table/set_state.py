@@ -26,7 +26,7 @@ from fsstore.reference.table.keys import check_key, is_document
 from fsstore.reference.table.refset import Page, ReferenceSet, Resolved, TableBuilder, TableSet
 from fsstore.reference.table.table import ABSENT, INLINE, Row, Rows
 from fsstore.runtime import fork
-from fsstore.runtime.attempt import ChangedError, CommitQueue, until_settled, until_unchanged
+from fsstore.runtime.together import ChangedError, CommitQueue, until_settled, until_unchanged
 
 # Writing to a reference set: conditions, several writers, and what stands in memory until it is saved.
 
