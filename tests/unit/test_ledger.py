@@ -15,35 +15,35 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
     "the top": (8, 1954),
-    "arrays": (7, 2642),
-    "chunk": (21, 7851),
+    "arrays": (7, 2644),
+    "chunk": (21, 7859),
     "codec": (22, 7562),
     "combine": (16, 5920),
     "command": (5, 1761),
     "compat": (2, 41),
-    "context": (3, 904),
-    "dataset": (9, 2522),
+    "context": (3, 914),
+    "dataset": (9, 2520),
     "driver": (14, 5288),
     "filesystem": (8, 2909),
     "format": (9, 3062),
     "icechunk": (5, 1873),
-    "index": (10, 3808),
+    "index": (10, 3805),
     "interop": (15, 3991),
     "job": (14, 5431),
-    "kvstore": (51, 16222),
+    "kvstore": (51, 16230),
     "ocdbt": (9, 3794),
     "precomputed": (7, 2330),
     "reference": (20, 8210),
-    "runtime": (10, 2986),
-    "scan": (28, 9946),
-    "schema": (7, 2626),
+    "runtime": (9, 2970),
+    "scan": (28, 9945),
+    "schema": (7, 2635),
     "serve": (3, 843),
     "task": (3, 948),
     "testing": (6, 1221),
-    "values": (8, 1951),
+    "values": (7, 1937),
     "viewer": (3, 1142),
 }
-WHOLE = (323, 109738)
+WHOLE = (321, 109739)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
