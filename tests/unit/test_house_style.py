@@ -278,6 +278,15 @@ def test_the_architecture_names_the_modules_in_no_folder():
     assert not sorted(name for name in there if f"`{name}`" not in text)
 
 
+@pytest.mark.parametrize("page", ["architecture.md", "benchmarks.md"])
+def test_pages_name_modules_that_exist(page):
+    """Every module or package that a page on the inside names by its path is there."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    packages = "|".join(sorted(path.parent.name for path in PACKAGE.glob("*/__init__.py")))
+    named = re.findall(rf"`((?:{packages})(?:/[a-z0-9_]+)+)(?:\.[a-z_]+)?`", text)
+    assert not [name for name in named if not (PACKAGE / f"{name}.py").exists() and not (PACKAGE / name).is_dir()]
+
+
 def test_no_name_carries_a_colour():
     """No function, class, parameter or variable says that it is synchronous or asynchronous."""
     problems = []
