@@ -3,9 +3,10 @@
 Keys are those of the base store, so that `file:///d/a.json.gz|gzip:` is one value, under the empty key, and
 `file:///d/|gzip:a.json.gz` is the same one.
 
-A compressed value can be read from its beginning only, so ranges are served from the whole value, which is kept in
-the cache of the context, or in a small one of the store's own, as long as the base has the same generation.  The first
-bytes, which tell a format, are decompressed from the first bytes of the base.  Decompression is bounded.
+A compressed value can be read only from its beginning, so ranges are served from the whole value.  It stays in the
+cache of the context, or in a small one of the store, as long as the generation of the base does not change.  The first
+bytes, which tell a format, are decompressed from the first bytes of the base.  The size of decompressed values is
+bounded.
 """
 
 from __future__ import annotations
@@ -37,9 +38,8 @@ from fsstore.values.registry import encode_path
 
 Wanted: TypeAlias = Mapping[str, list[Read]]
 
-"""A range of the first bytes that ends here is served without the rest."""
 _BLOCK = (1 << 17) + 64
-"""How much more of the base is asked for: a block of zstd, without whose end nothing of it can be decompressed."""
+"""How many more bytes of the base a head takes: a block of zstd, which can only be decompressed as a whole."""
 
 
 class CompressedDriver(ReadOnly, StandsOver):
@@ -64,7 +64,7 @@ class CompressedDriver(ReadOnly, StandsOver):
         self._cache = pool if pool is not None and pool.total_bytes_limit else CachePool(KEPT_BYTES)
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`; each value is asked of the base once, all in one batch."""
+        """Return one result for each of `reads`; each value of the base is read once, all of them in one batch."""
         wanted: dict[str, list[Read]] = {}
         for read in reads:
             wanted.setdefault(read.key, []).append(read)
@@ -73,7 +73,7 @@ class CompressedDriver(ReadOnly, StandsOver):
         return [self._cut(read, found[read.key]) for read in reads]
 
     async def _heads(self, wanted: Wanted) -> dict[str, ReadResult]:
-        """Return the beginnings of values of which no more is wanted, where they can be had."""
+        """Return the heads of values of which only the head is wanted, as far as the base can give them."""
         sizes = {
             key: max(read.stop or 0 for read in group)
             for key, group in wanted.items()
@@ -83,7 +83,7 @@ class CompressedDriver(ReadOnly, StandsOver):
             return {}
         try:
             found = await self.base.read_many([Read(key, 0, size and size + _BLOCK) for key, size in sizes.items()])
-        except OutOfRangeError:  # a base value is shorter than that
+        except OutOfRangeError:  # the base value is shorter
             return {}
         heads = {}
         for (key, size), answer in zip(sizes.items(), found, strict=True):
@@ -93,7 +93,7 @@ class CompressedDriver(ReadOnly, StandsOver):
         return heads
 
     async def _wholes(self, wanted: Wanted) -> dict[str, ReadResult]:
-        """Return whole values: those that are kept where the base still has their generation."""
+        """Return whole values, from the cache if the base still has their generation."""
         if not wanted:
             return {}
         kept: dict[str, ReadResult | None] = {key: self._cache.get((self, key)) for key in wanted}
@@ -134,16 +134,16 @@ class CompressedDriver(ReadOnly, StandsOver):
         return error.within(f"Error reading {self.describe_key(key)}")
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys of the base in the range; sizes are not known before values are decompressed."""
+        """Yield the keys of the base in the range, without sizes: they are unknown before decompression."""
         async for batch in self.base.scan(keys):
             yield [Entry(entry.key) for entry in batch]
 
     def describe_key(self, key: str) -> str:
-        """Return how the base calls the key, and what is done to its value."""
+        """Return the base's name of the key, and the compression method."""
         return f"{self.base.describe(key)} decompressed by {self.method}"
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the limit, if there is one."""
+        """Return the size limit, if there is one."""
         return {} if self.size_limit is None else {"size_limit": self.size_limit}
 
 
@@ -152,7 +152,7 @@ def _is_head(read: Read) -> bool:
 
 
 def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:
-    """Return the read of the base for a value, which answers nothing while the kept copy is current."""
+    """Return the read of a base value; it gets no value back while the cached copy is current."""
     conditions = {read.if_not_equal for read in group}
     known = kept.generation if kept is not None else conditions.pop() if len(conditions) == 1 else UNKNOWN
     return Read(key, if_not_equal=known, staleness_bound=max(read.staleness_bound for read in group))
@@ -162,7 +162,7 @@ def _request(key: str, group: Sequence[Read], kept: ReadResult | None) -> Read:
 class CompressedKind(AdapterKind):
     """`{"driver": "gzip", "base": ..., "path": ...}`, or `base|gzip:path`.
 
-    size_limit   bytes that a value may decompress to; by default 256 MiB or a thousand times what is stored
+    size_limit   greatest size of a decompressed value in bytes; by default 256 MiB or a thousand times the stored size
     """
 
     id: Method
@@ -176,7 +176,7 @@ class CompressedKind(AdapterKind):
         return (self.id,)
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take the limit."""
+        """Take the size limit."""
         limit = fields.take("size_limit", optional(integer(0)))
         return {} if limit is None else {"size_limit": limit}
 

@@ -22,12 +22,13 @@ from fsstore.kvstore.contract.driver import (
     Write,
 )
 from fsstore.kvstore.contract.request import KeyRange, key_bytes, key_text, prefix_end
-from fsstore.values.json_value import Fields, Json, array_of, integer, quote, string
+from fsstore.kvstore.spec_parse import kv_spec, open_kv
+from fsstore.values.json_value import Fields, Json, array_of, integer, json_error, quote, string
 
 
 @dataclass(frozen=True, slots=True)
 class KeyPiece:
-    """The keys of a range, which `base` holds without their first `strip` bytes."""
+    """The keys of a range; `base` holds them without their first `strip` bytes."""
 
     keys: KeyRange
     strip: int
@@ -35,22 +36,22 @@ class KeyPiece:
     json: Json
 
     def below(self, key: bytes) -> str:
-        """Return a key as the base calls it."""
+        """Return the key in the base."""
         return key_text(key[self.strip :])
 
     def inside(self, keys: KeyRange) -> KeyRange:
-        """Return the part of a range that is in the piece."""
+        """Return the intersection of a range with the piece."""
         low = max(keys.inclusive_min, self.keys.inclusive_min)
         return KeyRange(low, _earlier(keys.exclusive_max, self.keys.exclusive_max))
 
 
 def _earlier(a: bytes, b: bytes) -> bytes:
-    """Return the end that comes first; empty is no end."""
+    """Return the smaller of two ends; empty means no end."""
     return min(a, b) if a and b else a or b
 
 
 def _exact(keys: KeyRange) -> bytes | None:
-    """Return the only key of a range, if it has no other."""
+    """Return the key of a range that holds one key only, otherwise None."""
     return keys.inclusive_min if keys.exclusive_max == keys.inclusive_min + b"\0" else None
 
 
@@ -60,7 +61,7 @@ def _common(keys: KeyRange) -> bytes:
 
 
 def disjoint(layers: Sequence[KeyPiece]) -> list[KeyPiece]:
-    """Return what later layers leave of earlier ones, in order of keys."""
+    """Return the layers without the keys that later ones hide, in order of keys."""
     pieces: list[KeyPiece] = []
     for layer in layers:
         if layer.keys.empty:
@@ -105,7 +106,7 @@ class KeyStackDriver:
         return groups
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`, one batch a layer; keys of no layer are missing."""
+        """Return one result for each of `reads`, with one batch for each layer; keys outside all layers are missing."""
         results = [ReadResult("missing", b"", NO_VALUE, math.inf)] * len(reads)
         for at, places in self._grouped([read.key for read in reads]).items():
             if at is None:
@@ -117,7 +118,7 @@ class KeyStackDriver:
         return results
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply `writes`, one batch a layer; a key of no layer is an error, and nothing is written."""
+        """Apply `writes`, with one batch for each layer; a key outside all layers is an error before any write."""
         stamps = [Stamp()] * len(writes)
         groups = self._grouped([write.key for write in writes])
         if None in groups:
@@ -149,17 +150,17 @@ class KeyStackDriver:
                 yield [entry for entry in found if part.contains(entry.key)]
 
     def describe_key(self, key: str) -> str:
-        """Return how the layer calls the key."""
+        """Return the layer's name of the key."""
         at = self._of(key)
         return quote(key) if at is None else self.pieces[at].base.describe(self.pieces[at].below(key_bytes(key)))
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the layers as they are in effect."""
+        """Return the visible parts of the layers."""
         return {"layers": [_layer_json(piece.json, piece.keys, piece.strip) for piece in self.pieces]}
 
 
 def _stripped(keys: KeyRange, strip: int) -> KeyRange:
-    """Return a range, all of whose keys begin with the same `strip` bytes, without these."""
+    """Return a range without the `strip` bytes that all its keys begin with."""
     lead = keys.inclusive_min[:strip]
     high = keys.exclusive_max
     return KeyRange(keys.inclusive_min[strip:], high[strip:] if high.startswith(lead) else b"")
@@ -180,7 +181,7 @@ def _layer_json(base: Json, keys: KeyRange, strip: int) -> dict[str, Json]:
 
 
 def _common_elsewhere(keys: KeyRange) -> int:
-    """Return what TensorStore strips by default: too much of some ranges, such as one byte of `["b", "cb")`."""
+    """Return the length of TensorStore's default prefix: too long for some ranges, such as 1 for `["b", "cb")`."""
     low, high, length = keys.inclusive_min, keys.exclusive_max, len(_common(keys))
     at = next((n for n, (a, b) in enumerate(zip(low, high, strict=False)) if a != b), len(low))
     if high and at + 1 == len(low) and at < len(high) and low[at] + 1 == high[at]:
@@ -188,20 +189,18 @@ def _common_elsewhere(keys: KeyRange) -> int:
     return length
 
 
-def _parse_layer(value: Any) -> dict[str, Json]:
-    from fsstore.kvstore.spec_parse import kv_spec
+def _base_json(value: Any) -> Json:
+    try:
+        json: Json = kv_spec(value).to_json()
+    except StoreError as error:
+        raise json_error(error) from None
+    return json
 
-    def base(given: Any) -> Json:
-        try:
-            json: Json = kv_spec(given).to_json()
-        except JsonError:
-            raise
-        except StoreError as error:
-            raise JsonError(error.message) from None
-        return json
+
+def _parse_layer(value: Any) -> dict[str, Json]:
 
     fields = Fields(value)
-    below = fields.require("base", base)
+    below = fields.require("base", _base_json)
     exact, prefix = fields.take("exact", string), fields.take("prefix", string)
     low, high = fields.take("inclusive_min", string), fields.take("exclusive_max", string)
     strip = fields.take("strip_prefix", integer(0))
@@ -224,7 +223,7 @@ def _parse_layer(value: Any) -> dict[str, Json]:
 
 
 def _range_of(layer: Mapping[str, Any]) -> tuple[KeyRange, int]:
-    """Return the range of a parsed layer, and how many bytes it strips."""
+    """Return the range of a parsed layer, and the number of bytes that it strips."""
     if "exact" in layer:
         keys = KeyRange(layer["exact"], key_bytes(layer["exact"]) + b"\0")
     elif "prefix" in layer:
@@ -247,8 +246,6 @@ class KeyStackKind(RootKind):
 
     async def open(self, opening: KvOpening) -> KeyStackDriver:
         """Open the stores of all layers."""
-        from fsstore.kvstore.spec_parse import kv_spec, open_kv
-
         layers: Any = opening.members["layers"]
         context = opening.context or Context()
         pieces = []

@@ -1,8 +1,8 @@
-"""`KvStore`: a key-value store as users see it, TensorStore's Python interface.
+"""`KvStore`: the public class of key-value stores, TensorStore's Python interface.
 
-A façade: it parses arguments, binds the path and the transaction, and hands a coroutine to the runtime.  Operations
-that wait run on the event loop; others run at once in the caller, except writes that sync to disk, which go to pool
-threads so that many of them overlap.
+A façade: it parses arguments, binds path and transaction, and passes a coroutine to the runtime.  Operations on a
+driver that waits run on the event loop; others run at once in the caller, except writes that sync to disk, which run in
+pool threads so that many of them overlap.
 """
 
 from __future__ import annotations
@@ -99,9 +99,9 @@ class KvStore(Specified):
     ) -> Future[KvStore]:
         """Open a store given by a spec, JSON, a URL, or a live filesystem or mapping.
 
-        `single_writer` promises of a live object that nobody but this process writes to it: then conditions can be
-        checked here, and parts of chunks be written.  `storage_options` are for the root, in fsspec's words, and
-        `engine` says what serves it: `"fsspec"` is the filesystem of its protocol, whichever that is.
+        `single_writer` promises that only this process writes to a live object: conditions are then checked here, and
+        parts of chunks can be written.  `storage_options` are fsspec's options for the root.  `engine` selects the
+        library that serves it: `"fsspec"` is fsspec's filesystem of that protocol.
         """
         check_transaction(transaction)
         parsed = with_storage_options(kv_spec(spec, single_writer=single_writer), storage_options)
@@ -120,7 +120,7 @@ class KvStore(Specified):
 
     @property
     def url(self) -> str:
-        """The URL pipeline that says the same; raises `UnimplementedError` if there is none."""
+        """The equivalent URL pipeline; raises `UnimplementedError` if there is none."""
         return self._open.effective_spec().url
 
     @property
@@ -146,8 +146,8 @@ class KvStore(Specified):
     def spec(self, *, retain_context: bool | None = None, unbind_context: bool | None = None) -> KvSpec:
         """Return a spec that opens the same store.
 
-        Without arguments context resources are left out; `retain_context` keeps them bound, `unbind_context` writes
-        them down as a `context`.
+        By default context resources are left out; `retain_context` keeps them bound, `unbind_context` writes them as a
+        `context`.
         """
         spec = self._open.effective_spec()
         retained = as_flag("retain_context", retain_context)
@@ -157,13 +157,13 @@ class KvStore(Specified):
         return KvSpec(spec.to_json()) if unbound else KvSpec.showing(spec.unbound())
 
     def standing_spec(self) -> KvSpecValue:
-        """Return the spec that opens the same store; one bound to a transaction has none."""
+        """Return the spec that opens the same store; a store bound to a transaction has none."""
         if self._transaction is not None:
             raise StoreError("A store bound to a transaction cannot stand in a spec: give it as `kvstore=`")
         return self._open.effective_spec()
 
     def copy(self) -> KvStore:
-        """Return a copy whose path can be set by itself."""
+        """Return a copy with a path of its own."""
         return KvStore.of(self._open, self._transaction)
 
     __copy__ = copy
@@ -175,14 +175,14 @@ class KvStore(Specified):
         return other
 
     def __add__(self, suffix: Key) -> KvStore:
-        """Return the store with `suffix` appended to its path as it is."""
+        """Return the store with `suffix` appended to its path without a slash."""
         other = self.copy()
         other.path = self.path + key_text(suffix)
         return other
 
     @property
     def prefix(self) -> KvPrefix:
-        """The driver, as the transaction sees it, and the path: what adapters and arrays are built on."""
+        """The driver under the transaction, and the path, for adapters and arrays."""
         return KvPrefix(self._driver(), self._open.path)
 
     def _driver(self) -> KvDriver:
@@ -199,11 +199,10 @@ class KvStore(Specified):
         batch: Batch | None = None,
         byte_range: slice | None = None,
     ) -> Future[result.KvReadResult]:
-        """Return the value of a key, or of the bytes `byte_range` of it.
+        """Return the value of a key, or the bytes `byte_range` of it.
 
-        A missing key is a result with `state="missing"`.  `if_not_equal` names a generation that needs no value;
-        `staleness_bound` a time since when an answer is fresh enough.  With a `batch` the read waits until that is
-        submitted.
+        A missing key is a result with `state="missing"`.  `if_not_equal` is a generation whose value need not be sent;
+        an answer from `staleness_bound` or later is fresh enough.  With a `batch` the read waits for its submission.
         """
         whole = self._open.path + key if type(key) is str else self._key(key)
         known = UNKNOWN if if_not_equal is None else key_bytes(if_not_equal)
@@ -211,7 +210,7 @@ class KvStore(Specified):
             request = tuple.__new__(Read, (whole, 0, None, known, FRESH))
         else:
             request = partial_read(whole, known, byte_range, staleness_bound)
-        if batch is not None and type(batch) is not Batch:  # asked here: thousands join one
+        if batch is not None and type(batch) is not Batch:  # tested here because reads join by the thousand
             require_kind("batch", batch, Batch)
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: begin_read(self._driver(), request, batch))
@@ -221,9 +220,9 @@ class KvStore(Specified):
     def write(
         self, key: Key, value: Key | None, *, if_equal: Key | None = None
     ) -> Future[result.TimestampedStorageGeneration]:
-        """Store `value` under a key, or delete the key when it is None; return the new generation.
+        """Store `value` under a key, or delete the key if it is None; return the new generation.
 
-        If `if_equal` is not the current generation, nothing changes and the generation returned is empty.
+        If `if_equal` is not the current generation, nothing changes and the returned generation is empty.
         """
         condition = UNKNOWN if if_equal is None else key_bytes(if_equal)
         request = tuple.__new__(Write, (self._key(key), value_bytes(value), condition))
@@ -246,7 +245,7 @@ class KvStore(Specified):
         range: Range | None = None,  # noqa: A002  # TensorStore's name
         strip_prefix_length: int = 0,
     ) -> Future[Any]:
-        """Return the keys of a range as `bytes`, relative to the path, without their first bytes."""
+        """Return the keys of a range as `bytes`, relative to the path, without `strip_prefix_length` bytes."""
         require_kind("range", range, Range)
         if operator.index(strip_prefix_length) < 0:
             raise StoreError(f"strip_prefix_length must not be negative: {strip_prefix_length}")
@@ -262,7 +261,7 @@ class KvStore(Specified):
     ) -> Future[None]:
         """Copy keys to a path of the same database, or of one around it, without copying values.
 
-        Raises `UnimplementedError` where the driver cannot do that.  A transaction of the target copies values.
+        Raises `UnimplementedError` if the driver cannot.  A transaction of the target copies values.
         """
         if not isinstance(target, KvStore):
             raise TypeError(f"target must be a KvStore, not {type(target).__name__}")
@@ -289,7 +288,7 @@ class KvStore(Specified):
         """Store a value and wait until it is durable; None deletes."""
         if self._open.driver.features.waits or self._transaction is not None:
             self.write(key, value).result()
-        else:  # a caller that waits can do the work: no hop to a pool thread
+        else:  # the caller waits anyway, and spares a hop to a pool thread
             write_here(self._open.driver, Write(self._key(key), value_bytes(value)))
 
     def __delitem__(self, key: Key) -> None:
@@ -301,13 +300,11 @@ class KvStore(Specified):
         return self._find(key).state == "value"
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same path of the same store, with the same resources and transaction."""
         if not isinstance(other, KvStore) or self._transaction is not other._transaction:
             return False
         return self._open is other._open or self._open.effective_spec() == other._open.effective_spec()
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality and does not depend on the path."""
         return hash((self._open.spec.kind.id, id(self._transaction)))
 
     def __repr__(self) -> str:
@@ -324,7 +321,7 @@ class KvStore(Specified):
         return _reopen, (self._open.effective_spec(),)
 
     def _find(self, key: Key) -> contract.ReadResult | result.KvReadResult:
-        """Return the answer to a read; without a future where nothing waits."""
+        """Return the answer to a read; without a future if the driver never waits."""
         if self._transaction is not None:
             return self.read(key).result()
         driver = self._open.driver
@@ -340,7 +337,7 @@ class KvStore(Specified):
         return self._open.path + key_text(key)
 
     def _begin(self, operation: Callable[[], Coroutine[Any, Any, T]], *, slow: bool = False) -> Future[T]:
-        """Run an operation: on the event loop, here, or on a pool thread if it is slow and blocks."""
+        """Start an operation: on the event loop, here, or on a pool thread if it is slow and blocks."""
         features = self._open.driver.features
         if self._transaction is not None:
             return self._transaction.ledger.track(lambda: execution.start(operation(), waits=features.waits))
@@ -354,7 +351,7 @@ async def _open_store(spec: KvSpecValue, context: Context, transaction: Transact
 
 
 def _reopen(spec: KvSpecValue) -> KvStore:
-    """Return the store that was pickled; resources pickled together are still shared."""
+    """Return the pickled store; resources pickled together are still shared."""
     return execution.call(_open_store(spec, Context(), None), waits=opening_waits(spec))
 
 

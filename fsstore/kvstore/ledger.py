@@ -3,10 +3,9 @@ r"""The inside of a transaction: its state, the changes of every store, and the 
     open --commit--> waiting for operations begun inside --> writing --> done or failed
       \--abort--> aborted
 
-Operations that were begun when the commit is asked for belong to it: `track` counts them, and the last to end starts
-the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because
-writing may block and functions compute; the pool for input and output is left to the stores.  `commit` decides what
-is written, and how.
+A commit includes the operations that have begun when it is asked for: `track` counts them, and the last to end starts
+the writing.  Coroutines of stores that never wait are driven on a pool thread for computing, because writing may block
+and functions compute; the pool for I/O is left to the stores.  `commit_changes` writes the changes of one store.
 """
 
 from __future__ import annotations
@@ -39,9 +38,9 @@ from fsstore.runtime.future import Future
 from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import FAR_REQUESTS
 
-# The changes of one store, without input or output.
+# The changes of one store, without I/O.
 
-_SERIALS = itertools.count(1)  # over all transactions: a generation of one means nothing in another
+_SERIALS = itertools.count(1)  # shared by all transactions: no generation may appear in two of them
 _NONE_YET = b"\4" + bytes(8)
 _NOT_HERE: Any = object()
 
@@ -49,10 +48,10 @@ _NOT_HERE: Any = object()
 class Pending(NamedTuple):
     """The change of one key.
 
-    `stored` tells whether the change starts from what the store holds (then `value` means nothing) or from `value`;
-    `functions` are applied in order.  `generation` is what readers inside the transaction see, of a value that does not
-    depend on what is stored.  `if_equal` is the condition on what is stored; `refused` says that a condition on a
-    pending value did not hold, so that the transaction cannot be committed.
+    The change starts from the stored value if `stored` (then `value` means nothing), otherwise from `value`;
+    `functions` are applied in order.  `generation` is what readers inside the transaction get for a value that does not
+    depend on the stored one.  `if_equal` is the condition on the stored value; `refused` means that a condition on a
+    pending value did not hold, so the transaction cannot be committed.
     """
 
     stored: bool
@@ -64,15 +63,15 @@ class Pending(NamedTuple):
 
     @property
     def computed(self) -> bool:
-        """Whether the new value is known only when what is stored has been read, or functions have been called."""
+        """Whether the new value depends on the stored one, or on functions."""
         return self.stored or bool(self.functions)
 
     def generation_over(self, found: ReadResult | None) -> bytes:
-        """Return the generation of the value made from what was found stored: another writer may change that."""
+        """Return the generation of the value computed from the stored value `found`, which may change."""
         return self.generation + (found.generation if found is not None and self.stored else b"")
 
     def meets(self, if_equal: bytes) -> bool:
-        """Return whether a condition holds for the pending value; a modified value has no known absence."""
+        """Return whether a condition holds for the pending value; a modified value is never known to be absent."""
         if if_equal in (UNKNOWN, NO_VALUE):
             missing = not self.stored and not self.functions and self.value is None
             return missing or if_equal == UNKNOWN
@@ -80,7 +79,7 @@ class Pending(NamedTuple):
 
 
 def _fresh() -> bytes:
-    """Return a generation of a pending value that no other has."""
+    """Return a new, unique generation of a pending value."""
     return b"\4" + next(_SERIALS).to_bytes(8, "little")
 
 
@@ -88,21 +87,21 @@ def _fresh() -> bytes:
 class PendingChanges:
     """The pending changes of one store.
 
-    `plain` holds the new values, or None, of keys that were changed once and unconditionally, `by_key` all others.
+    `plain` holds the new values (or None) of keys changed once and without condition, `by_key` all other changes.
     """
 
     plain: dict[str, Buffer | None] = field(default_factory=dict)
     by_key: dict[str, Pending] = field(default_factory=dict)
     deleted: list[KeyRange] = field(default_factory=list)
     observed: dict[str, bytes] = field(default_factory=dict)
-    """Generations seen by reads that must repeat."""
+    """Generations returned by reads, which must still be stored at the commit."""
     lock: fork.Lock = field(default_factory=fork.lock)
     first: Pending = field(default_factory=lambda: Pending(stored=False, value=None, generation=_fresh()))
-    """The change of plain keys, but for the value."""
+    """The change that all plain keys share, except for the value."""
 
     def find(self, key: str) -> Pending | None:
-        """Return the change of a key, or None when the store's own value shows through."""
-        # in this order: readers take no lock, and what becomes pending is that before it is no longer plain
+        """Return the change of a key, or None if readers see the stored value."""
+        # in this order, because readers take no lock: a change enters `by_key` before it leaves `plain`
         value = self.plain.get(key, _NOT_HERE)
         if value is not _NOT_HERE:
             return self.first._replace(value=value)
@@ -114,7 +113,7 @@ class PendingChanges:
         return found
 
     def put(self, key: str, value: Buffer | None, if_equal: bytes) -> bytes:
-        """Change a key to a value, or delete it; return its generation for readers inside."""
+        """Set a key to a value, or delete it; return its generation for readers inside the transaction."""
         with self.lock:
             if if_equal or self.deleted or key in self.plain or key in self.by_key:
                 change = self._put(key, value, if_equal)
@@ -144,9 +143,9 @@ class PendingChanges:
             return self._keep(key, old._replace(functions=(*old.functions, function), generation=_fresh()))
 
     def delete(self, keys: KeyRange) -> None:
-        """Delete a range; conditions on its keys stay."""
+        """Delete a range; conditions on its keys remain."""
         with self.lock:
-            self.deleted.append(keys)  # first: readers take no lock, and must not see what is stored in between
+            self.deleted.append(keys)  # first, because readers take no lock and must not see stored values in between
             for key in self.keys_in(keys):
                 self.plain.pop(key, None)
                 old = self.by_key.pop(key, None)
@@ -154,7 +153,7 @@ class PendingChanges:
                     self.by_key[key] = old._replace(stored=False, value=None, functions=(), generation=_fresh())
 
     def observe(self, key: str, generation: bytes) -> None:
-        """Remember what a read saw; raise when an earlier read saw something else."""
+        """Record the generation returned by a read; raise if an earlier read returned another."""
         if self.observed.setdefault(key, generation) != generation:
             raise AbortedError("Generation mismatch in repeatable_read transaction")
 
@@ -163,7 +162,7 @@ class PendingChanges:
         return [key for key in {**self.plain, **self.by_key} if keys.contains(key)]
 
     def unchanged(self, entries: EntryColumns, changed: Set[str]) -> EntryColumns:
-        """Return those of some entries that show through: neither among the `changed` keys nor deleted with a range."""
+        """Return the entries that are neither `changed` nor in a deleted range."""
         if self.deleted:
             gone = {key for key in entries.names if any(keys.contains(key) for keys in self.deleted)}
             return entries.without(gone.union(changed))
@@ -175,18 +174,18 @@ class PendingChanges:
         return not (self.plain or self.by_key or self.deleted or self.observed)
 
     def writes(self) -> list[Write]:
-        """Return the writes of all keys whose new value is known, with their conditions."""
+        """Return the writes whose value is known, with their conditions."""
         plain = map(Write._make, zip(self.plain, self.plain.values(), itertools.repeat(UNKNOWN), strict=False))
         fixed = [(key, change) for key, change in self.by_key.items() if not change.computed]
         return [*plain, *(Write(key, change.value, change.if_equal) for key, change in fixed)]
 
     def computed(self) -> list[str]:
-        """Return the keys whose new value depends on what is stored, or is made by functions."""
+        """Return the keys whose new value depends on the stored one, or on functions."""
         return [key for key, change in self.by_key.items() if change.computed]
 
 
 async def evaluate(functions: Iterable[Modify], start: ReadResult) -> Buffer | None:
-    """Return the value after all functions, beginning with the value of `start`."""
+    """Return the value after all functions, applied to the value of `start`."""
     result = start
     for function in functions:
         value = await function(result)
@@ -238,7 +237,7 @@ async def _check_observed(driver: KvDriver, observed: Mapping[str, bytes]) -> No
 
 
 async def _delete_range(driver: KvDriver, pending: PendingChanges, keys: KeyRange) -> None:
-    """Delete a range, but not the keys that are about to be written: readers should not miss them meanwhile."""
+    """Delete a range, but not keys that are about to be written: readers must not miss them meanwhile."""
     kept = set(pending.keys_in(keys))
     if not kept:
         await driver.delete_range(keys)
@@ -250,14 +249,12 @@ async def _delete_range(driver: KvDriver, pending: PendingChanges, keys: KeyRang
 
 
 async def _write_values(driver: KvDriver, writes: Sequence[Write]) -> None:
-    stamps = await driver.write_many(writes)
-    for write, stamp in zip(writes, stamps, strict=True):
-        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN:
-            raise _mismatch(driver, write.key)
+    for key in _failed(writes, await driver.write_many(writes)):
+        raise _mismatch(driver, key)
 
 
 async def _compute(driver: KvDriver, pending: PendingChanges, keys: Sequence[str]) -> list[Write]:
-    """Return the writes of keys that functions change, each under the condition that its input is still stored."""
+    """Return the writes of computed keys, each on condition that its input is still stored."""
     read = [key for key in keys if pending.by_key[key].stored]
     stored = dict(zip(read, await driver.read_many([Read(key) for key in read]), strict=True))
     guarded = driver.features.conditional_write
@@ -282,17 +279,14 @@ async def _write_computed(driver: KvDriver, pending: PendingChanges, keys: Itera
         for key in failed:
             if not pending.by_key[key].stored:
                 raise _mismatch(driver, key)
-        return [key for key in keys if key in failed]
+        return failed
 
     await until_settled(attempt, list(keys), lambda left: driver.describe_key(left[0]))
 
 
-def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> set[str]:
-    return {
-        write.key
-        for write, stamp in zip(writes, stamps, strict=True)
-        if write.if_equal != UNKNOWN and stamp.generation == UNKNOWN
-    }
+def _failed(writes: Sequence[Write], stamps: Sequence[Stamp]) -> list[str]:
+    pairs = zip(writes, stamps, strict=True)
+    return [key for (key, _, if_equal), stamp in pairs if if_equal != UNKNOWN and stamp.generation == UNKNOWN]
 
 
 async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: PendingChanges) -> None:
@@ -312,13 +306,13 @@ async def _commit_as_one(driver: KvDriver, together: WritesAtOnce, pending: Pend
 Phase = Literal["open", "waiting", "writing", "aborted"]
 T = TypeVar("T")
 _starting: ContextVar[tuple[Ledger, ...]] = ContextVar("_starting", default=())
-"""The transactions of the operation that is being started here, and of the task that carries it out."""
+"""The transactions around the operation that is being started here, and around the task that runs it."""
 
 
 class Ledger:
-    """The writes of a transaction, and whether it may still make them.
+    """The writes of a transaction, and its phase.
 
-    Stores that are equal share their pending changes.  All methods may be called from any thread.
+    Equal stores share their pending changes.  All methods may be called from any thread.
     """
 
     __slots__ = (
@@ -350,9 +344,9 @@ class Ledger:
         self._after: dict[Hashable, Callable[[bool], None]] = {}
 
     def track(self, start: Callable[[], Future[T]]) -> Future[T]:
-        """Start an operation, for which the commit will wait; it fails when the transaction is no longer open.
+        """Start an operation that the commit will wait for; it fails if the transaction is no longer open.
 
-        Operations that another one starts, as a copy does reads, belong to it also after the commit was asked for.
+        Operations started by a tracked one, as a copy starts reads, may join even after the commit was asked for.
         """
         around = _starting.get()
         with self._lock:
@@ -368,22 +362,22 @@ class Ledger:
         finally:
             _starting.reset(token)
         future.add_done_callback(lambda _: self._end())
-        future.force()  # small reads wait for others until somebody asks for one, and the commit would for ever
+        future.force()  # small reads wait until one of them is asked for, and the commit would wait for ever
         return future
 
     def _end(self) -> None:
-        """Take leave of an operation; the last one lets a waiting commit go on."""
+        """Note the end of an operation; the last one lets a waiting commit proceed."""
         with self._lock:
             self._running -= 1
         self._write_when_quiet()
 
     def require_open(self) -> None:
-        """Raise when the transaction is no longer open."""
+        """Raise if the transaction is no longer open."""
         if self.phase != "open":
             raise self._closed()
 
     def pending_changes(self, driver: KvDriver) -> PendingChanges:
-        """Return the pending changes of a store, or raise when the transaction no longer takes any."""
+        """Return the pending changes of a store, or raise if the transaction takes no more changes."""
         with self._lock:
             if self.phase in ("writing", "aborted"):
                 raise self._closed()
@@ -391,13 +385,13 @@ class Ledger:
 
     def _pending(self, driver: KvDriver) -> PendingChanges:
         last, pending = self._last
-        if driver is not last:  # telling whether drivers are equal takes longer than a write
+        if driver is not last:  # comparing drivers takes longer than a write
             pending = self._pending_of.setdefault(driver, PendingChanges())
             self._last = driver, pending
         return pending
 
     def put(self, driver: KvDriver, write: Write) -> Stamp:
-        """Take a write of `bytes` as one step, between which and the commit nothing can come."""
+        """Add a write of `bytes`; no commit can start in the middle of it."""
         key, value, if_equal = write
         if self.atomic:
             self.require_open()
@@ -409,7 +403,7 @@ class Ledger:
         return tuple.__new__(Stamp, (generation, now()))
 
     def admit(self, driver: KvDriver, key: str) -> None:
-        """Raise, and abort, if an atomic transaction cannot change this key besides what it changes already."""
+        """Raise, and abort, if an atomic transaction cannot change this key together with its first one."""
         if not self.atomic:
             return
         with self._lock:
@@ -424,11 +418,13 @@ class Ledger:
         raise error
 
     def after_commit(self, key: Hashable, callback: Callable[[bool], None]) -> None:
-        """Have `callback` told whether everything was written, before anybody else learns of it; once for each key."""
+        """Call `callback` after the commit with whether everything was written, before `future` is done; once for each
+        key.
+        """
         self._after[key] = callback
 
     def commit(self) -> None:
-        """Begin to commit; without effect after a commit or an abort."""
+        """Start the commit; no effect after a commit or an abort."""
         with self._lock:
             if self.phase != "open":
                 return
@@ -436,7 +432,7 @@ class Ledger:
         self._write_when_quiet()
 
     def abort(self) -> None:
-        """Drop all changes; without effect once the commit was asked for."""
+        """Drop all changes; no effect once the commit was asked for."""
         error = TransactionCancelledError("Transaction aborted")
         with self._lock:
             if self.phase != "open":
@@ -464,7 +460,7 @@ class Ledger:
             if self.phase != "waiting" or self._running:
                 return
             self.phase = "writing"
-        # a store that was only read is left alone: a database that does not exist would be made
+        # omit stores that were only read: writing to a missing database would create it
         self._pending_of = {driver: pending for driver, pending in self._pending_of.items() if not pending.empty}
         if not self._pending_of:
             futures.resolve(self.future, None)

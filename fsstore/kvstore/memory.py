@@ -1,8 +1,7 @@
 """The `memory` key-value store: a dictionary that lives as long as the context resource that holds it.
 
-Any string is a key.  A batch of reads is a snapshot: it sees the store at one moment.  A batch of writes that belongs
-together is applied as one with `write_atomic`.  Generations count the writes of the store, so no value ever has the
-generation of another.
+Any string is a key.  A batch of reads sees the store at one moment.  `write_atomic` applies a batch of writes as one
+step.  Generations count the writes of the store, so no two values share one.
 """
 
 from __future__ import annotations
@@ -39,12 +38,12 @@ from fsstore.runtime.tuning import GAP_BYTES, PAGE
 from fsstore.values.json_value import Fields, Json, boolean, quote
 from fsstore.values.registry import encode_path
 
-# A store in the memory of another process, which refuses everything.
+# A store in the memory of another process; every operation fails.
 
 
 @dataclass(frozen=True, slots=True)
 class ElsewhereDriver(WritesAtOnce):
-    """The store that a pickle was made of, named by its kind; `home` is the process that has it."""
+    """The store that a pickle refers to, in the process `home`; `what` names it in messages."""
 
     what: str
     home: str = ""
@@ -58,23 +57,23 @@ class ElsewhereDriver(WritesAtOnce):
         )
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Refuse."""
+        """Raise the refusal."""
         raise self._refusal()
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Refuse."""
+        """Raise the refusal."""
         raise self._refusal()
 
     async def write_atomic(self, writes: Sequence[Write], **_: Any) -> list[str]:
-        """Refuse."""
+        """Raise the refusal."""
         raise self._refusal()
 
     async def delete_range(self, keys: KeyRange) -> None:
-        """Refuse."""
+        """Raise the refusal."""
         raise self._refusal()
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Refuse."""
+        """Raise the refusal."""
         raise self._refusal()
         yield []
 
@@ -95,13 +94,13 @@ class ElsewhereDriver(WritesAtOnce):
 
 
 _WHOLE = (0, None, UNKNOWN)
-"""Start, stop and generation of a read of all there is."""
+"""Start, stop and generation of an unconditional read of a whole value."""
 
 
 class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
     """The keys of a `MemoryStorage`.
 
-    With `atomic` false, transactions that must change several keys at once are refused, as on stores that cannot.
+    Without `atomic`, transactions that change several keys are refused, as on stores without atomic transactions.
     """
 
     id: ClassVar[str] = "memory"
@@ -118,12 +117,12 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
         """Return the answer to a single read."""
         begin_ns, meter = perf_counter_ns(), self.meter
         key, start, stop, known, _ = read
-        found = self.storage.values.get(key)  # one look: nothing to lock
+        found = self.storage.values.get(key)  # a single look needs no lock
         if found is None:
             answer = ReadResult("missing", b"", NO_VALUE, now())
         elif start or stop is not None or known:
             answer = _answer(read, *found, now())
-        else:  # most often
+        else:  # the common case
             value, generation = found
             answer = tuple.__new__(ReadResult, ("value", value, generation, now(), len(value)))
         if meter is not None:
@@ -178,13 +177,13 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
         return stamps
 
     def borrowing(self, lent: Any) -> MemoryDriver:
-        """Return a driver of the same storage that keeps values which lie in the memory of `lent` as they are."""
+        """Return a driver of the same storage that keeps values in the memory of `lent` without copying them."""
         driver = MemoryDriver(self.storage, atomic=self.atomic)
         driver.meter, driver._lent = self.meter, lent
         return driver
 
     def _frozen(self, value: Buffer | None) -> bytes | memoryview | None:
-        """Return a value that nobody changes: a copy, unless its memory is lent."""
+        """Return an immutable value: a copy, unless its memory is lent."""
         if value is None or type(value) is bytes:
             return value
         if self._lent is not None and isinstance(value, memoryview) and value.contiguous:
@@ -198,8 +197,8 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
     ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, as one step that no reader sees half done.
 
-        Return the keys whose condition does not hold; nothing changes if there are any.  Raises `AbortedError` if a
-        key of `unchanged` has another generation by now.
+        Return the keys whose condition does not hold; if there are any, nothing changes.  Raises `AbortedError` if a
+        key of `unchanged` has a new generation.
         """
         frozen = [(key, None if value is None else bytes(value), if_equal) for key, value, if_equal in writes]
         storage = self.storage
@@ -227,7 +226,7 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys that were in the range when the scan began, sorted.
 
-        Sizes are those at the time when they are asked for, None where the key is gone by then.
+        Sizes are looked up on demand; None for keys deleted since.
         """
         begin_ns, storage = perf_counter_ns(), self.storage
         with storage.lock:
@@ -260,11 +259,9 @@ class MemoryDriver(Borrows, IsMetered, ReadsNow, WritesAtOnce, WritesNow):
         return self._features
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` is a driver of the same storage."""
         return isinstance(other, MemoryDriver) and other.storage is self.storage and other.atomic == self.atomic
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
         return hash((id(self.storage), self.atomic))
 
 
@@ -290,12 +287,12 @@ class MemoryKind(RootKind):
     defaults: ClassVar[Mapping[str, Json]] = {"atomic": True}
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `atomic`, whether transactions may change several keys at once, and the way to the store."""
+        """Take `atomic`, whether transactions may change several keys at once, and the engine members."""
         atomic = fields.take("atomic", boolean, default=True)
         return ({} if atomic else {"atomic": False}) | take_way(fields, self.id)
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return `memory://<path>`, which is not the memory of fsspec."""
+        """Return `memory://<path>`, which is not fsspec's memory."""
         refuse_way(members, "engine", "single_writer")
         return "memory://" + encode_path(path)
 

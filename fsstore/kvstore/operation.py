@@ -1,7 +1,7 @@
-"""One read or write as a user asks for it: its arguments checked, and begun in the cheapest way the driver allows.
+"""Single reads and writes of the public interface: arguments are checked, and the driver is called in its cheapest way.
 
-A store that never waits answers at once: no event loop, no lock, and where the driver offers `read_now` no coroutine.
-Operations within a batch or a transaction are taken at once too.
+A store that never waits answers at once: without an event loop or a lock, and through `read_now` even without a
+coroutine.  Operations in a batch or a transaction are accepted at once, too.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from fsstore.runtime.together import outcomes, start_or_drive, tell
 from fsstore.runtime.tuning import AT_ONCE, WRITERS
 from fsstore.values.json_value import as_seconds, require_kind
 
-# Results, as TensorStore shapes them.
+# Results in TensorStore's form.
 
 
 @dataclass(slots=True, init=False, repr=False)
@@ -64,16 +64,14 @@ class TimestampedStorageGeneration:
         return self
 
     def __repr__(self) -> str:
-        """Return the form TensorStore prints."""
+        """Return the form that TensorStore prints."""
         time = f"{self.time:.6f}" if math.isfinite(self.time) else str(self.time)
         return f"KvStore.TimestampedStorageGeneration({self.generation!r}, {time})"
 
     def __copy__(self) -> TimestampedStorageGeneration:
-        """Return a copy."""
         return TimestampedStorageGeneration(self.generation, self.time)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TimestampedStorageGeneration:
-        """Return a copy."""
         return copy.copy(self)
 
 
@@ -111,12 +109,12 @@ class KvReadResult:
         return self
 
     def __repr__(self) -> str:
-        """Return the form TensorStore prints."""
+        """Return the form that TensorStore prints."""
         return f"KvStore.ReadResult(state={self.state!r}, value={self.value!r}, stamp={self.stamp!r})"
 
 
 class StampFuture(Future[TimestampedStorageGeneration]):
-    """A future that is resolved with a driver's stamp: most callers never ask for the form users get of it."""
+    """A future resolved with a driver's stamp; it is converted to the public form only on demand."""
 
     __slots__ = ()
 
@@ -125,15 +123,15 @@ class StampFuture(Future[TimestampedStorageGeneration]):
 
 
 class ReadFuture(Future[KvReadResult]):
-    """A future that is resolved with a driver's answer: every call of `result` makes a `KvReadResult` of it.
+    """A future resolved with a driver's answer; every call of `result` converts it to a `KvReadResult`.
 
-    Thousands of them wait in a batch, so until then the place of the answer holds the request.
+    Thousands of them wait in a batch, so an unresolved future holds its request in the slot of the answer.
     """
 
     __slots__ = ()
 
     def result(self, timeout: float | None = None, deadline: float | None = None) -> KvReadResult:
-        """Block until the read is done; return its result or raise its error, as every future does."""
+        """Block until the read is done; return its result or raise its error, as in every future."""
         if self._state == RESULT and timeout is deadline:
             return KvReadResult.of(self._value)
         return super().result(timeout, deadline)
@@ -148,9 +146,9 @@ _Waiting = tuple[Write, StampFuture]
 
 
 class _DriverQueue:
-    """The writes of one driver that wait, and how many jobs work on them.
+    """The waiting writes of one driver, and the number of jobs that work on them.
 
-    It does not hold the driver, so that the registry below can forget both.
+    It holds no reference to the driver, so that the registry below can forget both.
     """
 
     def __init__(self) -> None:
@@ -159,7 +157,7 @@ class _DriverQueue:
         self._jobs = 0
 
     def add(self, driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
-        """Begin a write, soon."""
+        """Queue a write, and return its future generation."""
         future = futures.make(StampFuture, futures.PENDING)
         mine = (write, future)
         try:
@@ -169,7 +167,7 @@ class _DriverQueue:
                 self._jobs += another
             if another:
                 execution.hand_over(self._work, driver, kind="io", limit=WRITERS)
-        except BaseException:  # Ctrl-C: whether the job is begun is not known, and one too many does no harm
+        except BaseException:  # Ctrl-C: the job may have begun or not, and one too many does no harm
             with self._lock, suppress(ValueError):
                 self._jobs = 0
                 self._waiting.remove(mine)
@@ -203,7 +201,7 @@ _lock = fork.lock()
 
 
 def queued(driver: KvDriver, write: Write) -> Future[TimestampedStorageGeneration]:
-    """Return the future generation of a write that a pool thread makes, together with others of the driver."""
+    """Return the future generation of a write that a pool thread makes, together with other writes of the driver."""
     queue = _queues.now.get(driver)
     if queue is None:
         with _lock:
@@ -218,9 +216,9 @@ _SUBMITTED = "batch was already submitted"
 
 
 class Batch:
-    """Reads to be made together.  They begin with `submit`, or when a `with` block of the batch ends.
+    """Reads to be made together.  They start at `submit`, or at the end of a `with` block of the batch.
 
-    A batch that is dropped is submitted too, so that no future waits for ever.
+    A batch that is dropped is submitted, too, so that no future waits for ever.
     """
 
     __module__ = "fsstore"
@@ -235,49 +233,49 @@ class Batch:
         self._starts: list[Callable[[], object]] = []
 
     def submit(self) -> None:
-        """Begin everything that joined; a second call does nothing."""
+        """Start all operations in the batch; a second call does nothing."""
         with self._lock:
             if self._submitted:
                 return
             self._submitted = True
             starts, self._starts = self._starts, []
         self._begin_reads()
-        begun = [start() for start in starts]  # all, before any is made to run: reads of one array are made together
-        for future in begun:
+        # all start before one is forced, because reads of one array are made together
+        for future in [start() for start in starts]:
             if isinstance(future, Future):
                 future.force()
 
     def add(self, start: Callable[[], object]) -> None:
-        """Have `start` called when the batch is submitted; it must not raise."""
+        """Call `start` when the batch is submitted; it must not raise."""
         with self._lock:
             if self._submitted:
                 raise StoreError(_SUBMITTED)
             self._starts.append(start)
 
     def later(self, start: Callable[[], Future[T]]) -> Future[T]:
-        """Return the future result of an operation that `start` begins when the batch is submitted."""
+        """Return the future result of an operation that starts when the batch is submitted."""
         future: Future[T] = futures.pending()
 
         def begin() -> Future[T] | None:
             try:
-                begun = start()
+                started = start()
             except Exception as error:  # noqa: BLE001  # the future carries it
                 futures.fail(future, error)
                 return None
-            futures.follow(future, begun)
-            return begun
+            futures.follow(future, started)
+            return started
 
         self.add(begin)
         return future
 
     def read(self, driver: KvDriver, read: Read) -> ReadFuture:
-        """Return the future answer to a read; until it is made, the future holds the request.
+        """Return the future answer to a read; until it is resolved, the future holds the request.
 
-        Reads join by the thousand, so nothing is locked here.  A read that joins while another thread submits begins
-        with the others, or, if they have been taken already, alone.
+        Reads join by the thousand, so nothing is locked here.  A read that joins while another thread submits starts
+        with the batch, or alone if the batch has been taken already.
         """
         last, waiting = self._last
-        if driver is not last:  # telling whether drivers are equal takes longer
+        if driver is not last:  # comparing drivers takes longer
             waiting = self._reads.setdefault(driver, [])
             self._last = driver, waiting
         if self._submitted:
@@ -292,12 +290,12 @@ class Batch:
         with self._lock:
             taken = [(driver, _take(waiting)) for driver, waiting in list(self._reads.items())]
         try:
-            for driver, begun in taken:
-                if begun:
-                    _begin(driver, begun)
-        except BaseException:  # Ctrl-C: what has no answer by now will get none
-            for _, begun in taken:
-                for future in begun:
+            for driver, reads in taken:
+                if reads:
+                    _begin(driver, reads)
+        except BaseException:  # Ctrl-C: reads without an answer will get none
+            for _, reads in taken:
+                for future in reads:
                     future.cancel()
             raise
 
@@ -308,28 +306,29 @@ class Batch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Submit."""
+        """Submit the batch."""
         self.submit()
 
     def __del__(self) -> None:
-        """Submit what nobody can submit any more.
+        """Submit a batch that is dropped.
 
-        On another thread: the garbage collector may come in the middle of what holds a lock that reads take too.
+        The submission runs in another thread: the garbage collector may interrupt code that holds a lock which reads
+        take.
         """
-        made = hasattr(self, "_starts")  # unless it was refused its arguments
+        made = hasattr(self, "_starts")  # unless the constructor raised
         if made and (self._reads or self._starts) and not self._submitted and not sys.is_finalizing():
             execution.loop().call_soon_threadsafe(lambda: execution.submit(self.submit, kind="request"))
 
 
 def checked(batch: object) -> Batch:
-    """Return a batch that was given as an argument; raise `TypeError` for anything else."""
+    """Return the argument if it is a batch; raise `TypeError` otherwise."""
     if not isinstance(batch, Batch):
         raise TypeError(f"batch must be a Batch or None, not {type(batch).__name__}")
     return batch
 
 
 def refused(batch: object) -> StoreError:
-    """Return the error about a batch for a write of values, which has nothing to read."""
+    """Return the error for a batch given to a write of values, which reads nothing."""
     checked(batch)
     return StoreError("Invalid batch: batch can only be specified when copying from a TensorStore source")
 
@@ -346,7 +345,7 @@ def _begin(driver: KvDriver, waiting: list[ReadFuture]) -> None:
 
 
 def _pass_on(done: Future[None], waiting: list[ReadFuture]) -> None:
-    """Give the reads that got no answer the reason: the batch as a whole was stopped."""
+    """Pass the error of the batch on to the reads that got no answer."""
     error = futures.error_of(done)
     if error is not None:
         for future in waiting:
@@ -356,13 +355,13 @@ def _pass_on(done: Future[None], waiting: list[ReadFuture]) -> None:
 async def _read_together(driver: KvDriver, waiting: list[ReadFuture]) -> None:
     held: list[Read | None] = futures.held(waiting)
     reads = [read for read in held if read is not None]
-    if len(reads) < len(held):  # some were cancelled meanwhile
+    if len(reads) < len(held):  # some were cancelled
         waiting = [future for future, read in zip(waiting, held, strict=True) if read is not None]
     tell(waiting, await outcomes(driver.read_many, reads))
 
 
 FRESH = math.inf
-"""The time since when an answer has to be known, where nothing but the newest will do."""
+"""The staleness bound of reads that need the newest value."""
 
 
 def _byte_bounds(given: slice) -> tuple[int, int | None]:
@@ -377,8 +376,8 @@ def _byte_bounds(given: slice) -> tuple[int, int | None]:
 
 
 def partial_read(key: str, known: bytes, byte_range: slice | None, staleness_bound: float | None) -> Read:
-    """Return the request for some bytes of a value, or for one that may be as old as the bound says."""
-    if type(byte_range) is not slice:  # asked here: thousands join a batch
+    """Return the request for a part of a value, or for one no older than `staleness_bound`."""
+    if type(byte_range) is not slice:  # the type is tested here because thousands of reads join a batch
         require_kind("byte_range", byte_range, slice)
     bound = FRESH
     if staleness_bound is not None:
@@ -389,13 +388,13 @@ def partial_read(key: str, known: bytes, byte_range: slice | None, staleness_bou
 
 
 def value_bytes(value: Any) -> Buffer | None:
-    """Return the value of a write, which nobody can change any more."""
+    """Return the value of a write in an immutable form."""
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, str):
         return key_bytes(value)
     if isinstance(value, bytearray | memoryview):
-        return bytes(value)  # the caller may change it before a pool thread has written it
+        return bytes(value)  # the caller may change it before a pool thread writes it
     raise TypeError(f"a value is str, bytes, another buffer, or None, not {type(value).__name__}")
 
 
@@ -404,7 +403,7 @@ def begin_read(driver: KvDriver, request: Read, batch: Batch | None = None) -> F
     if batch is not None:
         return batch.read(driver, request)
     try:
-        if isinstance(driver, ReadsNow):  # most often, and told soonest
+        if isinstance(driver, ReadsNow):  # the common case, and a quick test
             return futures.make(ReadFuture, futures.RESULT, driver.read_now(request))
         if driver.features.waits:
             soon = able(driver, AnswersSoon)
@@ -429,7 +428,7 @@ async def _read_one(driver: KvDriver, request: Read) -> KvReadResult:
 
 
 def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
-    """Write inside a transaction, which is done at once."""
+    """Write inside a transaction, which takes effect at once."""
     try:
         return futures.make(StampFuture, futures.RESULT, transaction.ledger.put(driver, request))
     except StoreError as error:
@@ -437,7 +436,7 @@ def put(transaction: Transaction, driver: KvDriver, request: Write) -> Future[Ti
 
 
 def begin_write(driver: KvDriver, request: Write) -> Future[TimestampedStorageGeneration]:
-    """Begin a write, here if nothing waits, and return its future generation."""
+    """Begin a write, in this thread if the driver never waits, and return its future generation."""
     if not isinstance(driver, WritesNow):
         return execution.start(_write_one(driver, request), waits=driver.features.waits)
     try:

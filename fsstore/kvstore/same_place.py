@@ -1,11 +1,11 @@
-"""Whether two places are the same, or one lies in the other, whatever they are called.
+"""Whether two places are the same, or one lies in the other, under any name.
 
-A place is known by what its keys lie in, from the root outwards: a file of this machine by device and inode, so that
-links, mounts, case and protocols do not matter; a bucket, a host or a memory by its name; an archive, a database or a
-set by what it lies in.
+A place is identified from the root outwards: a file of this machine by device and inode, so that links, mounts, case
+and protocols do not matter; a bucket, a host or a memory by its name; an archive, a database or a set by the place that
+holds it.
 
-Another server may show the same files under a name that says nothing of it.  There a key of the target is looked for
-at the source (`shows`): a claim that was just written is at no other place.
+Another server may show the same files under an unrelated name.  In that case `shows` looks for a key of the target at
+the source: a claim that was just written is at no other place.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from fsstore.kvstore.root.live import MappingDriver, ZarrStoreDriver
 from fsstore.kvstore.spec_parse import OpenKv, as_directory
 
 Relation: TypeAlias = Literal["is", "lies in", "holds"]
-"""How the first place stands to the second."""
+"""The relation of the first place to the second."""
 
 _CACHED = re.compile(r"^(?:[a-z]+cache::)+")
 _AMAZON = re.compile(r"(?:(?P<bucket>[a-z0-9.-]+)\.)?s3[a-z0-9.-]*\.amazonaws\.com/")
@@ -34,16 +34,16 @@ _ALIASES = {"local": "file", "s3a": "s3", "gcs": "gs", "az": "abfs", "abfss": "a
 
 @dataclass(frozen=True, slots=True)
 class _Stratum:
-    """Where keys lie: at a path in something, which is named by its kind and what tells it from others of that."""
+    """One level of a place: a path inside a store, which is identified by its kind and an identity within that kind."""
 
     what: tuple[str, Any]
     path: str
 
 
 def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | None:
-    """Return whether a place is another one, lies in it, or holds it; None if nothing of it, as far as names tell.
+    """Return whether a place is another one, lies in it, or holds it; None if neither, as far as names tell.
 
-    A file or directory is not told to hold what lies in another archive or database in it, which takes no harm.
+    A file or directory does not count as holding the inside of another archive or database in it, which takes no harm.
     """
     ones, others = _steps(place), _steps(other)
     found: Relation | None = None
@@ -62,7 +62,7 @@ def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | N
 
 
 def _steps(place: OpenKv | KvPrefix) -> list[_Stratum]:
-    """Return where a place lies, from the root outwards."""
+    """Return the levels of a place, from the root outwards."""
     if isinstance(place, OpenKv):
         plain = place.within(None)
         if plain.base is not None:
@@ -82,12 +82,9 @@ def _root(driver: KvDriver, path: str) -> _Stratum:
     if isinstance(driver, MappingDriver):
         return _Stratum(("mapping", id(driver.mapping)), path)
     if isinstance(driver, ZarrStoreDriver):
-        is_local = type(driver.store).__name__ == "LocalStore"
-        return (
-            _Stratum(("file", None), f"{driver.store.root}/{path}")
-            if is_local
-            else _Stratum(("zarr", id(driver.store)), path)
-        )
+        if type(driver.store).__name__ == "LocalStore":
+            return _Stratum(("file", None), f"{driver.store.root}/{path}")
+        return _Stratum(("zarr", id(driver.store)), path)
     if not isinstance(driver, EngineDriver):
         return _Stratum((driver.id, id(driver)), path)
     url = _CACHED.sub("", str(reveal(driver.spec().get("url")) or driver.shown))
@@ -109,7 +106,7 @@ def _by_name(one: str, two: str) -> Relation | None:
 
 
 def _local(one: str, two: str) -> Relation | None:
-    """Compare by what the system says of directories; those that are not there by name."""
+    """Compare local paths by their inodes; missing ones by name."""
     (a, above), (b, beyond) = _ancestors(one), _ancestors(two)
     if a is None and b is None:
         return _by_name(os.path.realpath(one), os.path.realpath(two))
@@ -119,7 +116,7 @@ def _local(one: str, two: str) -> Relation | None:
 
 
 def _ancestors(path: str) -> tuple[tuple[int, int] | None, set[tuple[int, int]]]:
-    """Return the device and inode of a path, if it exists, and those of all directories that it lies in."""
+    """Return device and inode of a path, if it exists, and those of all directories around it."""
     real = Path(os.path.realpath(path))
     own, *above = map(_inode, (real, *real.parents))
     return own, {each for each in above if each is not None}
@@ -134,14 +131,15 @@ def _inode(path: Path) -> tuple[int, int] | None:
 
 
 def names_differ(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> bool:
-    """Return whether two places have roots of different kinds, so that their names cannot be compared."""
+    """Return whether two places have roots of different kinds, whose names cannot be compared."""
     return _steps(place)[0].what[0] != _steps(other)[0].what[0]
 
 
 async def shows(place: OpenKv | KvPrefix, other: OpenKv, key: str, value: bytes) -> Relation | None:
-    """Return how a place relates to another at which a key holds, among others, a value that is nowhere else.
+    """Return the relation of a place to `other`, where `key` holds a unique `value`, possibly among other values.
 
-    It is looked for at the first place, above it, and below it by the last names of the path of the other.
+    The key is looked for at the first place, in the directories above it, and below it under the last names of
+    `other`'s path.
     """
     driver, path = place.within(None).prefix if isinstance(place, OpenKv) else place
     parts, names = path.strip("/").split("/"), other.path.strip("/").split("/")
@@ -152,7 +150,7 @@ async def shows(place: OpenKv | KvPrefix, other: OpenKv, key: str, value: bytes)
     asked = [own, *(slash + each for each in above), *(own + each for each in below if each != "/")]
     try:
         answers = await driver.read_many([Read(each + key) for each in asked])
-    except StoreError:  # it shows nothing of the kind
+    except StoreError:  # the place has no such key
         return None
     found = [number for number, answer in enumerate(answers) if value in bytes(answer.value)]
     return None if not found else "is" if found[0] == 0 else "lies in" if found[0] <= len(above) else "holds"

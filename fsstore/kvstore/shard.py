@@ -1,6 +1,6 @@
 """The `zarr3_sharding_indexed` key-value store: one shard of zarr v3 as a store of its encoded sub-chunks.
 
-The path of the base is the key of the shard.  A key is the place of a sub-chunk in the grid: a number of 32 bits a
+The path of the base is the key of the shard.  A key is the grid position of a sub-chunk: a 32-bit number for each
 dimension, most significant byte first.
 """
 
@@ -43,46 +43,46 @@ from fsstore.runtime.together import ChangedError, until_settled, until_unchange
 from fsstore.schema.constraint import braced
 from fsstore.values.json_value import Fields, Json, array_of, integer, obj, one_of, quote, string
 
-# Changing a shard: it is read, the changes are merged in, and it is written as a whole, if it is still the one that
-# was read: so no update of another writer is lost.  A condition on a value holds if the value is absent (`NO_VALUE`)
-# or if the shard has that generation.
+# Changing a shard: it is read, the changes are merged in, and it is written as a whole on condition that it is still
+# the shard that was read, so no update of another writer is lost.  A condition on a value holds if the value is absent
+# (`NO_VALUE`) or if the shard has that generation.
 
 _MISSING = ReadResult("missing", b"", NO_VALUE)
 
 Changes: TypeAlias = Mapping[str, Buffer | None]
-"""Values to be stored under keys of one file; None deletes."""
+"""New values by key of one file; None deletes."""
 _Job: TypeAlias = tuple[str, ReadResult | None, list[Write]]
 
 
 def shard_features(below: Features) -> Features:
-    """Return what a store of shards over another store can do."""
+    """Return the features of a store of shards over another store."""
     return replace(below, atomic_transactions=False, sorted_scan=False, empty_key=False)
 
 
 class Rewriting:
-    """The base of drivers of shards.  They say which file a key is in, and how a file is changed."""
+    """The base of shard drivers.  They define which file holds a key, and how a file is changed."""
 
     base: KvPrefix
     features: Features
 
     def file_of(self, key: str) -> str:
-        """Return the key of the file, or raise `StoreError` for what is no key."""
-        raise NotImplementedError  # every driver has one
+        """Return the key of the file; raise `StoreError` for an invalid key."""
+        raise NotImplementedError  # each driver defines it
 
     def present(self, file: str, data: Buffer | None, keys: Sequence[str]) -> set[str]:
-        """Return which of the keys have a value in a file."""
-        raise NotImplementedError  # every driver has one
+        """Return the given keys that have a value in a file."""
+        raise NotImplementedError  # each driver defines it
 
     def merged(self, file: str, data: Buffer | None, changes: Changes) -> Buffer | None:
-        """Return a file with changes merged in, None if nothing is left."""
-        raise NotImplementedError  # every driver has one
+        """Return a file with changes merged in, or None if nothing is left."""
+        raise NotImplementedError  # each driver defines it
 
     def fills(self, file: str, writes: Sequence[Write]) -> bool:
-        """Return whether writes without conditions leave nothing of what is stored in a file."""
+        """Return whether the writes are unconditional and replace the whole file."""
         return False
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply `writes`; those of one file together, in one write."""
+        """Apply `writes`, with one write for each file."""
         groups: dict[str, list[int]] = {}
         for place, write in enumerate(writes):
             groups.setdefault(self.file_of(write.key), []).append(place)
@@ -100,7 +100,7 @@ class Rewriting:
         return stamps
 
     async def _attempt(self, left: Mapping[str, list[Write]]) -> dict[str, list[Stamp]]:
-        """Return the stamps of the files that were written or need not be."""
+        """Return the stamps of files that were written or need no write."""
         read = [file for file, writes in left.items() if not self.fills(file, writes)]
         if read and not self.base.driver.features.conditional_write:
             raise UnimplementedError(
@@ -126,7 +126,7 @@ class Rewriting:
         return done
 
     def _make(self, job: _Job) -> tuple[Write | None, list[bool]]:
-        """Return the write of a file, or None if it stays unchanged, and which of its conditions hold."""
+        """Return the write of a file, or None if it stays unchanged, and whether each condition holds."""
         file, old, writes = job
         if old is None:
             value = self.merged(file, None, {write.key: write.value for write in writes})
@@ -151,19 +151,19 @@ class Rewriting:
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete the keys of a range, file by file."""
-        async for batch in self.scan(keys):  # type: ignore[attr-defined]  # every driver has one
+        async for batch in self.scan(keys):  # type: ignore[attr-defined]  # each driver defines it
             if batch:
                 await self.write_many([Write(entry.key, None) for entry in batch])
 
 
-# The shard as a file of values: an index of offsets and lengths, in C order of a grid, and the values.
+# The shard as a file: an index of offsets and lengths, in C order of the grid, and the values.
 
 _ABSENT = np.uint64(2**64 - 1)
 _FIXED = "Invalid index_codecs specified: only fixed-size encodings are supported"
 
 
 def parse_index_codecs(value: Any) -> list[Json]:
-    """Return the codecs of an index, complete and checked but for the rank."""
+    """Return the complete codecs of an index, checked except for the rank."""
     out: list[Json] = []
     stage = 0  # transposes, then bytes, then checksums
     for item in array_of(obj)(value):
@@ -191,7 +191,7 @@ def parse_index_codecs(value: Any) -> list[Json]:
 
 @dataclass(frozen=True, slots=True)
 class GridShard:
-    """The layout of a shard; the fields are the JSON members, made hashable."""
+    """The layout of a shard; the fields are the JSON members in hashable form."""
 
     grid: tuple[int, ...]
     orders: tuple[tuple[int, ...], ...]
@@ -201,7 +201,7 @@ class GridShard:
 
     @classmethod
     def of(cls, members: Mapping[str, Any]) -> Self:
-        """Return the layout that parsed members say."""
+        """Return the layout of parsed members."""
         codecs, grid = members["index_codecs"], tuple(members["grid_shape"])
         orders = tuple(tuple(c["configuration"]["order"]) for c in codecs if c["name"] == "transpose")
         for order in orders:
@@ -218,11 +218,11 @@ class GridShard:
 
     @property
     def index_size(self) -> int:
-        """How many bytes the index takes."""
+        """The size of the index in bytes."""
         return 16 * self.count + 4 * self.checksums
 
     def decode_index(self, data: Buffer) -> np.ndarray[Any, np.dtype[np.uint64]]:
-        """Return the offset and length of each entry, all ones where there is none."""
+        """Return the offset and length of each entry; all ones for a missing one."""
         data = memoryview(data)
         for _ in range(self.checksums):
             stored, actual = int.from_bytes(data[-4:], "little"), _crc32c(data[:-4])
@@ -239,7 +239,7 @@ class GridShard:
         return np.ascontiguousarray(index, np.uint64).reshape(-1, 2)
 
     def span(self, index: Any, entry: int, size: int | None) -> tuple[int, int] | None:
-        """Return where an entry begins and ends, None if it is absent; with `size` it must lie in the file."""
+        """Return the byte range of an entry, None if it is absent; with `size` it must lie in the file."""
         offset, length = int(index[entry, 0]), int(index[entry, 1])
         if offset == length == int(_ABSENT):
             return None
@@ -253,7 +253,7 @@ class GridShard:
         return offset, offset + length
 
     def split(self, data: Buffer) -> dict[int, Buffer]:
-        """Return the values of a whole shard, by number of entry."""
+        """Return the values of a whole shard by entry number."""
         size = len(data)
         if size < self.index_size:
             raise DataLossError(
@@ -267,7 +267,7 @@ class GridShard:
         return {entry: view[span[0] : span[1]] for entry, span in spans.items() if span is not None}
 
     def join(self, values: Mapping[int, Buffer]) -> bytes:
-        """Return a shard of values by number of entry."""
+        """Return the shard that holds `values`, given by entry number."""
         index = np.full((self.count, 2), _ABSENT, np.uint64)
         end = 0 if self.at_end else self.index_size
         parts = [values[entry] for entry in sorted(values)]
@@ -287,7 +287,7 @@ class GridShard:
         return data
 
     def entry_of(self, numbers: Sequence[int]) -> int | None:
-        """Return the number of the entry at a place of the grid, None outside of it."""
+        """Return the entry number at a grid position, None outside the grid."""
         if len(numbers) != len(self.grid):
             return None
         entry = 0
@@ -318,11 +318,9 @@ class GridShardDriver(Rewriting):
         self.features = shard_features(base.driver.features)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` shows the same entries."""
         return isinstance(other, GridShardDriver) and (self.base, self.shard) == (other.base, other.shard)
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
         return hash((self.base, self.shard))
 
     def _entry(self, key: str) -> int:
@@ -338,10 +336,8 @@ class GridShardDriver(Rewriting):
         numbers = np.unravel_index(entry, self.shard.grid) if self.shard.grid else ()
         return key_text(struct.pack(f">{len(numbers)}I", *map(int, numbers)))
 
-    # --- reading
-
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`: the index is read, then the values in one batch."""
+        """Return one result for each of `reads`: first the index is read, then all values in one batch."""
         entries = [self._entry(read.key) for read in reads]
         return await until_unchanged(partial(self._answers, reads, entries), self.base.describe, reads=True)
 
@@ -377,7 +373,7 @@ class GridShardDriver(Rewriting):
             raise error.within(f"Error reading {self.describe_key(read.key)}") from None
 
     async def _index(self) -> tuple[ReadResult, Any]:
-        """Return the answer with the index, and the index, None if there is no shard."""
+        """Return the answer to the read of the index, and the index, None if there is no shard."""
         size = self.shard.index_size
         where = f"Error reading shard index in {self.base.describe()}"
         try:
@@ -406,14 +402,12 @@ class GridShardDriver(Rewriting):
             raise error.within(f"Error reading {self.base.describe()}") from None
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys in the range, in order: one read of the index."""
+        """Yield the keys in the range, in order, with one read of the index."""
         _, index = await self._index()
         if index is not None:
-            present = np.flatnonzero(~(index == np.uint64(2**64 - 1)).all(axis=1)).tolist()
+            present = np.flatnonzero(~(index == _ABSENT).all(axis=1)).tolist()
             found = [Entry(self._key(entry), int(index[entry, 1])) for entry in present]
             yield [entry for entry in found if keys.contains(entry.key)]
-
-    # --- writing
 
     def file_of(self, key: str) -> str:
         """Return the key of the shard, which is the base itself."""
@@ -421,7 +415,7 @@ class GridShardDriver(Rewriting):
         return ""
 
     def present(self, file: str, data: Buffer | None, keys: Sequence[str]) -> set[str]:
-        """Return which of the keys have a value."""
+        """Return the given keys that have a value."""
         values = {} if data is None else self._split(data)
         return {key for key in keys if self._entry(key) in values}
 
@@ -436,11 +430,11 @@ class GridShardDriver(Rewriting):
         return self.shard.join(values) if values else None
 
     def fills(self, file: str, writes: Sequence[Write]) -> bool:
-        """Return whether unconditional writes leave nothing of what is stored."""
+        """Return whether the writes are unconditional and replace all entries."""
         return len(writes) == self.shard.count and all(write.if_equal == UNKNOWN for write in writes)
 
     def describe_key(self, key: str) -> str:
-        """Return the place in the grid, and how the base is called."""
+        """Return the grid position, and the base's name."""
         try:
             numbers = np.unravel_index(self._entry(key), self.shard.grid) if self.shard.grid else ()
         except StoreError:
@@ -448,7 +442,7 @@ class GridShardDriver(Rewriting):
         return f"shard entry {braced([int(n) for n in numbers])}/{braced(self.shard.grid)} in {self.base.describe()}"
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the members, all of them."""
+        """Return all members."""
         return self._members
 
 

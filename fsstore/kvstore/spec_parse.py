@@ -1,4 +1,4 @@
-"""Key-value stores by JSON, URLs and live objects: parsing of specs, opening, and the class that users see."""
+"""Specs of key-value stores from JSON, URLs and live objects; opening them; and the public class of specs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 
 def kv_scheme(scheme: str) -> KvKind | None:
-    """Return the kind that a URL scheme means: a registered one, or any protocol that fsspec knows."""
+    """Return the kind of a URL scheme: a registered one, or any protocol that fsspec knows."""
     kind: KvKind | None = registry.kvstores.get(scheme)
     if kind is not None and scheme in kind.schemes:
         return kind
@@ -49,10 +49,10 @@ def kv_scheme(scheme: str) -> KvKind | None:
 
 
 def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpecValue:
-    """Return the spec that `json` means: a spec, a URL, a JSON object, a `Path`, a store that is open, or a live
-    filesystem or mapping.
+    """Return the spec of a place: a spec, a URL, a JSON object, a `Path`, an open store, or a live filesystem or
+    mapping.
 
-    `single_writer` promises that nobody else writes to a live object; other stores have a member for that.
+    `single_writer` promises that only this process writes to a live object; other stores have a member for that.
     """
     found = _from_text(json)
     if found is not None:
@@ -67,43 +67,46 @@ def kv_spec(json: Any, *, single_writer: bool = False) -> KvSpecValue:
 
 
 def place_spec(place: Any) -> KvSpecValue:
-    """Return the spec of a place as people name it: as `kv_spec`, but text that is no URL is a local path."""
+    """Return the spec of a place, like `kv_spec`, but text that is not a URL is a local path."""
     if isinstance(place, str) and not any(mark in place for mark in ("://", "|", "::")):
         return path_spec(place)
     return kv_spec(place)
 
 
 def path_spec(path: str | os.PathLike[str]) -> KvSpecValue:
-    """Return the spec of a path of the local filesystem; a slash at its end stays."""
+    """Return the spec of a path of the local filesystem; a trailing slash stays."""
     slash = "/" if os.fspath(path).endswith("/") else ""
     absolute = Path.cwd() / path
-    if ".." in absolute.parts:  # which no key may hold; links on the way are followed, as the system would
+    if ".." in absolute.parts:  # no key may hold `..`; links on the way are followed, as the system would
         absolute = absolute.resolve()
     return kv_spec({"driver": "file", "path": str(absolute).rstrip("/") + slash})
 
 
 def _from_text(json: Any) -> KvSpecValue | None:
-    """Return the spec that `json` means if it is no live object."""
+    """Return the spec of a place that is not a live object, otherwise None."""
     if isinstance(json, KvSpecValue):
         return json.copy()
     if isinstance(json, str):
         return _from_url(json)
     if isinstance(json, Path):
         return path_spec(json)
-    return _from_json(json) if is_described(json) else None
+    if not is_described(json):
+        return None
+    check_depth(json, DEEPEST_SPEC)
+    return kv_json(json_like(json))
 
 
 _BYTES = (bytes, bytearray, memoryview)
 
 
 def is_described(json: Any) -> bool:
-    """Return whether a value is the JSON of a spec, and no mapping that is a store itself."""
+    """Return whether a value is the JSON of a spec, and not a mapping that is a store itself."""
     is_object = type(json) is dict or (isinstance(json, Mapping) and "driver" in json)
     return is_object and not holds_values(json)
 
 
 def holds_values(json: Any) -> bool:
-    """Return whether a dictionary is a store, keys with bytes, and not the JSON of a spec; an empty one is not."""
+    """Return whether a dictionary is a store of keys with bytes, and not the JSON of a spec; an empty one is not."""
     return isinstance(json, dict) and isinstance(next(iter(json.values()), None), _BYTES)
 
 
@@ -119,7 +122,7 @@ def live_spec(source: Any, *, single_writer: bool = False) -> KvSpecValue:
 
 
 def with_root(place: str) -> str:
-    """Return a URL, pipeline or path as a URL: a local path at its start is written as one."""
+    """Return a URL, pipeline or path as a URL; a local path at its start becomes a `file://` URL."""
     root, bar, rest = place.partition("|")
     if not root or ":" in root.replace("\\", "/").partition("/")[0] or "::" in root:
         return place
@@ -141,7 +144,7 @@ def _from_url(url: str) -> KvSpecValue:
 
 
 def kv_from_components(components: list[Component]) -> tuple[KvSpecValue, list[Component]]:
-    """Return the spec of the key-value part of a pipeline, and the components that follow it."""
+    """Return the spec of the key-value part of a pipeline, and the remaining components."""
     spec = _root_spec(components[0])
     for number, component in enumerate(components[1:], 1):
         kind = registry.kvstores.get(component.scheme)
@@ -188,7 +191,7 @@ def _component_spec(kind: KvKind, component: Component, base: KvSpecValue | None
 
 
 def cannot_be_first(first: Component, what: str) -> UrlError:
-    """Return the error for a URL that begins with what has to follow a store."""
+    """Return the error for a URL that begins with an adapter or a format."""
     _, chained, place = first.text.partition("::")
     meant = f"Did you mean {quote(f'{_local_url(place)}|{first.scheme}:')}?" if chained else ""
     return first.error(
@@ -201,7 +204,7 @@ def _local_url(place: str) -> str:
 
 
 def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
-    """Return the error for a component whose scheme nobody knows, or that is an array's and not a store's."""
+    """Return the error for a component with an unknown scheme, or with an array's scheme in a store's place."""
     what = f"unsupported URL scheme: {quote(component.scheme)}"
     if for_kvstore:
         what = f"unsupported URL scheme {quote(component.scheme)} in {quote(component.text)}"
@@ -211,15 +214,15 @@ def unsupported(component: Component, *, for_kvstore: bool = False) -> UrlError:
 
 
 def _meant(component: Component) -> str:
-    """Return what was probably meant by a component whose scheme nobody knows, or nothing."""
+    """Return a suggestion for a component with an unknown scheme, or an empty text."""
     if component.position == 0 and ":" not in component.text:
         return f"A place is named by a URL; for a local file or directory: {_local_url(component.text)}"
     kind = registry.drivers.get(component.scheme)
     if kind is None:
         near = close_names(component.scheme, registry.kvstores.names(), registry.drivers.names())
-    elif component.position == 0 and component.scheme in kind.schemes:  # a format, and its place as if it were a store
+    elif component.position == 0 and component.scheme in kind.schemes:  # a format, with its place as if it were a store
         near = [f"{component.rest.lstrip('/')}|{component.scheme}:"]
-    else:  # a name in JSON, which may have another in URLs
+    else:  # a JSON name that differs from the URL scheme
         near = [scheme for scheme in kind.schemes if scheme != component.scheme]
     return f"Did you mean {quote(near[0])}?" if near else ""
 
@@ -238,20 +241,15 @@ def _kind_of(value: Any) -> KvKind:
 
 def _base_spec(value: Any) -> KvSpecValue:
     try:
-        return kv_spec(value)
+        return kv_spec(value if isinstance(value, KvSpecValue | str) else obj(value))
     except JsonError:
         raise
     except StoreError as error:
         raise JsonError(str(error)) from None
 
 
-def _from_json(json: Mapping[str, Any]) -> KvSpecValue:
-    check_depth(json, DEEPEST_SPEC)
-    return kv_json(json_like(json))
-
-
 def kv_json(json: Mapping[str, Any]) -> KvSpecValue:
-    """Return the spec that a JSON object means, which is not nested too deeply and has nothing but JSON in it."""
+    """Return the spec of a JSON object that is shallow and holds nothing but JSON."""
     head = Fields({name: value for name, value in json.items() if name == "driver"})
     kind: KvKind = head.require("driver", _kind_of)
     head.finish()
@@ -259,18 +257,14 @@ def kv_json(json: Mapping[str, Any]) -> KvSpecValue:
     path = fields.take("path", string, default="")
     context = fields.take("context", ContextSpec)
     resources = {name: fields.take(name, partial(parse_resource, name)) for name in kind.resources if name in fields}
-    base = fields.require("base", _required_base) if kind.role == "adapter" else None
+    base = fields.require("base", _base_spec) if kind.role == "adapter" else None
     members = kind.members(fields)
     fields.finish()
     given = {name: value for name, value in resources.items() if not is_default(name, value)}
     return KvSpecValue.of(kind, path, members=members, resources=given, base=base, context=context)
 
 
-def _required_base(value: Any) -> KvSpecValue:
-    return _base_spec(value) if isinstance(value, KvSpecValue | str) else _base_spec(obj(value))
-
-
-# `KvStore.Spec`, the class that users see.
+# `KvStore.Spec`, the public class.
 
 
 class KvSpec(KvSpecValue):
@@ -285,12 +279,11 @@ class KvSpec(KvSpecValue):
     __slots__ = ("__weakref__",)
 
     def __new__(cls, json: Any) -> KvSpec:
-        """Parse `json`."""
         return cls.showing(kv_spec(json))
 
     @classmethod
     def showing(cls, value: KvSpecValue) -> KvSpec:
-        """Return a spec that says what a value says; it may be changed, and the value stays."""
+        """Return a mutable spec with the content of a value, which stays as it is."""
         self = object.__new__(cls)
         for name in KvSpecValue.__slots__:
             setattr(self, name, getattr(value, name))
@@ -325,7 +318,7 @@ _NOTHING: Mapping[str, Any] = {}
 
 
 def as_directory(path: str) -> str:
-    """Return a path that ends with a slash, unless it is empty."""
+    """Return a path with a trailing slash, unless it is empty."""
     return path + "/" if path and not path.endswith("/") else path
 
 
@@ -343,14 +336,14 @@ class OpenKv(NamedTuple):
         return KvPrefix(self.driver, self.path)
 
     def effective_spec(self) -> KvSpecValue:
-        """Return the spec with the members the drivers have in effect."""
+        """Return the spec with the effective members of the drivers."""
         base = None if self.base is None else self.base.effective_spec()
         if self.spec.live is not None:
             return self.spec.replace(_path=self.path)
         return self.spec.replace(members=dict(self.driver.spec()), base=base, _path=self.path)
 
     def within(self, transaction: Any) -> OpenKv:
-        """Return the store as a transaction sees and changes it, instead of another; None is no transaction."""
+        """Return the store inside `transaction` instead of its present one; None is no transaction."""
         driver = self.driver.base if isinstance(self.driver, TransactionalDriver) else self.driver
         if transaction is not None:
             driver = TransactionalDriver(driver, transaction.ledger)
@@ -367,7 +360,7 @@ class OpenKv(NamedTuple):
 
     @property
     def ledger(self) -> Ledger | None:
-        """The inside of the transaction that the store is bound to, if it is."""
+        """The ledger of the transaction that the store is bound to, or None."""
         return self.driver.ledger if isinstance(self.driver, TransactionalDriver) else None
 
     def at(self, path: str) -> OpenKv:
@@ -375,20 +368,19 @@ class OpenKv(NamedTuple):
         return OpenKv(self.driver, path, self.spec, self.base)
 
     def as_directory(self) -> OpenKv:
-        """Return the same store at a path that ends with a slash, unless it is empty."""
+        """Return the same store at its path with a trailing slash, unless that is empty."""
         return self.at(as_directory(self.path))
 
 
 def leads_elsewhere(members: Mapping[str, Any]) -> bool:
-    """Return whether the members of a scanned file let it refer to stores that may be far from it."""
+    """Return whether the members of a scanned file let it refer to other stores."""
     return any(members.get(name) for name in ("targets", "rewrite", "index"))
 
 
 def keeps_to_base(kind: str, members: Mapping[str, Any] = _NOTHING, *, scans: bool = False) -> bool:
-    """Return whether an adapter leads nowhere else: over a store that never waits, it never does.
+    """Return whether an adapter reads nothing but its base: over a store that never waits, it never does.
 
-    Files of other formats keep to their base too, but finding out what is in them takes a while: they count with
-    `scans`.
+    Files of other formats read only their base, too, but scanning takes a while; they count with `scans`.
     """
     if registry.scanners.get(kind) is not None:
         return scans and not leads_elsewhere(members)
@@ -396,10 +388,10 @@ def keeps_to_base(kind: str, members: Mapping[str, Any] = _NOTHING, *, scans: bo
 
 
 def opening_waits(spec: KvSpecValue, *, scans: bool = False) -> bool:
-    """Return whether opening a store may have to wait: not for the roots of this machine, nor archives in them.
+    """Return whether opening a store may have to wait: not for roots of this machine, nor for archives in them.
 
-    With `scans`, nor for scanned files in them: for those who wait for what is in there anyway.  A database in files is
-    open after 60 µs here, and after 170 on the event loop.
+    With `scans`, neither for scanned files in them, for callers that wait for the scan anyway.  A database in files
+    opens in 60 µs here, against 170 µs on the event loop.
     """
     if spec.live is not None:
         return spec.live.features.waits
@@ -410,7 +402,7 @@ def opening_waits(spec: KvSpecValue, *, scans: bool = False) -> bool:
 
 
 async def open_kv(spec: KvSpecValue, context: Context) -> OpenKv:
-    """Open a key-value store; resources the spec does not name come from `context`."""
+    """Open a key-value store; resources that the spec does not name come from `context`."""
     return await open_bound(spec.bound(context))
 
 
@@ -422,7 +414,7 @@ async def open_bound(spec: KvSpecValue) -> OpenKv:
 
 
 async def open_adapter(kind: KvKind, base: OpenKv, context: Context) -> OpenKv:
-    """Open an adapter without members over a store that is open already."""
+    """Open an adapter without members over an open store."""
     path = kind.base_path(base.path)
     base = base._replace(path=path, spec=base.spec.replace(_path=path))
     return await _open_over(base, KvSpecValue.of(kind, "", base=base.spec).bound(context))
@@ -447,7 +439,7 @@ async def _open_over(base: OpenKv | None, spec: KvSpecValue) -> OpenKv:
 
 
 async def _opened(spec: KvSpecValue, opening: KvOpening) -> KvDriver:
-    """Return the driver of a store, over the engine that its spec or the environment asks for."""
+    """Return the driver of a store, over the engine that its spec or the environment selects."""
     engine = engine_of(spec)
     if engine == "fsspec" and spec.kind.id in _LOCAL:
         from fsstore.kvstore.root.open_engine import plain_driver
@@ -459,7 +451,7 @@ async def _opened(spec: KvSpecValue, opening: KvOpening) -> KvDriver:
 
 
 def _metered(driver: KvDriver, spec: KvSpecValue) -> KvDriver:
-    """Return a driver, with a meter of the context in which it was opened if it counts what it does."""
+    """Return a driver, with a meter of its context if it counts its requests."""
     counting = able(driver, IsMetered)
     if counting is not None and counting.meter is None and spec.bound_context is not None and counts():
         counting.meter = spec.bound_context.meter(driver.id)

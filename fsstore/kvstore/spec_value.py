@@ -1,9 +1,8 @@
-"""The content of a spec of a key-value store: the value under `KvStore.Spec`.
+"""The value behind `KvStore.Spec`: the parts of a spec of a key-value store.
 
-A spec is the same value for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
-resources (as references, inline, or bound), a base below an adapter, and a context of its own.  Each kind answers for
-its own members (`KvKind`).  `parse` makes such values of JSON and URLs, `opening` opens them, and `kv_spec` is the
-face that users see.
+A spec has the same parts for every kind of store: the kind, a path, the kind's own members in canonical JSON, context
+resources (as references, inline, or bound), a base below an adapter, and a context of its own.  Each kind checks its
+own members (`KvKind`).  `spec_parse` makes specs of JSON and URLs, opens them, and has the public class.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from fsstore.values.registry import join_pipeline
 
 
 def join_path(path: str, component: str) -> str:
-    """Return `path` and `component` with exactly one slash between, unless one of them is empty."""
+    """Return `path` and `component` joined by exactly one slash, unless one of them is empty."""
     if not path or not component or path.endswith("/") or component.startswith("/"):
         return path + component
     return f"{path}/{component}"
 
 
 class Specified:
-    """An open object that may stand where a spec is expected."""
+    """An open object that can be given in place of a spec."""
 
     __slots__ = ()
 
     def standing_spec(self) -> KvSpecValue:
         """Return the spec that opens the same place, its resources bound."""
-        raise NotImplementedError  # each open store and array provides it
+        raise NotImplementedError  # each open store and array defines it
 
 
 class KvSpecValue:
@@ -56,9 +55,9 @@ class KvSpecValue:
     base: KvSpecValue | None
     context: ContextSpec | None
     live: KvDriver | None
-    """A driver over a live object, for specs that no JSON can say."""
+    """A driver over a live object, for specs without a JSON form."""
     bound_context: Context | None
-    """Where the resources of a bound spec come from; stores that open others later open them there."""
+    """The context of a bound spec's resources; stores that open others later use it."""
 
     @classmethod
     def of(  # one value with the parts of a spec
@@ -71,7 +70,7 @@ class KvSpecValue:
         base: KvSpecValue | None = None,
         context: ContextSpec | None = None,
     ) -> Self:
-        """Return the spec with these parts; the paths are put in the form their kinds keep."""
+        """Return the spec with these parts; each kind puts its path into canonical form."""
         self = object.__new__(cls)
         self.kind, self.members = kind, dict(members or {})
         self.resources, self.context, self.live = dict(resources or {}), context, None
@@ -103,7 +102,7 @@ class KvSpecValue:
 
     @property
     def url(self) -> str:
-        """The URL pipeline that says the same; raises `UnimplementedError` if there is none."""
+        """The equivalent URL pipeline; raises `UnimplementedError` if there is none."""
         parts = [] if self.base is None else [self.base.url]
         if self.live is not None:
             raise UnimplementedError("A live object has no URL")
@@ -116,7 +115,7 @@ class KvSpecValue:
     __copy__ = copy
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return a copy with resources of its own, such as caches and the contents of memory."""
+        """Return a copy with resources of its own, such as caches and memory."""
         base, context = deepcopy((self.base, self.bound_context), memo)
         return self.replace(resources=deepcopy(dict(self.resources), memo), base=base, bound_context=context)
 
@@ -127,19 +126,19 @@ class KvSpecValue:
         return other
 
     def __add__(self, suffix: str | bytes) -> Self:
-        """Return the spec with `suffix` appended to its path as it is."""
+        """Return the spec with `suffix` appended to its path without a slash."""
         other = self.replace()
         other.path = self._path + key_text(suffix)
         return other
 
     def walk(self) -> Iterator[KvSpecValue]:
-        """Yield this spec and the ones below, base first: the order in which resources are numbered."""
+        """Yield this spec and the specs below, base first: the order in which resources are numbered."""
         if self.base is not None:
             yield from self.base.walk()
         yield self
 
     def bound_resources(self) -> Iterator[ContextResource]:
-        """Yield the bound resources of this spec and the ones below."""
+        """Yield the bound resources of this spec and the specs below."""
         for spec in self.walk():
             yield from (value for value in spec.resources.values() if isinstance(value, ContextResource))
 
@@ -154,7 +153,7 @@ class KvSpecValue:
         return {**out, "context": names.context} if names.context else out
 
     def json_with(self, names: ResourceNames | None, *, include_defaults: bool = False) -> dict[str, Any]:
-        """Return the JSON form without a `context` for the bound resources, which `names` calls by name."""
+        """Return the JSON form without a `context`; bound resources appear under their `names`."""
         if self.live is not None:
             raise UnimplementedError(f"{self.live.describe_key(self._path)} has no JSON form: it is a live object")
         defaults = self.kind.defaults if include_defaults else {}
@@ -193,13 +192,12 @@ class KvSpecValue:
         return self.kind.id, self._path, self.members, resources, self.base, self.context, id(self.live)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both say the same."""
         return isinstance(other, KvSpecValue) and self._identity() == other._identity()
 
     __hash__: ClassVar[None]  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
-        """Return `KvStore.Spec({...})`; bound resources are shown as lists of one reference."""
+        """Return `KvStore.Spec({...})`; bound resources appear as lists of one reference."""
         try:
             bound = list(self.bound_resources())
             names = ResourceNames(bound, listed=True) if bound else None
@@ -211,9 +209,9 @@ class KvSpecValue:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parts; resources pickled together stay shared.
 
-        A pickle names one place wherever it goes: relative paths become absolute, and fsspec's memory is that of this
-        process.  Credentials stay behind unless the context shares them.  Live objects may hold credentials and files:
-        only drivers that say how they are pickled are.
+        A pickle refers to the same place everywhere: relative paths become absolute, and fsspec's memory belongs to
+        this process.  Credentials are left out unless the context shares them.  Live objects may hold credentials and
+        files, so only drivers with their own `__reduce__` are pickled.
         """
         parts = {name: getattr(self, name) for name in ("members", "resources", "base", "context")}
         if isinstance(self.live, ElsewhereDriver):
@@ -233,7 +231,7 @@ class KvSpecValue:
 
 
 def _is_fsspec_memory(spec: KvSpecValue) -> bool:
-    """Return whether a store lies in the memory of fsspec, of which each process has its own."""
+    """Return whether a store is in fsspec's memory, which each process has for itself."""
     if spec.kind.id == "memory":
         return engine_of(spec) == "fsspec"
     url = reveal(spec.members.get("url"))
@@ -241,7 +239,7 @@ def _is_fsspec_memory(spec: KvSpecValue) -> bool:
 
 
 def _absolute_url(members: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Return members whose URL of local files, the last link of a chain, is absolute."""
+    """Return members with an absolute URL for local files at the end of a chain."""
     url = reveal(members.get("url"))
     head, colons, last = url.rpartition("::") if isinstance(url, str) else ("", "", "")
     for scheme in ("file://", "local://"):
@@ -277,7 +275,7 @@ def _unpickle(
 
 S = TypeVar("S", bound=KvSpecValue)
 _OF_NOBODY = frozenset(("auto_mkdir", "asynchronous", "skip_instance_cache", "use_listings_cache"))
-"""Options that mean nothing here: directories are made when they are needed, and there are no listings to keep."""
+"""Options without effect here: directories are created on demand, and no listings are cached."""
 
 
 def given_options(options: Any) -> Mapping[str, Any]:
@@ -290,7 +288,7 @@ def given_options(options: Any) -> Mapping[str, Any]:
 
 
 def with_storage_options(spec: S, options: Any) -> S:
-    """Return the spec of a store with options for its root."""
+    """Return the spec with storage options for its root."""
     given = given_options(options)
     if not given:
         return spec
@@ -318,7 +316,7 @@ def with_storage_options(spec: S, options: Any) -> S:
         raise StoreError(f"The store {quote(kind.id)} has no storage options, but received: {named}") from None
 
 
-# `engine` too: which library serves the root.
+# `engine`: the library that serves the root.
 
 ENGINE_VARIABLE = "FSSTORE_ENGINE"
 Engine: TypeAlias = Literal["fsstore", "obstore", "fsspec"]
@@ -326,7 +324,7 @@ Engine: TypeAlias = Literal["fsstore", "obstore", "fsspec"]
 
 
 def with_engine(spec: S, engine: str | None) -> S:
-    """Return the spec of a store whose root is served by an engine; None leaves it to the store."""
+    """Return the spec with an engine for its root; None leaves the choice to the store."""
     if engine is None:
         return spec
     if spec.live is not None:
@@ -341,18 +339,18 @@ def with_engine(spec: S, engine: str | None) -> S:
 
 
 def engine_of(spec: KvSpecValue) -> str | None:
-    """Return the engine that a root asks for, or the environment for all of them; None leaves it to the store."""
+    """Return the engine that a root or the environment selects; None leaves the choice to the store."""
     named = spec.members.get("engine")
     if named is not None:
         return str(named)
-    wish = os.environ.get(ENGINE_VARIABLE, "")
-    if wish not in ("", "fsspec"):
-        raise StoreError(f'{ENGINE_VARIABLE} is "fsspec" or not set, and not {quote(wish)}')
-    return wish if wish in ENGINES.get(spec.kind.id, ()) else None
+    engine = os.environ.get(ENGINE_VARIABLE, "")
+    if engine not in ("", "fsspec"):
+        raise StoreError(f'{ENGINE_VARIABLE} is "fsspec" or not set, and not {quote(engine)}')
+    return engine if engine in ENGINES.get(spec.kind.id, ()) else None
 
 
 class LiveFileSystem(Protocol):
-    """A filesystem object of fsspec, as far as its type tells it from other objects."""
+    """A filesystem object of fsspec, recognised by its type."""
 
     def cat_file(self, path: Any, start: Any = None, end: Any = None, **kwargs: Any) -> Any:
         """Return the bytes of a file."""

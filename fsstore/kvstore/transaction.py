@@ -1,4 +1,4 @@
-"""Transactions as users see them; `ledger` is their inside."""
+"""The public class of transactions, and the driver that shows a store inside one; `ledger` holds the state."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Transaction:
     """Changes of key-value stores and arrays that are seen inside, and written together when committed.
 
     Bind stores with `with_transaction`, or open them with `transaction=`.  `atomic` requires that everything is
-    written in one step: on a store that cannot do that, changing a second key fails.  `repeatable_read` requires that
-    what was read inside is still stored at the commit.  Nothing is visible outside before the commit, and a
-    transaction that is dropped without one leaves nothing.
+    written in one step; on a store that cannot do that, changing a second key fails.  `repeatable_read` requires that
+    values read inside are still stored at the commit.  Nothing is visible outside before the commit, and a transaction
+    that is dropped without one leaves nothing.
 
     As a context manager, synchronous or not, it commits at the end and aborts on an exception.
 
@@ -77,14 +77,14 @@ class Transaction:
 
     @property
     def future(self) -> Future[None]:
-        """Done when everything is written; fails when something could not be, or with the abort.
+        """The outcome: done when everything is written; fails with the first failed write, or with the abort.
 
-        Waiting for it asks for the commit.
+        Waiting for it starts the commit.
         """
         return self.ledger.future
 
     def commit_async(self) -> Future[None]:
-        """Begin to commit and return `future`; without effect after a commit or an abort."""
+        """Start the commit and return `future`; no effect after a commit or an abort."""
         self.ledger.commit()
         return self.ledger.future
 
@@ -93,7 +93,7 @@ class Transaction:
         self.commit_async().result()
 
     def abort(self) -> None:
-        """Drop all changes; without effect once the commit was asked for."""
+        """Drop all changes; no effect once the commit was asked for."""
         self.ledger.abort()
 
     def __enter__(self) -> Self:
@@ -110,13 +110,11 @@ class Transaction:
             self.abort()
 
     async def __aenter__(self) -> Self:
-        """Return the transaction."""
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Commit without blocking, or abort after an exception."""
         if kind is None:
             await self.commit_async()
         else:
@@ -124,7 +122,7 @@ class Transaction:
 
 
 def check_transaction(transaction: object) -> None:
-    """Raise unless an argument is a transaction, or None."""
+    """Raise unless the argument is a transaction or None."""
     if transaction is not None and not isinstance(transaction, Transaction):
         raise TypeError(f"transaction must be a Transaction or None, not {type(transaction).__name__}")
 
@@ -136,11 +134,11 @@ def check_rebinding(bound: Transaction | None, transaction: object) -> None:
     check_transaction(transaction)
 
 
-# A store as it would be if the transaction were committed now.
+# A store in its state after a commit.
 
 
 class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
-    """`base` as seen and changed by a transaction.  Equal to other views of the same store and transaction."""
+    """`base` as a transaction sees and changes it; equal to other views of the same store and transaction."""
 
     id: ClassVar[str] = "transaction"
     base: KvDriver
@@ -150,7 +148,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         self.ledger = ledger
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return the answers the store would give after the commit."""
+        """Return the answers that the store would give after the commit."""
         pending = self._pending()
         changes = [pending.find(read.key) for read in reads]
         below = [self._below(read, change) for read, change in zip(reads, changes, strict=True)]
@@ -171,7 +169,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         return pending
 
     def begin_creating(self) -> None:
-        """Pass on that the store is about to be written."""
+        """Announce to the store that it is about to be written."""
         begin_creating(self.base)
 
     def _below(self, read: Read, change: Pending | None) -> Read | None:
@@ -203,7 +201,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         return ReadResult("value", part, generation, math.inf, len(value))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Remember `writes`; their values are copied unless they are `bytes`."""
+        """Record `writes`; their values are copied unless they are `bytes`."""
         pending = self.ledger.pending_changes(self.base)
         stamps = []
         for key, value, if_equal in writes:
@@ -213,31 +211,30 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         return stamps
 
     def modify(self, key: str, function: Modify) -> None:
-        """Change a key by `function` of its value: now for readers inside, and again at commit.
+        """Change a key by `function` of its value: now for readers inside, and again at the commit.
 
-        The function must not suspend if the store does not wait, and must give the same result each time it is
-        called with the same value.
+        The function must not suspend if the store never waits, and must return the same result for the same value.
         """
         pending = self.ledger.pending_changes(self.base)
         self.ledger.admit(self.base, key)
         pending.modify(key, function)
 
     async def delete_range(self, keys: KeyRange) -> None:
-        """Remember that the range is deleted."""
+        """Record the deletion of a range."""
         pending = self.ledger.pending_changes(self.base)
         if not self.base.features.atomic_transactions:
             self.ledger.admit(self.base, key_text(keys.inclusive_min))
         pending.delete(keys)
 
     def copies_from(self, other: KvDriver) -> bool:
-        """Return whether the store could take keys of `other` by `copy_range`."""
+        """Return whether the store accepts keys of `other` in `copy_range`."""
         copies = able(self.base, CopiesRanges)
         return copies is not None and copies.copies_from(other)
 
     async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
-        """Remember copies of what `other` holds in a range, where the store could take it by `copy_range`.
+        """Record copies of a range of `other`, if the store accepts them in `copy_range`.
 
-        `target` takes the place of the first `cut` bytes of the keys.
+        `target` replaces the first `cut` bytes of the keys.
         """
         if not self.copies_from(other):
             raise UnimplementedError("CopyRange not supported")
@@ -248,7 +245,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
             await self.write_many([Write(name, value) for name, value in found])
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys the store would have after the commit."""
+        """Yield the keys that the store would have after the commit."""
         pending = self._pending()
         changed = pending.keys_in(keys)
         present = [
@@ -272,7 +269,7 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
         return list(zip(reads, await self.read_many(reads), strict=True))
 
     def describe_key(self, key: str) -> str:
-        """Return the name the store gives the key."""
+        """Return the store's name of the key."""
         return self.base.describe_key(key)
 
     def spec(self) -> Mapping[str, Json]:
@@ -281,17 +278,15 @@ class TransactionalDriver(CopiesRanges, MayBeMissing, Modifies):
 
     @property
     def features(self) -> Features:
-        """The abilities of the store; conditions are taken here and decided at commit."""
+        """The features of the store; conditions are recorded here and decided at the commit."""
         return replace(self.base.features, atomic_transactions=False)
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` shows the same store in the same transaction."""
         if not isinstance(other, TransactionalDriver):
             return False
         return self.ledger is other.ledger and self.base == other.base
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
         return hash((self.base, id(self.ledger)))
 
 

@@ -1,15 +1,15 @@
-"""The directory of a ZIP archive: bytes to a table, without I/O.
+"""The directory of a ZIP archive: from bytes to a table, without I/O.
 
-An archive ends with an end record (up to 64 KiB of comment in it), before which stands the central directory, one
-record a member.  Archives beyond the 32-bit limits have a second end record (ZIP64), found through a locator before
-the first.  Offsets count from the start of the archive, which need not be the start of the file: programs put an
-unpacker in front.  `shift` is the difference.
+An archive ends with an end record (with up to 64 KiB of comment).  Before it stands the central directory, one record
+for each member.  Archives beyond the 32-bit limits have a second end record (ZIP64), found through a locator before the
+first.  Offsets count from the start of the archive, which need not be the start of the file: programs put an unpacker
+in front.  `shift` is the difference.
 
 The table is columnar: finding the records is one cheap loop, because their lengths chain; everything else is numpy.
-Names are raw bytes made text (`key_text`), as TensorStore reads them.  Where members have the same name, the last
-one counts: that is how writers that can only append replace a member.
+Names are raw bytes as text (`key_text`), as in TensorStore.  If members share a name, the last one counts: append-only
+writers replace a member that way.
 
-Refused, because nothing sensible can be read: several disks, bytes after the end record, records that do not chain.
+Refused as unreadable: several disks, bytes after the end record, records that do not chain.
 """
 
 from __future__ import annotations
@@ -58,23 +58,23 @@ _RECORD = np.dtype(
     ]
 )
 _SIGNATURE = 0x02014B50
-_ONES = 0xFFFFFFFF  # stands for a number that the ZIP64 record holds
+_ONES = 0xFFFFFFFF  # means that the ZIP64 record holds the number
 
 OVERLAPS = -1
-"""The `slack` of a member that shares bytes with the next one, as no honest archive has them."""
+"""The `slack` of a member that shares bytes with the next one, which no honest archive has."""
 
 TAIL = 65535 + _END.size + _LOCATOR.size + _END64.size
-"""So many bytes at the end of the file surely hold all end records."""
+"""Bytes at the end of the file that are sure to hold all end records."""
 
 
 class DirectoryEnd(NamedTuple):
-    """The content of the end records: where the directory is (relative to the archive), and where it all must end."""
+    """The end records: where the directory is (relative to the archive), and where the file must end."""
 
     entries: int
     directory_offset: int
     directory_size: int
     trailer: int
-    """Bytes between the directory and the end of the file, according to where the records were found."""
+    """Bytes between the directory and the end of the file, given the positions of the end records."""
     comment: bytes = b""
 
     @property
@@ -84,7 +84,7 @@ class DirectoryEnd(NamedTuple):
 
 
 class RawDirectory(NamedTuple):
-    """The bytes of a directory, and what they mean: offsets count from `shift`, and it stands at `start`."""
+    """The bytes of a directory at `start` of the file; its offsets count from `shift`."""
 
     data: bytes
     entries: int
@@ -92,11 +92,11 @@ class RawDirectory(NamedTuple):
     start: int
     comment: bytes
     known: bytes = b""
-    """The bytes before the directory that were read on the way."""
+    """Bytes before the directory that the same read returned."""
 
 
 class ArchiveMember(NamedTuple):
-    """A member as the directory describes it; `offset` is that of its local header in the file."""
+    """A member as the directory describes it; `offset` is the position of its local header in the file."""
 
     name: str
     offset: int
@@ -107,14 +107,15 @@ class ArchiveMember(NamedTuple):
     flags: int
     slack: int
     """Bytes to read besides the packed data so that the local header is surely or very likely included; `OVERLAPS` if
-    the member reaches into another one."""
+    the member reaches into another one.
+    """
 
 
-_FIELDS = ArchiveMember._fields[1:]  # all but its name
+_FIELDS = ArchiveMember._fields[1:]  # without the name
 
 
 def find_end(tail: bytes) -> DirectoryEnd:
-    """Return the end of an archive of which `tail` are the last bytes (`TAIL` of them, or the whole file)."""
+    """Return the end of the archive whose last bytes are `tail` (`TAIL` of them, or the whole file)."""
     at = _last_end(tail)
     fields = _END.unpack_from(tail, at)
     _, disk, start_disk, here, entries, size, offset, _ = fields
@@ -129,7 +130,7 @@ def find_end(tail: bytes) -> DirectoryEnd:
 
 
 def _last_end(tail: bytes) -> int:
-    """Return where the last end record is whose comment ends where the file does."""
+    """Return the position of the last end record whose comment ends where the file does."""
     at = len(tail)
     while (at := tail.rfind(b"PK\5\6", 0, at)) >= 0:
         if at + _END.size <= len(tail) and at + _END.size + _END.unpack_from(tail, at)[7] == len(tail):
@@ -173,7 +174,7 @@ class Directory:
         return sorted(keys_bytes(list(self.index)))
 
     def names(self, keys: KeyRange) -> list[bytes]:
-        """Return the names in a range as bytes, in order."""
+        """Return the names in a range as bytes, sorted."""
         low, high = keys.inclusive_min, keys.exclusive_max
         start = bisect_left(self._ordered, low)
         stop = bisect_left(self._ordered, high) if high else None
@@ -196,8 +197,8 @@ class Directory:
 def parse_directory(data: bytes, entries: int, *, shift: int, limit: int, known: bytes = b"") -> Directory:
     """Return the directory whose bytes are `data`.
 
-    `shift` is added to offsets; `limit` is where the directory starts in the file, which no member may reach.  `known`
-    are the bytes before it that are at hand: the members whose headers stand there must have the same names there.
+    `shift` is added to offsets; `limit` is the start of the directory in the file, which no member may reach.  `known`
+    are bytes before it, if available: local headers in them must have the same names as the directory.
     """
     starts = _record_starts(data, entries)
     block = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(_RECORD.itemsize)]
@@ -220,7 +221,7 @@ def _rows(names: list[str]) -> dict[str, int]:
 
 
 def _record_starts(data: bytes, entries: int) -> npt.NDArray[np.int64]:
-    """Return where the records start; they must chain, fill `data`, and be `entries` in number."""
+    """Return the starts of the records; they must chain, fill `data`, and be `entries` in number."""
     starts: list[int] = []
     at, end, unpack = 0, len(data), _LENGTHS.unpack_from
     fixed = _RECORD.itemsize
@@ -239,8 +240,8 @@ def _names(data: bytes, starts: npt.NDArray[np.int64], lengths: npt.NDArray[np.i
 
 
 def _compare_names(names: list[str], offsets: list[int], known: bytes) -> None:
-    """Raise if a local header in `known` has another name than the directory: a key under another name is missing, and
-    missing keys read as fill values.
+    """Raise if a local header in `known` has another name than the directory: the key would be missing, and missing
+    keys read as fill values.
     """
     fixed = 30
     for name, at in zip(names, offsets, strict=True):
@@ -251,7 +252,7 @@ def _compare_names(names: list[str], offsets: list[int], known: bytes) -> None:
 
 
 def misnamed(name: str, local: bytes) -> DataLossError:
-    """Return the error for a member whose own header has another name than the directory."""
+    """Return the error for a member whose local header has another name than the directory."""
     return DataLossError(
         f"the ZIP directory calls a member {quote(name)}, but its own header {quote(key_text(local))}; "
         "the archive is damaged: get an intact copy"
@@ -259,7 +260,7 @@ def misnamed(name: str, local: bytes) -> DataLossError:
 
 
 def is_hidden(name: str) -> bool:
-    """Return whether a name is no key: directories, absolute names, and names that climb."""
+    """Return whether a name is not a key: directories, absolute names, and names that climb."""
     if not name or name.endswith("/") or name.startswith("/"):
         return True
     return ".." in name and ".." in name.replace("\\", "/").split("/")
@@ -290,10 +291,10 @@ def _zip64_values(extra: bytes) -> list[int]:
 
 
 def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) -> npt.NDArray[np.int64]:
-    """Return how much to read besides the packed data of each member: up to the next member, where that is sensible.
+    """Return the bytes to read besides the packed data of each member: up to the next member, if it is near.
 
-    The local header may be longer than the directory lets know.  Up to the next header (or the directory) it is surely
-    included; where that is too far, a guess is made and checked later.
+    The local header may be longer than the directory tells.  A read up to the next header (or the directory) is sure to
+    include it; if that is too far, a guess is made and checked later.
     """
     offset = columns["offset"]
     guess = 30 + records["name_length"].astype(np.int64) + records["extra_length"] + 64
@@ -307,17 +308,15 @@ def _slack(columns: dict[str, npt.NDArray[np.int64]], records: Any, limit: int) 
     return np.where(shared, OVERLAPS, bounded)
 
 
-# The file of a ZIP archive: ranges of it, and its directory, kept as long as the file has the same
-# generation.
-#
-# Every range is checked to come from the generation of the directory; otherwise `ChangedError` tells the
-# caller to plan anew. In a store without versions the date of the file stands in for its generation; where there is no
-# date either, the directory is read for every batch.
+# The file of a ZIP archive: ranges of it, and its directory, cached as long as the generation of the file stays.  Every
+# range must come from the generation of the directory; otherwise `ChangedError` tells the caller to plan anew.  In a
+# store without versions the date of the file stands in for its generation; without a date, too, the directory is read
+# for every batch.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Archive:
-    """The directory of one generation of the archive.  `starts` collects where data of members were found to start."""
+    """The directory of one generation of the archive.  `starts` caches the positions of members' data."""
 
     directory: Directory
     generation: bytes
@@ -333,7 +332,7 @@ class ZipSource:
         self.archive: Archive | None = None
 
     async def ranges(self, archive: Archive, spans: list[tuple[int, int]]) -> list[Buffer]:
-        """Return ranges of the archive, if it still has the generation of the directory."""
+        """Return ranges of the archive; raise `ChangedError` unless it still has the generation of the directory."""
         if not spans:
             return []
         try:
@@ -363,7 +362,7 @@ class ZipSource:
         return True
 
     async def load(self, archive: Archive | None) -> Archive | None:
-        """Return the archive as it is now: `archive` if it is still current; None if there is none."""
+        """Return the current archive: `archive` if it is still current; None if there is no file."""
         if archive is not None and await self.is_current(archive, ()):
             return archive
         self.archive = await until_unchanged(self._load_once, self.base.describe, reads=True)
@@ -388,7 +387,7 @@ class ZipSource:
         return Archive(directory, generation, stamped, {})
 
     async def raw(self, archive: Archive) -> RawDirectory:
-        """Return the directory of an archive as bytes, if that is still stored."""
+        """Return the directory of an archive as bytes; raise `ChangedError` if it was replaced."""
         tail = await self.base.read_up_to(-TAIL)
         whole = len(tail.value) < TAIL
         if tail.generation != archive.generation:
@@ -398,7 +397,7 @@ class ZipSource:
     async def _raw(self, tail: bytes, generation: bytes, *, whole: bool) -> RawDirectory:
         end = find_end(tail)
         size = len(tail)
-        if not whole:  # an archive that does not start the file shows in what follows its expected end
+        if not whole:  # bytes after the expected end show that the archive does not start the file
             size = end.expected_size + len(await self._bytes(generation, end.expected_size, None))
         shift = size - end.expected_size
         start = size - end.trailer - end.directory_size

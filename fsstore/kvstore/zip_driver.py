@@ -1,15 +1,15 @@
 """The `zip` key-value store: the members of a ZIP archive in any other store.
 
 Members are read by byte range from the archive.  A stored member costs exactly the bytes asked for (and once the 30
-bytes that say where its data start); a small or compressed one costs one range that holds its header and its data.
-All requests of a batch go to the base store as one batch, twice at most, where neighbours are merged.
+bytes that locate its data); a small or compressed one costs one range with its header and data.  All requests of a
+batch go to the base store in one batch, two at most, in which neighbours are merged.
 
-The generation of the archive is that of its members.  Reads plan with the directory at hand and look at the
-generation of what came back: when the archive was replaced meanwhile, the directory is read again and the batch
-starts over.  Only answers that need no data ("missing", "unspecified", a listing) ask whether it has changed.
+The generation of the archive is that of its members.  Reads plan with the cached directory and compare the generation
+of each answer: if the archive was replaced, the directory is read again and the batch starts over.  Only answers
+without data ("missing", "unspecified", a listing) need a request to check the generation.
 
-A missing archive is an empty store.  A member that exists but cannot be read (encrypted, an unknown compression
-method, a bomb) is an error, where TensorStore calls it missing and lets the reader see fill values.
+A missing archive is an empty store.  An unreadable member (encrypted, an unknown compression method, a bomb) is an
+error, where TensorStore calls it missing and lets the reader see fill values.
 """
 
 from __future__ import annotations
@@ -46,25 +46,23 @@ from fsstore.runtime.tuning import PAGE, SMALL_BYTES
 from fsstore.values.json_value import Fields, Json, one_of, quote
 from fsstore.values.registry import encode_path
 
-# One member of a ZIP archive: its local header, and its data decompressed.
-#
-# Sizes, method and checksum come from the central directory, never from the local header, which streaming
-# writers leave empty; the name must be the same in both. Decompression is bounded by the declared size, and
-# the declared size by what the compressed bytes can honestly hold: a bomb is refused before memory is
-# allocated for it.
+# One member of a ZIP archive: its local header, and its data decompressed.  Sizes, method and checksum come from the
+# central directory, never from the local header, which streaming writers leave empty; the name must be the same in
+# both.  Decompression is bounded by the declared size, and the declared size by a plausible ratio to the compressed
+# bytes: a bomb is refused before memory is allocated for it.
 
 STORED = 0
 _ENCRYPTED = 1 << 0 | 1 << 6 | 1 << 13
 _MAX_SIZE = 2**32  # bytes of any member
-_TRUSTED_SIZE = 64 << 20  # bytes of a member that are never questioned
-_MAX_RATIO = 4096  # times its packed size that a larger one may have
+_TRUSTED_SIZE = 64 << 20  # bytes up to which a declared size is never questioned
+_MAX_RATIO = 4096  # the greatest ratio of a larger member's size to its packed size
 _MAX_WINDOW_LOG = 27
 _LOCAL = struct.Struct("<4s22x2H")
 
 
 def check_readable(member: ArchiveMember) -> None:
-    """Raise if the member cannot be read: it is encrypted, overlaps another one, has an unknown method, or declares a
-    size beyond all reason.
+    """Raise if the member cannot be read: it is encrypted, overlaps another one, has an unknown method, or declares an
+    implausible size.
     """
     if member.slack == OVERLAPS:
         raise DataLossError(
@@ -84,9 +82,9 @@ def check_readable(member: ArchiveMember) -> None:
 
 
 def data_start(member: ArchiveMember, header: Buffer) -> int:
-    """Return how long the local header is that `header` starts with; raises unless it is that of the member.
+    """Return the length of the local header at the start of `header`; raise unless it belongs to the member.
 
-    `header` must hold as many bytes as the fixed part and the name take (`header_size`).
+    `header` must hold at least `header_size` bytes.
     """
     if len(header) < _LOCAL.size or bytes(header[:4]) != b"PK\3\4":
         raise DataLossError("ZIP local header is missing")
@@ -98,12 +96,12 @@ def data_start(member: ArchiveMember, header: Buffer) -> int:
 
 
 def header_size(member: ArchiveMember) -> int:
-    """Return the bytes of a local header up to the end of the name."""
+    """Return the size of a local header up to the end of the name."""
     return _LOCAL.size + len(key_bytes(member.name))
 
 
 def unpack(member: ArchiveMember, packed: Buffer, start: int, stop: int) -> Buffer:
-    """Return the bytes `[start, stop)` of a member; the checksum is verified when that is all of it."""
+    """Return the bytes `[start, stop)` of a member; the checksum of a whole member is verified."""
     whole = start == 0 and stop == member.size
     if member.method == STORED:
         value: Buffer = memoryview(packed)[start:stop]
@@ -117,7 +115,7 @@ def unpack(member: ArchiveMember, packed: Buffer, start: int, stop: int) -> Buff
 
 
 def _decompress(member: ArchiveMember, packed: Buffer, stop: int, *, whole: bool) -> Buffer:
-    """Return the first `stop` bytes; when they are all, the data must end there."""
+    """Return the first `stop` bytes; with `whole` the data must end there."""
     try:
         value = _METHODS[member.method](packed, stop + 1 if whole else stop)
     except (zlib.error, OSError, ValueError, EOFError, lzma.LZMAError, struct.error, _zstd_error()) as error:
@@ -141,7 +139,7 @@ def _deflate(packed: Buffer, limit: int) -> Buffer:
 
 
 def _streams(make: Callable[[], Any], packed: Buffer, limit: int) -> Buffer:
-    """Return up to `limit` bytes of the streams that follow each other in `packed`."""
+    """Return up to `limit` bytes of the concatenated streams in `packed`."""
     out, left = bytearray(), bytes(packed)
     while left and len(out) < limit:
         stream = make()
@@ -196,7 +194,7 @@ _METHODS: dict[int, Callable[[Buffer, int], Buffer]] = {
 
 @dataclass(slots=True)
 class _MemberRead:
-    """A member to read: what to fetch from the archive, and what to make of it."""
+    """A member to read: its archive range, and the part of the member wanted."""
 
     place: int
     member: ArchiveMember
@@ -241,7 +239,7 @@ class ZipDriver(ZipWriting, StandsOver):
         results: list[Any] = [None] * len(reads)
         jobs: list[_MemberRead] = []
         for place, read in enumerate(reads):
-            results[place] = self._settled(archive, read)
+            results[place] = self._answer_without_data(archive, read)
             if results[place] is None and (job := self._job(archive, place, read, results)) is not None:
                 jobs.append(job)
         if len(jobs) < len(reads) and not fresh and not await self.source.is_current(archive, reads):
@@ -257,7 +255,7 @@ class ZipDriver(ZipWriting, StandsOver):
             results[job.place] = ReadResult("value", value, archive.generation, stamped, job.member.size)
         return results
 
-    def _settled(self, archive: Archive, read: Read) -> ReadResult | None:
+    def _answer_without_data(self, archive: Archive, read: Read) -> ReadResult | None:
         if read.key not in archive.directory.index:
             return ReadResult("missing", b"", NO_VALUE, now())
         if read.if_not_equal == archive.generation != UNKNOWN:
@@ -282,7 +280,7 @@ class ZipDriver(ZipWriting, StandsOver):
         return error.within(f"Error reading {self.describe_key(key)}")
 
     async def _fetch(self, archive: Archive, jobs: list[_MemberRead]) -> None:
-        """Fill in the packed data of all jobs, in at most three batches to the base."""
+        """Fill in the packed data of all jobs, with at most three batches to the base."""
         unknown = {
             job.member.name: job.member
             for job in jobs
@@ -309,7 +307,7 @@ class ZipDriver(ZipWriting, StandsOver):
             raise self._located(error, member.name) from None
 
     def _aim(self, archive: Archive, job: _MemberRead) -> None:
-        """Decide which bytes of the archive the job needs."""
+        """Set the range of the archive that the job needs."""
         member = job.member
         start = archive.starts.get(member.name)
         if start is None:
@@ -320,7 +318,7 @@ class ZipDriver(ZipWriting, StandsOver):
             job.low, job.high = start, start + member.packed
 
     def _behead(self, archive: Archive, job: _MemberRead) -> bool:
-        """Cut the local header off; return whether the data were all there, or aim again."""
+        """Cut off the local header; return whether all data were there, otherwise aim again."""
         member = job.member
         length = self._header_length(member, job.data)
         archive.starts[member.name] = member.offset + length
@@ -359,7 +357,7 @@ class ZipDriver(ZipWriting, StandsOver):
         return f"{quote(key)} in {self.base.describe()}"
 
     def spec(self) -> Mapping[str, Json]:
-        """Return how new members are compressed, unless they are not."""
+        """Return the compression of new members, unless it is the default."""
         return {} if self.method == "store" else {"compression": self.method}
 
 
@@ -373,11 +371,11 @@ class ZipKind(AdapterKind):
     defaults: ClassVar[Mapping[str, Json]] = {"compression": "store"}
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `compression`, of members that are written."""
+        """Take `compression`, the method for new members."""
         method = fields.take("compression", one_of(*sorted(PACKERS)), default="store")
         return {} if method == "store" else {"compression": method}
 
-    def to_url(self, path: str, members: Mapping[str, Json]) -> str:  # the contract names it
+    def to_url(self, path: str, members: Mapping[str, Json]) -> str:
         """Return the URL component."""
         return f"zip:{encode_path(path)}"
 

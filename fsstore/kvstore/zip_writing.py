@@ -1,11 +1,11 @@
-"""Writing ZIP archives: every change makes the archive anew, and replaces the old one under a condition.
+"""Writing ZIP archives: every change rewrites the archive, and replaces the old one under a condition.
 
 The directory stands at the end of an archive, so a single key costs as much as all of them: changes belong together, in
-one batch or, better, one transaction.  Stored members stay as they are, byte by byte.  The condition is that the file
-is still the one that was read, so no change of another writer is lost; then all is read and made again.
+one batch or, better, one transaction.  Stored members are copied byte by byte.  The condition is that the file is still
+the one that was read, so no change of another writer is lost; if it is not, all is read and written again.
 
-The new archive goes to the store in portions where that can write while values are made, as local files can;
-elsewhere it is held in memory.
+If the store can write while values are made, as local files can, the new archive is written in portions; otherwise it
+is held in memory.
 """
 
 from __future__ import annotations
@@ -31,15 +31,11 @@ from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import BATCH_BYTES
 from fsstore.values.json_value import quote
 
-# Making ZIP archives: what stays of an old one, new members behind it, and the directory last.
-#
-# An archive is planned without input or output: spans of the old file to keep, members to add, and the
-# directory that names them all. Old members keep their bytes and what the directory says of them; only
-# where they are changes. The same members give the same archive: there are no times in it. Sizes and places
-# beyond 32 bits, and more than 65,534 members, are written as ZIP64.
-#
-# New members stand in the order in which readers of zarr want them: documents before chunks, those near the
-# root first.
+# Making ZIP archives: the kept part of an old one, new members behind it, and the directory last.  An archive is
+# planned without I/O: spans of the old file to keep, members to add, and the directory of all of them.  Old members
+# keep their bytes and their records except for the position.  There are no times, so the same members give the same
+# archive.  Sizes and positions beyond 32 bits, and more than 65,534 members, are written as ZIP64.  New members stand
+# in the order in which readers of zarr want them: documents before chunks, and those near the root first.
 
 _LOCAL = struct.Struct("<4s5H3L2H")
 _CENTRAL = struct.Struct("<4s6H3L5H2L")
@@ -47,7 +43,7 @@ _END = struct.Struct("<4s4H2LH")
 _END64 = struct.Struct("<4sQ2H2L4Q")
 _LOCATOR = struct.Struct("<4sLQL")
 _ONES, _MOST = 0xFFFFFFFF, 0xFFFF
-_DAY = 0x21  # 1980-01-01, the first that the format knows
+_DAY = 0x21  # 1980-01-01, the first date of the format
 _UNIX, _FILE = 3 << 8, 0o100644 << 16
 _UTF8 = 1 << 11
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zarray", ".zattrs", ".zmetadata", "attributes.json")
@@ -73,7 +69,7 @@ PACKERS: Mapping[str, tuple[int, Callable[[bytes], bytes] | None]] = MappingProx
         "xz": (95, lambda data: lzma.compress(data, lzma.FORMAT_XZ)),
     }
 )
-"""The method of new members by its name in specs, and what compresses them."""
+"""Methods of new members by their name in specs, each with its compressor."""
 
 
 class _Record(NamedTuple):
@@ -88,7 +84,7 @@ class _Record(NamedTuple):
     offset: int
 
     def moved(self, offset: int) -> bytes:
-        """Return the record for another place of the member."""
+        """Return the record for another position of the member."""
         wide = [value for value in (self.size, self.packed, offset) if value >= _ONES]
         extra = self.extra
         if wide:
@@ -114,10 +110,10 @@ def check_name(key: str) -> None:
 
 @dataclass
 class ArchivePlan:
-    """The members that an archive will be made of."""
+    """The contents of a new archive."""
 
     spans: list[tuple[int, int]]
-    """Parts of the old file that come first, in order."""
+    """Spans of the old file, which come first."""
     comment: bytes
     members: Sequence[tuple[str, Buffer]]
     method: str
@@ -130,10 +126,9 @@ class ArchivePlan:
         for key, value in self.members:
             data = memoryview(value).cast("B")
             packed: Buffer = data if pack is None else pack(bytes(data))
-            yield self._member(key_bytes(key), method, packed, (zlib.crc32(data), len(data)))
+            yield self._member(key_bytes(key), method, packed, zlib.crc32(data), len(data))
 
-    def _member(self, name: bytes, method: int, packed: Buffer, told: tuple[int, int]) -> list[Buffer]:
-        crc, size = told
+    def _member(self, name: bytes, method: int, packed: Buffer, crc: int, size: int) -> list[Buffer]:
         length = len(packed)
         wide = max(size, length) >= _ONES
         extra = struct.pack("<2H2Q", 1, 16, size, length) if wide else b""
@@ -158,7 +153,7 @@ class ArchivePlan:
 
 
 def _flags(name: bytes) -> int:
-    """Return the flag that says that a name is UTF-8, where that needs saying and is true."""
+    """Return the UTF-8 flag for a name that is not ASCII but valid UTF-8, otherwise 0."""
     try:
         return 0 if name.isascii() or not name.decode() else _UTF8
     except UnicodeDecodeError:
@@ -185,7 +180,9 @@ def plan_archive(old: RawDirectory | None, changes: Mapping[str, Buffer | None],
 
 
 def _kept(old: RawDirectory, changed: Collection[str]) -> tuple[list[_Record], list[tuple[int, int]]]:
-    """Return the records that stay, in their order, and the parts of the file that they and the beginning take."""
+    """Return the records that stay, in order, and the spans of the file that they and the bytes before the archive
+    take.
+    """
     records = list(_records(old))
     last = {record.name: place for place, record in enumerate(records)}
     stays = [
@@ -244,7 +241,7 @@ def _split_extra(extra: bytes) -> tuple[list[int], bytes]:
 
 
 def archive_features(below: Features) -> Features:
-    """Return what an archive in a store can do: it is written where that can be guarded by a condition."""
+    """Return the features of an archive in a store; it is writable if writes can be guarded by a condition."""
     guarded = below.writable and below.conditional_write
     return Features(
         waits=below.waits,
@@ -311,7 +308,9 @@ class ZipWriting(WritesAtOnce):
     async def _change(
         self, decide: Callable[[Archive | None], dict[str, Buffer | None]], writes: Sequence[Write]
     ) -> Stamp:
-        """Make the archive anew with what `decide` says of the one that is there, until nobody comes between."""
+        """Rewrite the archive with the changes that `decide` returns for the current one, until no other writer
+        interferes.
+        """
         if not self.features.writable:
             raise UnimplementedError(
                 f"KeyValueStore does not support writing: {self.base.describe()} would be replaced as a whole, which"
@@ -337,7 +336,7 @@ class ZipWriting(WritesAtOnce):
         return stamp
 
     async def _replace(self, archive: Archive | None, changes: Mapping[str, Buffer | None]) -> Stamp:
-        """Write a new archive in place of one, unless another has replaced it; then the stamp is `UNKNOWN`."""
+        """Write a new archive in place of `archive`; if another writer has replaced that, the stamp is `UNKNOWN`."""
         old = None if archive is None else await self.source.raw(archive)
         plan = await execution.offload(plan_archive, old, changes, self.method, kind="compute")
         condition = NO_VALUE if archive is None else archive.generation
@@ -351,7 +350,7 @@ class ZipWriting(WritesAtOnce):
         return await self.base.write("", value, condition)
 
     def _portions(self, archive: Archive | None, plan: ArchivePlan) -> Any:
-        """Yield the new archive piece by piece; for stores that never wait."""
+        """Yield the new archive piece by piece, for stores that never wait."""
         for low, high in plan.spans:
             assert archive is not None
             for start in range(low, high, BATCH_BYTES):

@@ -1,8 +1,8 @@
 """OCDBT databases: versioned key-value stores, each a B+tree in a directory of another store.
 
 The bytes are TensorStore's; either library reads and continues what the other wrote.  `fsstore.KvStore` reads and
-writes the keys (`|ocdbt:`); the functions of this module are for what lies beyond keys and values: versions, health,
-copies without history, and the nodes themselves.
+writes the keys (`|ocdbt:`); the functions of this module handle the rest: versions,
+health, copies without history, and the nodes themselves.
 
 Databases are given as a `KvStore`, a spec or a URL: of the ocdbt store itself (`file:///data/db|ocdbt:`) or of the
 directory it lives in (`file:///data/db/`).  Everything returns a `Future`.
@@ -76,7 +76,7 @@ def versions(store: Any, *, context: Context | None = None) -> Future[list[Versi
 
 
 def verify(store: Any, *, version: int | str | None = None, context: Context | None = None) -> Future[VerifyReport]:
-    """Check every node of a version and that its values are there; the newest, or the one that `version` says."""
+    """Check every node of a version and the presence of its values; the newest version unless `version` is given."""
 
     async def work(opened: KvStore) -> VerifyReport:
         database = _database(opened)
@@ -90,7 +90,8 @@ def compact(
 ) -> Future[VersionInfo]:
     """Copy one version into a new database at `target` and return that database's only version.
 
-    The configuration is the source's where the spec of `target` says nothing.  An existing database is refused.
+    Members of the configuration that the spec of `target` leaves out are the source's.  An existing database is
+    refused.
     """
     try:
         opening = _opened(target, context)
@@ -117,7 +118,7 @@ def _opened(store: Any, context: Context | None) -> Future[KvStore]:
 def _with_store(
     store: Any, context: Context | None, work: Callable[[KvStore], Coroutine[Any, Any, T]], *others: Future[KvStore]
 ) -> Future[T]:
-    """Return the future of `work` on an opened store; `others` are stores that it will wait for."""
+    """Return the future of `work` on an opened store; `others` are further stores that `work` waits for."""
     try:
         opening = _opened(store, context)
         if all(one.done() for one in (opening, *others)):
@@ -133,7 +134,7 @@ def _with_store(
 
 
 def _directory(store: KvStore) -> KvPrefix:
-    """Return the directory of a database given as such, or as the `ocdbt` store."""
+    """Return the directory of a database given as that directory or as the `ocdbt` store."""
     driver = store._open.driver
     return driver.source.base if isinstance(driver, OcdbtDriver) else _database(store).source.base
 

@@ -23,8 +23,7 @@ from fsstore.ocdbt.manifest import Version
 from fsstore.ocdbt.node import INLINE, Builder, Child, Interior, Leaf, Node, Root
 from fsstore.ocdbt.source import DatabaseSource, Step, check_child
 
-# The changes of a commit: requests of callers, and the changes that result from those whose conditions
-# hold.
+# The changes of a commit: the requests of callers, and the changes that remain where conditions hold.
 
 Stored: TypeAlias = bytes | Location
 """A value as a leaf holds it."""
@@ -32,13 +31,13 @@ Stored: TypeAlias = bytes | Location
 
 @dataclass(slots=True, eq=False)
 class Request:
-    """The request of one caller to the next commit: ranges deleted first, then writes, which are held by column.
+    """The request of one caller to the next commit: ranges to delete first, then writes, held by column.
 
-    A value is bytes, or where they lie already, or None, which deletes.  `conditions` are those of the writes, empty if
-    there are none.  `generations` answers, one for each write, as `KvDriver.write_many` wants it.  An `atomic` request
-    is applied only if every condition holds and every key of `unchanged` has the generation given; it is answered by
-    `failed`, the keys whose condition does not hold, and `stale`, a key of `unchanged` that has changed.  `placed`
-    remembers values already stored, for further attempts.
+    A value is bytes, the location of stored bytes, or None, which deletes.  `conditions` belong to the writes; empty
+    means none.  `generations` is the answer, one for each write, as in `KvDriver.write_many`.  An `atomic` request is
+    applied only if every condition holds and every key of `unchanged` has the given generation; its answer is `failed`,
+    the keys whose condition does not hold, and `stale`, a key of `unchanged` that has changed.  `placed` holds the
+    locations of values already stored, for further attempts.
     """
 
     keys: Sequence[bytes] = ()
@@ -54,15 +53,15 @@ class Request:
     placed: dict[int, Location] = field(default_factory=dict)
 
     def conditional_keys(self) -> list[bytes]:
-        """Return the keys whose generation decides anything."""
+        """Return the keys whose generation the request depends on."""
         return [*compress(self.keys, self.conditions), *self.unchanged]  # UNKNOWN is empty
 
     def forget(self) -> None:
-        """Forget what a cancelled commit placed; it may not have been written."""
+        """Forget the locations that a cancelled commit assigned; their bytes may not have been written."""
         self.placed.clear()
 
     def stored(self, number: int, limit: int, place: Callable[[Buffer], Location]) -> Stored | None:
-        """Return what a leaf holds of a value: itself up to `limit` bytes, otherwise where it is or gets its place."""
+        """Return the form of a value in a leaf: the value itself up to `limit` bytes, otherwise its location."""
         value = self.values[number]
         if value is None or isinstance(value, Location):
             return value
@@ -83,7 +82,7 @@ class NetChanges:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is to be done."""
+        """Whether there is nothing to do."""
         return not self.points and not self.ranges
 
     def generation(self, key: bytes) -> bytes:
@@ -95,7 +94,7 @@ class NetChanges:
         return self._current.get(key, NO_VALUE)
 
     def apply(self, request: Request, limit: int, place: Callable[[Buffer], Location]) -> None:
-        """Apply what of `request` its conditions allow, and answer it; values over `limit` bytes are placed."""
+        """Apply the part of `request` that its conditions allow, and answer it; place values over `limit` bytes."""
         if request.atomic and not self._holds(request):
             return
         for keys in request.deleted:
@@ -112,7 +111,7 @@ class NetChanges:
             request.generations = list(map(value_generation, stored))
 
     def _apply_each(self, request: Request, limit: int, place: Callable[[Buffer], Location]) -> list[bytes]:
-        """Apply those writes whose condition holds, one after the other."""
+        """Apply the writes whose condition holds, in order."""
         answers: list[bytes] = []
         for number, (key, if_equal) in enumerate(zip(request.keys, request.conditions, strict=True)):
             if if_equal not in (UNKNOWN, self.generation(key)):
@@ -123,7 +122,7 @@ class NetChanges:
         return answers
 
     def _holds(self, request: Request) -> bool:
-        """Return whether an atomic request may be applied; say what is against it if not."""
+        """Return whether an atomic request may be applied; if not, note the keys that prevent it."""
         guarded = request.unchanged.items()
         request.stale = next((key for key, wanted in guarded if self.generation(key) != wanted), None)
         wanted = zip(compress(request.keys, request.conditions), filter(None, request.conditions), strict=True)
@@ -136,10 +135,6 @@ class NetChanges:
         for key in [key for key in self.points if keys.contains(key)]:
             del self.points[key]
         self.ranges.append(keys)
-
-    def sorted_points(self) -> list[bytes]:
-        """Return the keys of the points in order."""
-        return sorted(self.points)
 
     def merged_ranges(self) -> list[KeyRange]:
         """Return the ranges to delete, disjoint and in order."""
@@ -159,7 +154,7 @@ def rows_between(keys: Sequence[bytes], low: bytes, high: bytes) -> tuple[int, i
     return bisect_left(keys, low), bisect_left(keys, high) if high else len(keys)
 
 
-# Merging of changes into a leaf, by column: 10,000 writes into 100,000 entries are a few array operations.
+# Merging changes into a leaf, by column: 10,000 writes into 100,000 entries are a few array operations.
 
 
 def leaf_of(keys: Sequence[bytes], values: Sequence[Stored]) -> Leaf:
@@ -190,7 +185,7 @@ def merge(
 
     Ranges are `deleted`, then the sorted `keys` get `values`; None deletes.
 
-    A point counts as a change even if it deletes what is not there: TensorStore makes a new version then.
+    Deleting an absent key counts as a change: TensorStore makes a new version then, too.
     """
     full = [prefix + key for key in old.keys] if prefix else old.keys
     keep = np.ones(len(full), bool)
@@ -206,7 +201,7 @@ def merge(
     written = [value is not None for value in values]
     new = leaf_of(list(compress(keys, written)), [value for value in values if value is not None])
     before = np.array(list(compress(rows, written)), np.int64)
-    # old row i sorts at 2 i + 1, and what is inserted before it at 2 i; equal places keep their order
+    # old row i sorts at 2 i + 1, and rows inserted before it at 2 i; equal places keep their order
     places = np.concatenate((2 * kept + 1, 2 * before))
     order = np.argsort(places, kind="stable")
     return _joined(old, full, kept, new, order)
@@ -233,7 +228,7 @@ def _joined(old: Leaf, full: list[bytes], kept: np.ndarray, new: Leaf, order: np
 
 @dataclass(slots=True, eq=False)
 class _Touched:
-    """A node that changes, the interval `[low, high)` it answers for, and what changes in it."""
+    """A node that changes, the interval `[low, high)` that it covers, and the changes inside."""
 
     step: Step
     low: bytes
@@ -247,7 +242,7 @@ class _Touched:
 
 async def rebuild(source: DatabaseSource, version: Version, changes: NetChanges, builder: Builder) -> Root | None:
     """Return the root after `changes`, or None if they change nothing."""
-    points, ranges = changes.sorted_points(), changes.merged_ranges()
+    points, ranges = sorted(changes.points), changes.merged_ranges()
     if version.root is None:
         if not points:
             return None
@@ -274,7 +269,7 @@ async def rebuild(source: DatabaseSource, version: Version, changes: NetChanges,
 
 
 def _divide(touched: _Touched, node: Interior) -> None:
-    """Say which children the changes of a node fall to, and which children vanish."""
+    """Assign the changes of a node to its children, and find the children that vanish."""
     prefix = touched.step.prefix
     full = [prefix + key for key in node.keys] if prefix else node.keys
     lows, highs = [touched.low, *full[1:]], [*full[1:], touched.high]
@@ -306,7 +301,7 @@ def _covers(keys: KeyRange, low: bytes, high: bytes) -> bool:
 def _apply(
     touched: _Touched, points: Mapping[bytes, Stored | None], builder: Builder, *, is_root: bool
 ) -> list[Child] | None:
-    """Return the nodes that take the place of a node, or None if it stays as it is."""
+    """Return the nodes that replace a node, or None if it stays as it is."""
     node = touched.node
     if isinstance(node, Leaf):
         values = [points[key] for key in touched.points]

@@ -1,8 +1,8 @@
-"""Making a version: read the newest, apply the requests, store the data, replace the manifest if nobody was faster.
+"""Making a version: read the newest, apply the requests, store the data, replace the manifest unless it has changed.
 
-There is no lock and no lease.  The manifest is written on condition that it is the one the commit began with; on a
-mismatch everything but the values already stored is done again on what is there now.  A store that cannot write under a
-condition refuses to commit, unless the spec says `single_writer` and so promises that there is only one.
+There is no lock and no lease.  The manifest is written on condition that it is still the one that the commit began
+with.  If it is not, the commit starts over on the new manifest, and reuses only the values already stored.  A store
+without conditional writes refuses to commit, unless the spec promises a single writer by `single_writer`.
 """
 
 from __future__ import annotations
@@ -42,18 +42,17 @@ from fsstore.ocdbt.source import Choice, DatabaseSource, Snapshot, find, find_ve
 from fsstore.runtime.together import until_settled
 from fsstore.runtime.tuning import REQUEST_BYTES
 
-# The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, back to
-# back.
+# The data files of one commit: values as they come, then B+tree nodes, then version tree nodes, concatenated.
 
 Sort: TypeAlias = Literal["value", "btree_node", "version_tree_node"]
 
 DATA_NAME = "[0-9a-f]{32}"
-"""The pattern of names of data files behind their prefix, those of TensorStore too."""
+"""The pattern of file names behind their prefix; TensorStore's names match it, too."""
 _PAGE = 4096
 
 
 class NodeLayout(NamedTuple):
-    """The places of the three sorts of data, and the size at which a file is closed (0: never)."""
+    """The prefixes for the three sorts of data, and the size at which a file is closed (0: never)."""
 
     value: bytes = b"d/"
     btree_node: bytes = b"d/"
@@ -61,11 +60,11 @@ class NodeLayout(NamedTuple):
     target_size: int = 2**31
 
     def prefixes(self) -> set[bytes]:
-        """Return all prefixes of names of files."""
+        """Return the prefixes of all file names."""
         return {self.value, self.btree_node, self.version_tree_node}
 
     def prefix(self, sort: Sort) -> bytes:
-        """Return the prefix of the names of files with such data."""
+        """Return the prefix of file names for one sort of data."""
         if sort == "value":
             return self.value
         return self.btree_node if sort == "btree_node" else self.version_tree_node
@@ -78,7 +77,7 @@ class _Buffer:
         self.size = 0
 
     def content(self) -> bytes:
-        """Return the file, padded to whole pages if it is large."""
+        """Return the bytes of the file; a large file is padded to whole pages."""
         padding = -self.size % _PAGE if self.size > REQUEST_BYTES else 0
         return b"".join([*self.parts, b"\0" * padding])
 
@@ -92,7 +91,7 @@ class Sink:
         self._full: list[_Buffer] = []
 
     def place(self, sort: Sort, data: Buffer) -> Location:
-        """Add data and return where they will lie."""
+        """Add data and return their future location."""
         prefix = self._layout.prefix(sort)
         buffer = self._open.get(prefix)
         if buffer is None:
@@ -114,7 +113,7 @@ class Sink:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """How a database is written."""
+    """The options for writing a database."""
 
     constraints: Constraints
     assume_config: bool = False
@@ -138,16 +137,16 @@ class Committer:
 
     @property
     def layout(self) -> NodeLayout:
-        """Where data go."""
+        """The prefixes and sizes of data files."""
         return self._options.layout
 
     def new_config(self, model: Config) -> Config:
-        """Return the configuration of a new database: that of `model` but for the uuid and what the spec gives."""
+        """Return the configuration of a new database: `model`'s, with a new uuid and the members of the spec."""
         given = self._options.constraints.given
         return replace(model, **{"uuid": os.urandom(16), "manifest_kind": self._default_kind(), **given})
 
     async def create(self, config: Config, root: Root) -> Version:
-        """Store the manifest of a new database with one version; `AlreadyExistsError` if there is one already."""
+        """Store the manifest of a new database with one version; raise `AlreadyExistsError` if there is one already."""
         version = Version(1, root.height, root.location, root.statistics, time.time_ns())
         absent = Snapshot(None, NO_VALUE, time.time())
         self._refuse_unguarded(config.manifest_kind)
@@ -160,7 +159,7 @@ class Committer:
         return version
 
     def check(self, config: Config) -> None:
-        """Raise unless the stored configuration is what the spec asks for."""
+        """Raise unless the stored configuration agrees with the spec."""
         self._options.constraints.check(config)
         if self.assumed is None:
             return
@@ -177,7 +176,7 @@ class Committer:
             raise error.within("Observed config does not match assumed config") from None
 
     def accepts(self, config: Config) -> bool:
-        """Return whether the stored configuration is what the spec asks for."""
+        """Return whether the stored configuration agrees with the spec."""
         try:
             self.check(config)
         except FailedPreconditionError:
@@ -190,7 +189,7 @@ class Committer:
         await until_settled(partial(self._once, requests), True, lambda _: self.source.manifests.describe())
 
     async def _once(self, requests: Sequence[Request], _: bool) -> bool:
-        """Try one commit; return whether it must be tried again, because another writer was faster."""
+        """Try one commit; return whether to try again, because another writer came first."""
         snapshot = await self.source.snapshot()
         if snapshot.manifest is None or not snapshot.manifest.versions:
             snapshot = await self._begin(snapshot)
@@ -201,7 +200,7 @@ class Committer:
         return not await self._attempt(snapshot, manifest, requests)
 
     async def _sweep(self) -> None:
-        """Before the first commit, remove unfinished data files of killed writers: their names are not used again."""
+        """Before the first commit, remove unfinished data files of killed writers; their names are never reused."""
         base = self.source.base
         sweeper = able(base.driver, SweepsUnfinished)
         if self._swept or sweeper is None:
@@ -212,7 +211,7 @@ class Committer:
                 await sweeper.sweep_unfinished(base.path + key_text(prefix), DATA_NAME)
 
     async def _begin(self, snapshot: Snapshot) -> Snapshot:
-        """Return a snapshot one can commit to: that of an empty database, which is stored unless assumed."""
+        """Return a snapshot to commit to: of an empty database, which is stored unless its configuration is assumed."""
         manifest = snapshot.manifest
         config = manifest.config if manifest else self.assumed
         if config is None:
@@ -308,7 +307,7 @@ class Committer:
         if stamp.generation == UNKNOWN:
             return False
         old = [number for number in snapshot.numbers if number < new.generation - MANIFESTS_KEPT]
-        with suppress(StoreError):  # what cannot be deleted now is deleted by a later commit, or harmless
+        with suppress(StoreError):  # a later commit deletes the rest, which does no harm
             await self.source.manifests.write_many([Write(numbered_key(number), None) for number in old])
         fresh = await self.source.snapshot()
         if fresh.manifest is None:
@@ -318,7 +317,7 @@ class Committer:
 
 
 async def current_generations(source: DatabaseSource, version: Version, keys: Sequence[bytes]) -> dict[bytes, bytes]:
-    """Return the generations of those of `keys` that exist."""
+    """Return the generations of those `keys` that exist."""
     if not keys:
         return {}
     out: dict[bytes, bytes] = {}

@@ -34,7 +34,7 @@ from fsstore.kvstore.contract.driver import (
     begin_creating,
 )
 from fsstore.kvstore.contract.request import EntryColumns, KeyRange, key_bytes, key_text, keys_bytes, resolve_range
-from fsstore.kvstore.spec_parse import as_directory
+from fsstore.kvstore.spec_parse import as_directory, kv_spec, open_kv
 from fsstore.ocdbt.change import Request
 from fsstore.ocdbt.commit import Committer, NodeLayout, Options
 from fsstore.ocdbt.encoding import KEY_LIMIT, U64, DataFile, Location, value_generation
@@ -61,11 +61,11 @@ from fsstore.runtime.together import CommitQueue
 from fsstore.values.json_value import Fields, Json, boolean, expected, integer, number, obj, quote, string
 from fsstore.values.registry import decode_path, encode_path, reject_query
 
-# From entries of leaves to answers: of reads, and of listings.
+# From entries of leaves to the answers of reads and listings.
 
 
 class AnswerPlan:
-    """The answers to a batch of reads: complete, but for the bytes at `places`."""
+    """The answers to a batch of reads: complete except for the bytes at `places`."""
 
     def __init__(self, reads: Sequence[Read], time: float, describe: Callable[[str], str]) -> None:
         self.results = [ReadResult("missing", b"", NO_VALUE, time)] * len(reads)
@@ -119,13 +119,10 @@ def entries_of(part: Slice) -> EntryColumns:
     return EntryColumns(whole, sizes=part.leaf.lengths[part.start : part.stop].tolist)
 
 
-"""How many entries a listing makes at a time."""
-
-
 class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
-    """The newest version of a database, or the one that `choice` names, which cannot be written.
+    """The newest version of a database, or the read-only version that `choice` names.
 
-    `members` are the JSON members it was opened with.
+    `members` are the JSON members that the store was opened with.
     """
 
     id: ClassVar[str] = "ocdbt"
@@ -153,22 +150,20 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
         return self._features
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` is a driver of the same database, opened in the same way."""
         return isinstance(other, OcdbtDriver) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
         return hash(self.source.base)
 
     def _identity(self) -> tuple[Any, ...]:
         return self.source.base, self.source.manifests, self.choice, self._members
 
     def describe_key(self, key: str) -> str:
-        """Return the key and where the database is."""
+        """Return the key and the place of the database."""
         return f"{quote(key)} in OCDBT database at {self.source.base.describe()}"
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the members, with the whole stored configuration once it is known."""
+        """Return the members, with the complete stored configuration once it is known."""
         manifest = self.source.last.manifest
         if manifest is None or not self.committer.accepts(manifest.config):
             return self._members
@@ -176,7 +171,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
         return {**self._members, "config": manifest.config.to_json(kind="manifest_kind" in given)}
 
     async def version(self, staleness_bound: float = float("inf")) -> tuple[Version | None, float]:
-        """Return the version to read, None if there is no database, and the time until which that is known."""
+        """Return the version to read (None if there is no database) and the time up to which that answer holds."""
         if self._fixed is not None:
             return self._fixed, float("inf")
         snapshot = await self.source.snapshot(staleness_bound)
@@ -209,7 +204,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
         return plan.results
 
     def begin_creating(self) -> None:
-        """Pass on that the stores below are about to be written."""
+        """Announce to the stores below that they are about to be written."""
         for below in (self.source.base, self.source.manifests):
             begin_creating(below.driver)
 
@@ -226,29 +221,30 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
     ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, in one commit; return the keys whose condition does not hold.
 
-        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        If there are any, nothing changes.  Raises `AbortedError` if a key of `unchanged` has a new generation.
         """
         request = _request(writes)
         await _submit_atomic(self, request, unchanged, deleted)
         return list(map(key_text, request.failed))
 
     async def delete_range(self, keys: KeyRange) -> None:
-        """Delete every key in the range in one commit; none is made if there is no such key."""
+        """Delete every key in the range in one commit; without such a key there is no commit."""
         _refuse_fixed(self)
         if not keys.empty:
             await self._submit(Request(deleted=(keys,)))
 
     def copies_from(self, other: KvDriver) -> bool:
-        """Return whether `copy_range` takes keys of `other`: of a database in this one's directory, or below it."""
+        """Return whether `copy_range` accepts `other`: a database in this one's directory, or below it."""
         if not isinstance(other, OcdbtDriver) or other.features.waits > self.features.waits:
             return False
         mine, theirs = self.source.base, other.source.base
         return mine.driver == theirs.driver and theirs.path.startswith(mine.path)
 
     async def copy_range(self, other: KvDriver, keys: KeyRange, cut: int, target: str) -> None:
-        """Copy a range of `other` in one commit: `target` takes the place of the first `cut` bytes of its keys.
+        """Copy a range of `other` in one commit: `target` replaces the first `cut` bytes of its keys.
 
-        Values outside the tree are referenced instead of copied, in the directory of `other` if that is below this one.
+        Values outside the tree are referenced, not copied, even in the directory of `other`, which lies in or below
+        this one's.
         """
         _refuse_fixed(self)
         prefix = key_bytes(target)
@@ -260,7 +256,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
             await self._submit(Request(copies, values))
 
     async def check_taking(self, writes: Mapping[str, Buffer], deleted: Sequence[KeyRange]) -> None:
-        """Raise if the database was opened at a version of the past."""
+        """Raise if the database was opened at an older version."""
         _refuse_fixed(self)
 
     async def take_all(
@@ -273,7 +269,7 @@ class OcdbtDriver(CopiesRanges, MayBeMissing, TakesAllAtOnce, WritesAtOnce):
     ) -> None:
         """Delete the ranges, refer to all values of other databases, and write, in one commit.
 
-        Where two of the others have a key, the last one's value counts.
+        If several of the others hold a key, the last one's value counts.
         """
         _refuse_fixed(self)
         taken: dict[bytes, bytes | bytearray | memoryview | Location] = {}
@@ -327,7 +323,7 @@ def _features_of(source: DatabaseSource, options: Options, choice: Choice | None
 
 
 async def _located(into: OcdbtDriver, other: KvDriver, keys: KeyRange) -> list[tuple[bytes, bytes | Location]]:
-    """Return keys of another database with small values, or the places of large ones as this one sees them."""
+    """Return keys of another database with small values, or the locations of large ones relative to this database."""
     if not (isinstance(other, OcdbtDriver) and into.copies_from(other)):
         raise UnimplementedError("CopyRange not supported")
     version, _ = await other.version()
@@ -348,7 +344,7 @@ def _wanted(choice: Choice) -> str:
 
 
 def _below(path: bytes, value: bytes | Location) -> bytes | Location:
-    """Return the value, or its place as a database sees it that lies above by `path`."""
+    """Return a value, or its location relative to a database that lies above by `path`."""
     if isinstance(value, bytes) or not path:
         return value
     (base, relative), offset, length = value
@@ -356,7 +352,7 @@ def _below(path: bytes, value: bytes | Location) -> bytes | Location:
 
 
 def _request(writes: Sequence[Write]) -> Request:
-    """Return the request to write, by column; every value as a buffer whose length is its number of bytes."""
+    """Return a request for writes, by column; each value is a buffer whose length is its size in bytes."""
     keys = keys_bytes([write.key for write in writes])
     values = [_flat(value) if isinstance(value, memoryview) else value for _, value, _ in writes]
     conditions = [write.if_equal for write in writes]
@@ -379,7 +375,7 @@ def _refuse_fixed(driver: OcdbtDriver) -> None:
         raise StoreError(f"Writing is not supported with version={format_version(version)} specified")
 
 
-# How the store is opened.
+# Opening the store.
 
 _PREFIXES = ("value_data_prefix", "btree_node_data_prefix", "version_tree_node_data_prefix")
 _TARGET = 2**31  # bytes of a data file: TensorStore's default
@@ -403,7 +399,7 @@ def _unsigned(value: Any) -> int:
 
 
 def take_members(fields: Fields) -> dict[str, Json]:
-    """Take the members from `fields`; return them in canonical form without those equal to their defaults."""
+    """Take the members from `fields`; return them in canonical form, without defaults."""
     out: dict[str, Json] = {}
     if "config" in fields:
         constraints = fields.take("config", parse_constraints, default=Constraints({}))
@@ -436,8 +432,6 @@ def take_members(fields: Fields) -> dict[str, Json]:
 
 def _store(value: Any) -> Json:
     """Return the spec of the store of the manifests: a directory, like the base."""
-    from fsstore.kvstore.spec_parse import kv_spec
-
     try:
         spec = kv_spec(value if isinstance(value, str) else obj(value))
     except JsonError:
@@ -450,7 +444,7 @@ def _store(value: Any) -> Json:
 
 
 def options_from(members: Mapping[str, Any]) -> Options:
-    """Return how a store opened with canonical `members` writes."""
+    """Return the writing options in canonical `members`."""
     prefixes = [key_bytes(str(members.get(name, "d/"))) for name in _PREFIXES]
     layout = NodeLayout(
         prefixes[0], prefixes[1], prefixes[2], int(number(members.get("target_data_file_size", _TARGET)))
@@ -498,7 +492,6 @@ class OcdbtKind(AdapterKind):
         return take_members(fields)
 
     def base_path(self, path: str) -> str:
-        """Return the path of the database directory, with a slash at the end."""
         return as_directory(path)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # one scheme only
@@ -524,16 +517,11 @@ class OcdbtKind(AdapterKind):
         """Return the driver over the base."""
         manifests = None
         if "manifest" in opening.members:
-            manifests = await _open_manifests(opening.members["manifest"], opening.context)
+            spec = kv_spec(opening.members["manifest"])
+            manifests = (await open_kv(spec, opening.context or Context())).prefix
         pool = opening.resources.get("cache_pool")
         driver: KvDriver = open_database(opening.below, opening.members, manifests=manifests, pool=pool)
         return driver
-
-
-async def _open_manifests(spec: Json, context: Context | None) -> KvPrefix:
-    from fsstore.kvstore.spec_parse import kv_spec, open_kv
-
-    return (await open_kv(kv_spec(spec), context or Context())).prefix
 
 
 KIND = OcdbtKind()

@@ -1,22 +1,22 @@
 """The small parts of stored structures of an OCDBT database: integers, places in data files, frames, keys, generations.
 
-Every list of records in OCDBT is stored by column, so a node of 100,000 entries is a dozen long runs of
-varints.  Long runs are decoded and encoded by numpy in a few passes; short ones, as in manifests, by a loop.
-Everything raises `DataLossError` on malformed input; nothing here knows what the numbers mean.
+Every list of records in OCDBT is stored by column, so a node of 100,000 entries is a dozen long runs of varints.  Long
+runs are decoded and encoded by numpy in a few passes; short ones, as in manifests, by a loop. Malformed input raises
+`DataLossError`; this module does not know the meaning of the numbers.
 
 The name of a data file is a pair (base path, relative path).  A structure is read in the context of a transitive path,
 which is put before the base path when the table is decoded, so that the pairs of this package are always relative to
-the database directory.  Files that are referred to from a file have that file's base path as their context: this is
-how one database is grafted into another.
+the database directory.  Files that are referred to from a file have that file's base path as their context: this is how
+one database is grafted into another.
 
-`seal` and `unseal` are inverses.  The compression found in the frame decides how it is read; what the database
-is configured to use decides only how it is written.  A body may unfold to at most `BODY_LIMIT` bytes, so that a few
+`seal` and `unseal` are inverses.  The compression found in the frame decides how it is read; what the database is
+configured to use decides only how it is written.  A body may unfold to at most `BODY_LIMIT` bytes, so that a few
 damaged or hostile bytes cannot fill the memory.
 
 Keys of a node are stored without the prefix that they share with the one before.  Lengths, prefixes and order are array
-operations, and so is rebuilding thousands of short keys, letter by letter;
-few or long keys are rebuilt by a loop over slices.  The total length of the keys is checked before they are built,
-because a few bytes of prefix lengths can stand for gigabytes of keys.
+operations, and so is rebuilding thousands of short keys, letter by letter; few or long keys are rebuilt by a loop over
+slices.  The total length of the keys is checked before they are built, because a few bytes of prefix lengths can stand
+for gigabytes of keys.
 
 The generation of an inline value is derived from the value, that of an indirect one from its place; so a conditional
 write needs no more than the leaf.  Short values stand for themselves, being shorter than any hash, which halves the
@@ -43,7 +43,7 @@ from fsstore.runtime.fork import OfThread
 from fsstore.runtime.tuning import COLUMNS_FROM, REQUEST_BYTES
 
 MANIFESTS_KEPT = 128  # of a numbered database; older ones are deleted, and a slow reader may miss them
-COLUMN_LETTERS = 64  # letters of keys that are compared letter by letter, as columns; longer ones one by one
+COLUMN_LETTERS = 64  # letters of a key: shorter keys are compared by column, letter by letter, longer ones one by one
 
 
 # Variable-length integers (unsigned LEB128), one by one and by column, and a cursor that reads them.
@@ -52,9 +52,7 @@ UInts: TypeAlias = npt.NDArray[np.uint64]
 Ints: TypeAlias = npt.NDArray[np.int64]
 
 U16, U32, U64 = 2**16 - 1, 2**32 - 1, 2**64 - 1
-"""The greatest values of the three widths of varints."""
-
-"""Below this many numbers the loop is faster than numpy."""
+"""The greatest values of varints of the three widths."""
 
 
 def encode(number: int) -> bytes:
@@ -68,7 +66,7 @@ def encode(number: int) -> bytes:
 
 
 def encode_column(numbers: Sequence[int] | Ints | UInts) -> bytes:
-    """Return the varints of `numbers`, one behind the other."""
+    """Return the concatenated varints of `numbers`."""
     if len(numbers) < COLUMNS_FROM:
         return b"".join([encode(int(number)) for number in numbers])
     values = np.asarray(numbers).astype(np.uint64)
@@ -97,7 +95,7 @@ class Cursor:
         self._array = np.frombuffer(data, np.uint8)
 
     def corrupt(self, why: str) -> DataLossError:
-        """Return the error that says what is wrong, and where."""
+        """Return the error for damage at the current position."""
         return DataLossError(f"Error decoding {self.what}: {why}; at byte {self.position}")
 
     def take_bytes(self, count: int) -> bytes:
@@ -185,7 +183,7 @@ class Cursor:
             raise self.corrupt(f"{len(self.data) - self.position} bytes too many")
 
 
-# Names of data files, the table of them in every structure, and places in them.
+# Names of data files, the table of them in every structure, and locations in them.
 
 MISSING = U64
 """Offset and length of the root of an empty version."""
@@ -208,7 +206,7 @@ NO_FILE = DataFile(b"", b"")
 
 
 class Location(NamedTuple):
-    """The bytes `[offset, offset + length)` of a data file."""
+    """The byte range `[offset, offset + length)` of a data file."""
 
     file: DataFile
     offset: int
@@ -235,7 +233,7 @@ def encode_files(table: Sequence[DataFile]) -> bytes:
 
 
 def _shared(a: DataFile, b: DataFile) -> int:
-    """Return how much of the path of `a` that of `b` reuses: beyond the base paths only if these are equal."""
+    """Return how many bytes of `a`'s path `b` reuses; beyond the base paths only if these are equal."""
     if a.base_path == b.base_path:
         return len(a.base_path) + _common(a.relative_path, b.relative_path)
     return _common(a.base_path, b.base_path)
@@ -291,7 +289,7 @@ def take_locations(cursor: Cursor, files: Sequence[DataFile], count: int) -> lis
     return out
 
 
-# The frame around manifests and nodes: magic, length, version, compression, body, CRC-32C.
+# The frame of manifests and nodes: magic, length, version, compression, body, CRC-32C.
 
 MANIFEST = bytes.fromhex("0cdb3a2a")
 VERSION_NODE = bytes.fromhex("0cdb1234")
@@ -301,7 +299,7 @@ BODY_LIMIT = 512 * 1024 * 1024
 """The greatest decoded size of one structure."""
 
 _STEP = 1024
-"""Input is unfolded by this much: zstd makes at most 128 KiB of 4 bytes, so one step adds 32 MiB at most."""
+"""Bytes of input decompressed at a time: zstd makes at most 128 KiB of 4 bytes, so one step adds at most 32 MiB."""
 
 _decompressor = OfThread(zstandard.ZstdDecompressor)
 
@@ -354,7 +352,7 @@ def _unfold(body: bytes, what: str) -> bytes:
 
 
 def _unfold_stream(body: bytes, what: str) -> bytes:
-    """Unfold a frame that does not say how much it holds."""
+    """Decompress a frame that does not state its size."""
     stream = _decompressor.now.decompressobj()
     parts: list[bytes] = []
     total = 0
@@ -371,12 +369,10 @@ def _unfold_stream(body: bytes, what: str) -> bytes:
     return b"".join(parts)
 
 
-# The keys of a node: stored as what each does not share with the one before it.
+# The keys of a node: each is stored without the prefix that it shares with the key before.
 
 KEY_LIMIT = U16
 """The greatest length of a key."""
-
-"""Longer keys, and fewer keys for each letter, are rebuilt sooner by the loop."""
 
 
 def key_lengths(keys: Sequence[bytes]) -> Ints:
@@ -385,7 +381,7 @@ def key_lengths(keys: Sequence[bytes]) -> Ints:
 
 
 def shared_prefixes(keys: Sequence[bytes], lengths: Ints) -> Ints:
-    """Return how many bytes each key but the first shares with the one before it."""
+    """Return how many bytes each key shares with the key before; the first key has no entry."""
     count = len(keys)
     if count < 2:
         return np.zeros(0, np.int64)
@@ -405,14 +401,14 @@ def shared_prefixes(keys: Sequence[bytes], lengths: Ints) -> Ints:
 
 
 def encode_keys(keys: Sequence[bytes], shared: Ints, lengths: Ints) -> tuple[bytes, bytes]:
-    """Return the columns of lengths, and the suffixes."""
+    """Return the encoded columns of lengths, and the suffixes."""
     cuts = np.concatenate((np.zeros(1, np.int64), shared))
     sizes = encode_column(shared) + encode_column(lengths - cuts)
     return sizes, b"".join([key[cut:] for key, cut in zip(keys, cuts.tolist(), strict=True)])
 
 
 def take_keys(cursor: Cursor, count: int, *, subtrees: bool) -> tuple[list[bytes], Ints]:
-    """Return the relative keys at the cursor, and the lengths of what subtrees leave out (if they are stored)."""
+    """Return the relative keys at the cursor, and the lengths that subtrees leave out (if they are stored)."""
     shared = cursor.take_column(count - 1, U16).astype(np.int64)
     sizes = cursor.take_column(count, U16).astype(np.int64)
     omitted = cursor.take_column(count if subtrees else 0, U16).astype(np.int64)
@@ -434,10 +430,10 @@ def take_keys(cursor: Cursor, count: int, *, subtrees: bool) -> tuple[list[bytes
 
 
 def _expand(data: bytes, sizes: Ints, lengths: Ints) -> tuple[list[bytes], bool]:
-    """Return the keys of these lengths whose last `sizes` bytes are `data`, and whether they rise."""
+    """Return the keys of these lengths whose last `sizes` bytes are `data`, and whether they are increasing."""
     starts, shared = np.cumsum(sizes) - sizes, lengths - sizes
     width = int(lengths.max())
-    # numpy takes zeros at the end of a text for padding
+    # numpy strips zeros at the end of a text
     if 0 < width <= min(COLUMN_LETTERS, len(sizes) // COLUMN_LETTERS) and b"\0" not in data:
         table = _table(np.frombuffer(data, np.uint8), starts - shared, shared, lengths)
         return table.tolist(), bool((table[1:] > table[:-1]).all())
@@ -448,10 +444,10 @@ def _expand(data: bytes, sizes: Ints, lengths: Ints) -> tuple[list[bytes], bool]
 
 
 def _table(letters: npt.NDArray[np.uint8], origins: Ints, shared: Ints, lengths: Ints) -> npt.NDArray[np.bytes_]:
-    """Return the keys whose letter n is `letters[origin + n]`, or that of the key before where it is shared.
+    """Return the keys whose letter n is `letters[origin + n]`, or the previous key's letter if it is shared.
 
-    The letters at one place of all keys are runs, of which each begins with a key that does not share it.  So 100,000
-    keys of 8 letters take 7 ms, which the loop makes in 20.
+    At one letter position, the keys fall into runs, each of which begins with a key that does not share the letter.  So
+    100,000 keys of 8 letters take 7 ms, against 20 ms for the loop.
     """
     count, width = len(lengths), int(lengths.max())
     columns = np.empty((width, count), np.uint8)
@@ -467,7 +463,7 @@ _DIGEST = 20  # bytes
 
 
 def value_generation(value: bytes | Location | None) -> bytes:
-    """Return the generation of an entry with this value or place, or of a missing one."""
+    """Return the generation of an entry with this value or location; None is a missing entry."""
     if value is None:
         return NO_VALUE
     if isinstance(value, bytes):

@@ -1,7 +1,7 @@
 """The manifest of an OCDBT database: its configuration, its versions, and the tree of older versions.
 
 A `Config` is fixed when a database is created and stands at the start of every manifest.  A spec gives
-`Constraints`: for an existing database what is given must agree, for a new one it supplies values.
+`Constraints`: an existing database must agree with them, a new one takes its values from them.
 
 Versions and references to nodes of older ones appear in manifests and in version tree nodes, stored by column.
 
@@ -45,7 +45,7 @@ from fsstore.ocdbt.encoding import (
 )
 from fsstore.values.json_value import Fields, Json, expected, integer, one_of, optional, show, string
 
-# The configuration of a database: its stored form, its JSON, and what a user may ask of it.
+# The configuration of a database: its stored form, its JSON, and the constraints of users on it.
 
 ManifestKind: TypeAlias = Literal["single", "numbered"]
 
@@ -58,7 +58,7 @@ _NAMES = ("uuid", "manifest_kind", "max_inline_value_bytes", "max_decoded_node_b
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """A complete configuration.  `level` is that of zstd, None for no compression."""
+    """A complete configuration.  `level` is the zstd level; None means no compression."""
 
     uuid: bytes
     manifest_kind: ManifestKind = "single"
@@ -114,12 +114,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True)
 class Constraints:
-    """Members of a configuration a user gave, by name; `level` stands for `compression`, uuid is bytes."""
+    """The members of a configuration that a user gave, by name; `level` stands for `compression`, the uuid is bytes."""
 
     given: Mapping[str, Any]
 
     def check(self, config: Config) -> None:
-        """Raise `FailedPreconditionError` unless `config` agrees with everything given."""
+        """Raise `FailedPreconditionError` unless `config` agrees with every given member."""
         for name, value in self.given.items():
             actual = getattr(config, name)
             if actual != value:
@@ -134,7 +134,7 @@ class Constraints:
         return Config(**{"uuid": os.urandom(16), "manifest_kind": default_kind, **self.given})
 
     def to_json(self) -> dict[str, Json]:
-        """Return the JSON form of what was given."""
+        """Return the given members as JSON."""
         out: dict[str, Json] = {}
         for name, value in self.given.items():
             if name == "level":
@@ -165,7 +165,7 @@ def parse_constraints(value: Any) -> Constraints:
 
 
 def complete_config(value: Any) -> Config:
-    """Return the configuration of a dump, which must say everything but `manifest_kind`."""
+    """Return the configuration in a dump, which must hold every member but `manifest_kind`."""
     constraints = parse_constraints(value)
     if len(set(constraints.given) - {"manifest_kind"}) != len(_NAMES):
         raise StoreError("Config is not fully specified")
@@ -197,7 +197,7 @@ def _zstd(value: Any) -> int:
     return level
 
 
-# Versions: which tree, of which generation, committed when; and references to nodes of older versions.
+# Versions of the tree with generation and commit time, and references to nodes of older versions.
 
 
 class TreeStatistics(NamedTuple):
@@ -246,7 +246,7 @@ def encode_versions(versions: Sequence[Version], index: dict[DataFile, int]) -> 
 
 
 def encode_refs(refs: Sequence[VersionNodeRef], index: dict[DataFile, int], *, heights: bool) -> bytes:
-    """Return the encoded records, with the column of heights if asked."""
+    """Return the encoded records, with the column of heights if `heights`."""
     columns = [
         encode(len(refs)),
         encode_column([ref.generation for ref in refs]),
@@ -293,7 +293,7 @@ def take_versions(cursor: Cursor, files: Sequence[DataFile], arity_log2: int) ->
 
 
 def take_refs(cursor: Cursor, files: Sequence[DataFile], limit: int, height: int | None) -> list[VersionNodeRef]:
-    """Return at most `limit` records at the cursor; all have `height` unless a column gives it."""
+    """Return at most `limit` records at the cursor, all of `height`; if that is None, a column holds the heights."""
     count = cursor.take()
     if count > limit:
         raise cursor.corrupt(f"Expected at most {limit} version tree nodes but received: {count}")
@@ -320,7 +320,7 @@ def _check_rising(cursor: Cursor, numbers: Sequence[int], what: str) -> None:
             raise cursor.corrupt(f"{what} are not strictly increasing")
 
 
-# The version tree: nodes that hold older versions, and the arithmetic that says where a generation belongs.
+# The version tree: nodes that hold older versions, and the arithmetic that places a generation in it.
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,7 +348,7 @@ class VersionNode:
 
 
 def node_start(generation: int, height: int, arity_log2: int) -> int:
-    """Return the first generation that the node of that height which covers `generation` covers."""
+    """Return the first generation that the node of `height` above `generation` covers."""
     shift = arity_log2 * (height + 1)
     return ((generation - 1) >> shift << shift) + 1
 
@@ -365,8 +365,8 @@ def ranges_below(newest: int, arity_log2: int) -> Iterator[tuple[int, int, int]]
 
 
 def files_of(versions: tuple[Version, ...], refs: tuple[VersionNodeRef, ...]) -> list[DataFile]:
-    """Return the data files that records mention; a missing root mentions the empty one."""
-    roots = [version.root.file if version.root else DataFile(b"", b"") for version in versions]
+    """Return the data files that records mention; `NO_FILE` for a missing root."""
+    roots = [version.root.file if version.root else NO_FILE for version in versions]
     return roots + [ref.location.file for ref in refs]
 
 
@@ -407,7 +407,7 @@ def decode_version_node(data: bytes, context: bytes) -> VersionNode:
 
 
 def check_refs(cursor: Cursor, refs: list[VersionNodeRef], arity_log2: int) -> None:
-    """Raise unless each reference can hold as many versions as it says."""
+    """Raise unless each reference can hold as many versions as it claims."""
     for ref in refs:
         if ref.num_generations > ref.generation - node_start(ref.generation, ref.height, arity_log2) + 1:
             raise cursor.corrupt(f"A node cannot hold {ref.num_generations} versions up to {ref.generation}")
@@ -423,8 +423,7 @@ def advance(
 ) -> tuple[tuple[Version, ...], tuple[VersionNodeRef, ...]]:
     """Return the inline versions and references of the manifest that follows, `new` being its newest version.
 
-    `store` puts a node among the data to be written; `children_of` gives the children of a referenced node,
-    which `needed` has named before.
+    `store` adds a node to the data to be written; `children_of` returns the children of a node that `needed` has named.
     """
     if (new.generation - 1) >> arity_log2 == (versions[-1].generation - 1) >> arity_log2:
         return (*versions, new), refs
@@ -481,12 +480,12 @@ class Manifest:
 
 
 def numbered_key(generation: int) -> str:
-    """Return the key of the manifest whose newest generation this is."""
+    """Return the key of the manifest whose newest generation is `generation`."""
     return f"manifest.{generation:016x}"
 
 
 def manifest_number(key: str) -> int:
-    """Return the generation in the name of a numbered manifest, 0 if the name is another."""
+    """Return the generation in the name of a numbered manifest, 0 for any other name."""
     digits = key.removeprefix("manifest.")
     if len(key) != 25 or len(digits) != 16 or digits.strip("0123456789abcdef"):
         return 0
@@ -494,7 +493,7 @@ def manifest_number(key: str) -> int:
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """Return the stored form: the constant one if there are no versions, else one that carries the kind "single"."""
+    """Return the stored form: of kind "single" with versions, or the constant manifest of a numbered database."""
     config = manifest.config
     if not manifest.versions:
         return seal(MANIFEST, config.encoded(), config.level)
@@ -509,7 +508,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
 
 
 def decode_manifest(data: bytes, *, number: int = 0) -> Manifest:
-    """Return the manifest stored as `data`; `number` is that in the name of a numbered one."""
+    """Return the manifest stored as `data`; `number` is the generation in the name of a numbered one."""
     what = "manifest"
     cursor = Cursor(unseal(MANIFEST, data, what), what)
     config = Config.take(cursor)
@@ -532,7 +531,7 @@ def decode_manifest(data: bytes, *, number: int = 0) -> Manifest:
 
 
 def _check(cursor: Cursor, versions: list[Version], refs: list[VersionNodeRef], arity_log2: int) -> None:
-    """Raise unless the references stand where the newest generation wants them."""
+    """Raise unless the references fit the newest generation."""
     ranges = {height: (first, last) for height, first, last in ranges_below(versions[-1].generation, arity_log2)}
     previous = 65
     for ref in refs:

@@ -1,11 +1,11 @@
 """Nodes of the B+tree: their stored form, held by column, and how entries are divided into nodes.
 
-`Leaf` serves decoded nodes, whose keys leave out the prefix the path to them implies, and entries to be written,
-whose keys are whole.
+`Leaf` serves decoded nodes, whose keys omit the prefix that the path to them implies, and entries to be written, whose
+keys are whole.
 
-The division is TensorStore's, so that both libraries write the same tree for the same entries; any other would be as
-readable.  `build` works upwards level by level until one node is left.  It does no I/O: `Writer` says where
-the bytes of a node will lie.
+The division is TensorStore's, so both libraries write the same tree for the same entries; any other would be just as
+readable.  `Builder` works upwards, level by level, until one node is left.  It does no I/O: a `Place` returns the
+future location of a node's bytes.
 """
 
 from __future__ import annotations
@@ -39,12 +39,11 @@ from fsstore.ocdbt.encoding import (
 )
 from fsstore.ocdbt.manifest import EMPTY, MAX_INLINE, Config, TreeStatistics
 
-# Interior nodes of the B+tree: the first key of every child, its place and the sums over its subtree, by
-# column.
+# Interior nodes of the B+tree: the first key of each child, its location and the sums over its subtree, by column.
 
 
 class Child(NamedTuple):
-    """A node as its parent knows it, with whole keys: `prefix_length` bytes of `key` are left out in the node."""
+    """A node as its parent records it, with whole keys: the node omits the first `prefix_length` bytes of `key`."""
 
     key: bytes
     prefix_length: int
@@ -54,7 +53,7 @@ class Child(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Interior:
-    """A decoded node.  Keys are relative; `omitted[i]` bytes of key i are left out in child i too."""
+    """A decoded node.  Keys are relative; child i omits `omitted[i]` more bytes of key i."""
 
     height: int
     keys: list[bytes]
@@ -67,7 +66,7 @@ class Interior:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory the node takes."""
+        """The approximate size in memory."""
         return len(self.keys) * 130 + sum(map(len, self.keys))
 
     def location(self, row: int) -> Location:
@@ -75,14 +74,14 @@ class Interior:
         return Location(self.files[int(self.file_ids[row])], int(self.offsets[row]), int(self.lengths[row]))
 
     def child(self, row: int, prefix: bytes) -> Child:
-        """Return a child, `prefix` being what the path to this node implies."""
+        """Return a child; `prefix` is the part of keys that the path to this node implies."""
         sums = TreeStatistics(*(int(column[row]) for column in self.sums))
         size = len(prefix) + int(self.omitted[row])
         return Child(prefix + self.keys[row], size, self.location(row), sums)
 
 
 def encode_interior(children: Sequence[Child], height: int, *, omit: int, shared: Ints, lengths: Ints) -> bytes:
-    """Return the body of a node; the arguments are those of `encode_leaf`."""
+    """Return the body of a node that omits `omit` bytes; `shared` and `lengths` are those of the whole keys."""
     table, index = sorted_files(child.location.file for child in children)
     keys = [child.key[omit:] for child in children]
     sizes, suffixes = encode_keys(keys, shared - omit, lengths - omit)
@@ -116,7 +115,7 @@ def take_interior(cursor: Cursor, height: int, keys: list[bytes], omitted: Ints,
     return Interior(height, keys, omitted, files, signed[0], signed[1], signed[2], sums)
 
 
-# Leaves of the B+tree: keys with their values, inline or as places in data files, held by column.
+# Leaves of the B+tree: keys with their values, inline or as locations in data files, held by column.
 
 INLINE = -1
 """The file number of inline values."""
@@ -140,11 +139,11 @@ class Leaf:
 
     @property
     def size_bytes(self) -> int:
-        """About how much memory the leaf takes."""
-        return len(self.keys) * 80 + len(b"".join(self.keys)) + len(self.payload)  # a third of a sum's time
+        """The approximate size in memory."""
+        return len(self.keys) * 80 + len(b"".join(self.keys)) + len(self.payload)  # takes a third of the time of a sum
 
     def value(self, row: int) -> bytes | Location:
-        """Return an entry's value, or its place."""
+        """Return the value of an entry, or its location."""
         file_id, offset, length = int(self.file_ids[row]), int(self.offsets[row]), int(self.lengths[row])
         if file_id == INLINE:
             return self.payload[offset : offset + length]
@@ -159,7 +158,7 @@ class Leaf:
 def cut_leaf(leaf: Leaf, start: int, stop: int, omit: int) -> Leaf:
     """Return rows `[start, stop)` as a node holds them: keys without their first `omit` bytes, no unused data.
 
-    It equals what decoding the node gives, so a writer may keep it in place of that.
+    The result equals the decoded node, so a writer may cache it.
     """
     file_ids, lengths = leaf.file_ids[start:stop], leaf.lengths[start:stop]
     indirect = file_ids != INLINE
@@ -179,7 +178,7 @@ def cut_leaf(leaf: Leaf, start: int, stop: int, omit: int) -> Leaf:
 def encode_leaf(leaf: Leaf, shared: Ints, lengths: Ints) -> bytes:
     """Return the body of the node that holds a leaf from `cut_leaf`.
 
-    `lengths` are those of its keys, and `shared` how much of each but the first is that of the one before.
+    `lengths` are the lengths of its keys; `shared` is how many bytes each key but the first shares with the key before.
     """
     indirect = leaf.file_ids != INLINE
     sizes, suffixes = encode_keys(leaf.keys, shared, lengths)
@@ -199,7 +198,7 @@ def encode_leaf(leaf: Leaf, shared: Ints, lengths: Ints) -> bytes:
 
 
 def _inline_bytes(payload: bytes, offsets: Ints, lengths: Ints) -> bytes:
-    """Return the values joined; what lies side by side already is copied as one."""
+    """Return the concatenated values; adjacent ones are copied as one."""
     if not len(offsets):
         return b""
     ends = offsets + lengths
@@ -235,12 +234,12 @@ def take_leaf(cursor: Cursor, keys: list[bytes], files: Sequence[DataFile]) -> L
     return Leaf(keys, lengths.astype(np.int64), file_ids, offsets, files, payload)
 
 
-# Decoding of B+tree nodes of either sort.
+# Decoding B+tree nodes of either sort.
 
 Node: TypeAlias = Leaf | Interior
 
 MAX_ENTRIES = 2**20
-"""How many entries a node may have."""
+"""The greatest number of entries in a node."""
 
 
 def decode_node(data: bytes, context: bytes) -> Node:
@@ -259,7 +258,7 @@ def decode_node(data: bytes, context: bytes) -> Node:
 
 
 Place = Callable[[bytes], Location]
-"""Takes the bytes of a node and says where they will be stored."""
+"""Takes the bytes of a node and returns their future location."""
 
 
 class Root(NamedTuple):
@@ -273,8 +272,8 @@ class Root(NamedTuple):
 def pieces(estimates: Ints, common: int, limit: int, least: int) -> Iterator[tuple[int, int]]:
     """Yield the rows `[start, stop)` of each node.
 
-    `estimates` are the sizes of the entries, `common` what adjacent keys share at least, `limit` the greatest size of
-    a node (0: any), `least` how many entries a node has at least.
+    `estimates` are the sizes of the entries, `common` the number of bytes that all adjacent keys share, `limit` the
+    greatest size of a node (0: any), `least` the smallest number of entries.
     """
     count = len(estimates)
     sums = np.concatenate((np.zeros(1, np.int64), np.cumsum(estimates - common)))
@@ -294,9 +293,9 @@ def pieces(estimates: Ints, common: int, limit: int, least: int) -> Iterator[tup
 
 
 class Builder:
-    """Makes nodes as a configuration wants them and places them.
+    """Makes nodes under a configuration and places them.
 
-    `keep` is told of every leaf made, as decoding it would give it.
+    `keep` receives every new leaf in its decoded form.
     """
 
     def __init__(self, config: Config, place: Place, keep: Callable[[Location, Leaf], None] | None = None) -> None:
@@ -305,7 +304,7 @@ class Builder:
         self._keep = keep
 
     def leaves(self, leaf: Leaf, *, may_be_root: bool) -> list[Child]:
-        """Place the nodes for all entries of a level of leaves; see `_level`."""
+        """Place the nodes for all entries of the leaf level, and return them as children."""
         lengths = key_lengths(leaf.keys)
         shared = shared_prefixes(leaf.keys, lengths)
         inline = leaf.file_ids == INLINE
@@ -326,7 +325,7 @@ class Builder:
     def interiors(self, children: Sequence[Child], height: int, *, may_be_root: bool) -> list[Child]:
         """Place the nodes of `height` above `children` and return them as children of the next level.
 
-        If all go into one node and it may be the root, it leaves out no prefix.
+        A node that holds all of them and may be the root omits no prefix.
         """
         keys = [child.key for child in children]
         lengths = key_lengths(keys)
@@ -344,7 +343,7 @@ class Builder:
         return out
 
     def root(self, children: list[Child], height: int) -> Root:
-        """Return the root of a tree whose topmost nodes so far are `children`, of `height`."""
+        """Return the root of the tree above `children`, nodes of `height`."""
         if not children:
             return Root(0, None, EMPTY)
         while len(children) > 1:

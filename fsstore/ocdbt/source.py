@@ -1,8 +1,8 @@
-"""Where a database is read: its manifests, and the nodes that references lead to.
+"""Reading a database: its manifests, and the nodes that references lead to.
 
-A `DatabaseSource` holds the last manifest seen.  A batch of reads asks for a fresh one (a small request that says
-"unless unchanged"), except where its staleness bound allows the last.  Data files never change; what is missing or
-short there is damage and raises `DataLossError`, never "missing".
+A `DatabaseSource` holds the last manifest seen.  A batch of reads asks for a fresh one, with a small request that says
+"unless unchanged", except where its staleness bound allows the last.  Data files never change; a missing or short one
+is damage and raises `DataLossError`, never "missing".
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequenc
 from datetime import UTC, datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from fsstore.errors import DataLossError, OutOfRangeError, StoreError
@@ -48,12 +49,12 @@ class NodePool(Protocol):
         ...
 
     def put(self, key: Hashable, value: Any, size_bytes: int) -> None:
-        """Keep `value`, which takes `size_bytes`, as long as the budget allows."""
+        """Keep `value` of `size_bytes` as long as the budget allows."""
         ...
 
 
 class NodeCache:
-    """The cache of one database: a few megabytes of its own before the shared pool."""
+    """The cache of one database: a few megabytes of its own in front of the shared pool."""
 
     def __init__(self, pool: NodePool | None, owner: Hashable) -> None:
         self._own = CachePool(HELD_BYTES)
@@ -77,14 +78,14 @@ class NodeCache:
 T = TypeVar("T")
 
 _NUMBERED = KeyRange("manifest.0", "manifest.:")
-_NODE_OVERHEAD = 200  # bytes of a decoded node beside its columns
+_NODE_OVERHEAD = 200  # bytes of a decoded node besides its columns
 
 
 class Snapshot(NamedTuple):
     """A manifest as it was at `time`; None if there was no database.
 
-    `generation` is that of `manifest.ocdbt`; of a numbered database, `file_generation` is that of the newest
-    numbered file, and `numbers` are the files there were.
+    `generation` is that of `manifest.ocdbt`.  In a numbered database, `file_generation` is that of the newest numbered
+    file, and `numbers` are the numbers of the files.
     """
 
     manifest: Manifest | None
@@ -130,7 +131,7 @@ class DatabaseSource:
             self.last = snapshot
 
     async def _newest_numbered(self, head: Snapshot) -> Snapshot:
-        """Return `head` with the newest numbered manifest; it may vanish between listing and reading."""
+        """Return `head` with the newest numbered manifest, which may vanish between listing and reading."""
         return await until_unchanged(partial(self._numbered, head), self.manifests.describe, reads=True)
 
     async def _numbered(self, head: Snapshot) -> Snapshot:
@@ -170,7 +171,7 @@ class DatabaseSource:
         return await self._load("btree", places, decode_node, _btree_size)
 
     def keep_node(self, place: Location, node: Node) -> None:
-        """Remember a node that is about to be stored, so that the next commit need not read it."""
+        """Cache a node that is about to be stored, so that the next commit need not read it."""
         self._cache.put(("btree", *place), node, _btree_size(node))
 
     async def version_nodes(self, refs: Sequence[VersionNodeRef], arity_log2: int) -> list[VersionNode]:
@@ -206,7 +207,7 @@ class DatabaseSource:
         return node
 
     def describe(self, place: Location) -> str:
-        """Return how messages call a byte range of a data file."""
+        """Return the name of a byte range for messages."""
         name = self.base.describe(key_text(place.file.name))
         return f"Byte range [{place.offset}, {place.offset + place.length}) of {name}"
 
@@ -243,7 +244,7 @@ async def read_spans(base: KvPrefix, places: Sequence[Location]) -> list[Buffer]
 
 
 class Hits(NamedTuple):
-    """Which entries of a leaf answer which requests: request `indexes[i]` is answered by row `rows[i]`."""
+    """The entries of a leaf that answer requests: row `rows[i]` answers request `indexes[i]`."""
 
     leaf: Leaf
     indexes: list[int]
@@ -251,9 +252,9 @@ class Hits(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A node yet to be visited: what its parent says about it.
+    """A node to visit, as its parent describes it.
 
-    `low` is the whole key the parent holds, `prefix` what keys below leave out.
+    `low` is the whole key in the parent, `prefix` the part that keys below omit.
     """
 
     location: Location
@@ -272,7 +273,7 @@ class Slice(NamedTuple):
 
 
 def check_child(source: DatabaseSource, step: Step, node: Node) -> None:
-    """Raise unless `node` is what its parent announced."""
+    """Raise unless `node` matches its parent's description."""
     if node.height != step.height:
         raise DataLossError(
             f"Error decoding {source.describe(step.location)}: Expected height of {step.height}"
@@ -310,7 +311,7 @@ async def find(source: DatabaseSource, version: Version, keys: Sequence[bytes]) 
 
 
 def _descend(node: Interior, step: Step, indexes: list[int], rest: list[bytes]) -> Iterator[tuple[Step, list[int]]]:
-    """Divide requests over the children; `rest` loses what the children leave out."""
+    """Assign requests to the children; `rest` loses the prefixes that the children omit."""
     groups: dict[int, list[int]] = {}
     keys = node.keys
     cuts = node.omitted.tolist()
@@ -367,7 +368,7 @@ async def walk(source: DatabaseSource, version: Version, keys: KeyRange) -> Asyn
 
 
 def _take_window(steps: Iterator[Step]) -> list[Step]:
-    """Return the next nodes of one level, not too many."""
+    """Return the next nodes of one level, within the limits of a window."""
     window: list[Step] = []
     total = 0
     for step in steps:
@@ -405,26 +406,16 @@ def _slice(node: Node, step: Step, keys: KeyRange) -> Slice:
 
 # Finding one of many versions: by generation number or by commit time.
 
-Record = TypeVar("Record", Version, VersionNodeRef)
-
 
 class Choice(NamedTuple):
-    """Which version is meant: the one of a generation, or the newest committed at a time or before."""
+    """The choice of a version: the one of a generation, or the newest committed at or before a time."""
 
     by: Literal["generation", "time"]
     value: int
 
 
-def _generation(record: Version | VersionNodeRef) -> int:
-    return record.generation
-
-
-def _time(record: Version | VersionNodeRef) -> int:
-    return record.commit_time
-
-
 async def find_version(source: DatabaseSource, manifest: Manifest, choice: Choice) -> Version | None:
-    """Return the chosen version, or None if there is no such version."""
+    """Return the chosen version, or None if it does not exist."""
     log2 = manifest.config.version_tree_arity_log2
     versions: Sequence[Version] = manifest.versions
     refs: Sequence[VersionNodeRef] = manifest.refs
@@ -440,17 +431,17 @@ async def find_version(source: DatabaseSource, manifest: Manifest, choice: Choic
 
 
 def _pick(versions: Sequence[Version], choice: Choice) -> Version | None:
-    measure: Callable[[Version], int] = _time if choice.by == "time" else _generation
-    row = bisect_right(versions, choice.value, key=measure) - 1
+    order = attrgetter("commit_time" if choice.by == "time" else "generation")
+    row = bisect_right(versions, choice.value, key=order) - 1
     if row < 0 or (choice.by == "generation" and versions[row].generation != choice.value):
         return None
     return versions[row]
 
 
 def _pick_ref(refs: Sequence[VersionNodeRef], choice: Choice, log2: int) -> VersionNodeRef | None:
-    """Return the reference below which the version must be, if it exists."""
+    """Return the reference to the node that must hold the version, if it exists."""
     if choice.by == "time":
-        row = bisect_right(refs, choice.value, key=_time) - 1
+        row = bisect_right(refs, choice.value, key=attrgetter("commit_time")) - 1
         return refs[row] if row >= 0 else None
     for ref in refs:
         if ref.generation >= choice.value:
@@ -484,7 +475,7 @@ _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d+))?Z", re.ASCII)
 
 
 def parse_time(text: str) -> int:
-    """Return the nanoseconds since the epoch that a time such as `2025-01-01T00:00:00.5Z` means."""
+    """Return the nanoseconds since the epoch of a time such as `2025-01-01T00:00:00.5Z`."""
     match = _TIME.fullmatch(text)
     error = StoreError(f"Invalid OCDBT commit time {quote(text)}: Failed to parse input")
     if match is None:
@@ -512,7 +503,7 @@ def format_time(nanoseconds: int) -> str:
 
 
 def parse_version(text: str) -> Json:
-    """Return the `version` member that `v5` or a time in a URL means."""
+    """Return the `version` member for `v5` or a time in a URL."""
     try:
         if re.fullmatch(r"v[0-9]+", text):
             if len(text) > 30 or not 1 <= int(text[1:]) <= U64:
@@ -529,7 +520,7 @@ def format_version(version: Json) -> str:
 
 
 def choice_of(version: Json) -> Choice | None:
-    """Return what a canonical `version` member chooses; None is the newest."""
+    """Return the choice of a canonical `version` member; None is the newest."""
     if version is None:
         return None
     return Choice("time", parse_time(version)) if isinstance(version, str) else Choice("generation", int(str(version)))

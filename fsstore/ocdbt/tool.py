@@ -13,7 +13,7 @@ from urllib.parse import unquote_to_bytes
 
 import numpy as np
 
-from fsstore.errors import AlreadyExistsError, DataLossError, JsonError, NotFoundError, StoreError
+from fsstore.errors import AlreadyExistsError, DataLossError, NotFoundError, StoreError
 from fsstore.kvstore.contract.driver import KvPrefix
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.ocdbt.change import Stored, leaf_of
@@ -38,17 +38,15 @@ from fsstore.ocdbt.node import INLINE, Builder, Interior, Leaf, Node
 from fsstore.ocdbt.source import DatabaseSource, Slice, Step, all_versions, check_child, format_time, read_spans, walk
 from fsstore.runtime.together import outcomes
 from fsstore.runtime.tuning import AT_ONCE, FLIGHT_BYTES
-from fsstore.values.json_value import Fields, array_of, integer, quote, string
+from fsstore.values.json_value import Fields, array_of, integer, json_error, quote, string
 
-# Copying one version into a new database, so that nothing but that version is left.
-
-"""How much is read at a time, and, of what is not inline, in memory before it is written to a file."""
+# Copying one version into a new database, without any other version.
 
 
 async def compact(source: DatabaseSource, version: Version, target: Committer, config: Config) -> Version:
-    """Write the contents of `version` as the only version of a new database and return that.
+    """Write the contents of `version` as the only version of a new database and return it.
 
-    `config` is the new database's.  Raises `AlreadyExistsError` if there is a database already.
+    `config` configures the new database.  Raises `AlreadyExistsError` if there is a database already.
     """
     if (await target.source.snapshot()).manifest is not None:
         raise AlreadyExistsError(f"{target.source.manifests.describe()} holds an OCDBT database already")
@@ -74,7 +72,7 @@ async def compact(source: DatabaseSource, version: Version, target: Committer, c
 
 
 async def _entries(source: DatabaseSource, version: Version) -> AsyncIterator[tuple[list[bytes], list[bytes]]]:
-    """Yield all keys and their values, a window of bytes at a time."""
+    """Yield all keys and their values, a bounded number of bytes at a time."""
     async for slices in walk(source, version, KeyRange()):
         for part in slices:
             keys = entries_of(part).keys
@@ -118,7 +116,7 @@ def _concatenated(leaves: list[Leaf]) -> Leaf:
     )
 
 
-# The stored structures as JSON, and manifests and version tree nodes back from it: TensorStore's dump
+# Stored structures as JSON; manifests and version tree nodes also back from JSON.  These are TensorStore's dump
 # functions.
 
 Kind: TypeAlias = Literal["btreenode", "versionnode", "value"]
@@ -129,13 +127,13 @@ _REFERENCE = re.compile(r"([^:]*):([^:]*):([^:]*):([0-9]{1,20}):([0-9]{1,20})", 
 
 
 def format_reference(kind: Kind, place: Location) -> str:
-    """Return the text that stands for a byte range of a data file."""
+    """Return the text of a reference to a byte range of a data file."""
     names = [percent_encode(part, safe="-_./").replace("~", "%7E") for part in place.file]
     return f"{kind}:{names[0]}:{names[1]}:{place.offset}:{place.length}"
 
 
 def parse_reference(text: str, wanted: Kind | None = None) -> tuple[str, Location]:
-    """Return what a reference refers to: the inverse of `format_reference`."""
+    """Return the kind and the location of a reference, the inverse of `format_reference`."""
     match = _REFERENCE.fullmatch(text)
     if match is None:
         raise StoreError(f"Invalid indirect data reference: {quote(text)}")
@@ -237,7 +235,7 @@ def _ref_json(ref: VersionNodeRef) -> Dump:
 
 
 def undump_manifest(dumped_manifest: Any) -> bytes:
-    """Return the stored form of a manifest from its dump; of kind single, which a dump does not say."""
+    """Return the stored form of a dumped manifest, of kind single: a dump does not hold the kind."""
     fields = Fields(dumped_manifest)
     config = fields.require("config", _located(complete_config))
     versions = fields.require("versions", array_of(_parse_version))
@@ -251,7 +249,7 @@ def undump_manifest(dumped_manifest: Any) -> bytes:
 
 
 def undump_version_tree_node(dumped_config: Any, dumped_node: Any) -> bytes:
-    """Return the stored form of a version tree node from its dump, compressed as a config says."""
+    """Return the stored form of a dumped version tree node, compressed according to a configuration."""
     level = complete_config(dumped_config).level
     fields = Fields(dumped_node)
     arity_log2 = fields.require("version_tree_arity_log2", integer(1, 16))
@@ -275,10 +273,8 @@ def _located(parser: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def parse(value: Any) -> Any:
         try:
             return parser(value)
-        except JsonError:
-            raise
         except StoreError as error:
-            raise JsonError(error.message) from None
+            raise json_error(error) from None
 
     return parse
 
@@ -329,14 +325,14 @@ def _parse_ref(value: Any) -> VersionNodeRef:
     return ref
 
 
-# Checking a version: every node's checksum and place in the tree, the sums, and that every value is there.
+# Checking a version: checksum and place of every node, the sums, and the presence of every value.
 
-_PROBLEMS = 1000  # that are reported
+_PROBLEMS = 1000  # in one report
 
 
 @dataclass(slots=True)
 class VerifyReport:
-    """The result: what was checked and what is wrong; `ok` if nothing is.  At most a thousand problems are listed."""
+    """The result: numbers of checked items, and at most a thousand problems; `ok` if there are none."""
 
     generation: int
     num_keys: int = 0
@@ -356,7 +352,7 @@ class VerifyReport:
 
 
 class _Expected(NamedTuple):
-    """A node to visit: where, below which key it ends (None: unbounded), and the sums its parent states."""
+    """A node to visit: its step, the end of its keys (None: unbounded), and the sums that its parent states."""
 
     step: Step
     high: bytes | None
@@ -390,7 +386,7 @@ async def verify(source: DatabaseSource, version: Version) -> VerifyReport:
 
 
 async def _fetch(source: DatabaseSource, window: Sequence[_Expected], report: VerifyReport) -> list[Node | None]:
-    """Return the nodes; those that cannot be read are reported."""
+    """Return the nodes; unreadable nodes are reported and become None."""
     places = [expected.step.location for expected in window]
     found = await outcomes(source.nodes, places, StoreError)
     for error in found:
@@ -435,7 +431,7 @@ def _below(expected: _Expected, node: Interior, seen: set[tuple[Location, int]])
 
 
 def _note_ends(leaf: Node, ends: dict[DataFile, int]) -> None:
-    """Remember how far each data file must reach."""
+    """Note the least size of each data file."""
     if not isinstance(leaf, Leaf):
         return
     stored = leaf.file_ids != INLINE
@@ -447,7 +443,7 @@ def _note_ends(leaf: Node, ends: dict[DataFile, int]) -> None:
 
 
 async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report: VerifyReport) -> None:
-    """Read the last byte that a value needs of every data file."""
+    """Read the last byte that a value needs in every data file."""
     report.num_files = len(ends)
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
     for start in range(0, len(places), AT_ONCE):
@@ -458,7 +454,7 @@ async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report
 
 
 class VersionInfo(NamedTuple):
-    """One version.  `tree_bytes` and `value_bytes` are what it refers to, much of it shared with other versions.
+    """One version.  `tree_bytes` and `value_bytes` count its data, much of which other versions may share.
 
     `commit_time_ns` counts from the Unix epoch; inline values are part of the tree.
     """
@@ -472,24 +468,24 @@ class VersionInfo(NamedTuple):
 
     @property
     def commit_time(self) -> datetime:
-        """When the version was committed, to the microsecond."""
+        """The time of the commit, to the microsecond."""
         return datetime.fromtimestamp(self.commit_time_ns // 10**9, UTC).replace(
             microsecond=self.commit_time_ns // 1000 % 10**6
         )
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes the version refers to."""
+        """The bytes of the version, shared ones included."""
         return self.tree_bytes + self.value_bytes
 
     @property
     def url_version(self) -> str:
-        """The time as URLs take it: `ocdbt:@<url_version>/` opens this version."""
+        """The time in the form of URLs: `ocdbt:@<url_version>/` opens this version."""
         return format_time(self.commit_time_ns)
 
 
 def describe_version(version: Version) -> VersionInfo:
-    """Return what is worth knowing about a version."""
+    """Return the public description of a version."""
     keys, tree, values = version.statistics
     return VersionInfo(version.generation, version.commit_time, keys, tree, values, version.height)
 

@@ -1,15 +1,15 @@
-"""HTTP on one address: what servers of this library share, whatever they answer.
+"""HTTP on one address: the part that the servers of this library share.
 
-Every connection is a task of the event loop.  A request is small: a head of at most 16 KiB, complete ten seconds after
-the connection was made or the answer before it was sent, and no body.  Anything else is answered with a 4xx before the
-connection ends.  A request must name the host it was sent to by an address, as `localhost` or by the name that the
+Every connection is a task of the event loop.  A request is a head of at most 16 KiB without a body, and must be
+complete ten seconds after the connection was made or the previous answer was sent.  Anything else is answered with a
+4xx before the connection ends.  A request must name the host by an address, as `localhost` or by the name that the
 server was given, so that a page of another site cannot reach the server under a name of its own.
 
-Nobody keeps others out for more than ten seconds.  Where there are as many connections as there may be, the one that
-has waited longest for a request makes room, or one whose answer has been under way for ten seconds.  The same
-happens to answers when those that are sent fill the memory they may take.  A reader has to take 64 KiB in ten seconds.
+No client keeps others out for more than ten seconds.  When all connections are taken, the one that has waited longest
+for a request makes room, or one whose answer has been under way for ten seconds.  The same holds when answers under way
+fill their share of memory.  A reader has to take 64 KiB in ten seconds.
 
-Memory is bounded by `KEPT_BYTES` of answers that are sent, `ANSWERS_AT_ONCE` that are made, and 64 KiB a connection.
+Memory is bounded: `KEPT_BYTES` of answers under way, `ANSWERS_AT_ONCE` answers in the making, and 64 KiB a connection.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from fsstore.runtime.execution import WorkEnd
 from fsstore.runtime.future import Flag
 from fsstore.runtime.tuning import KEPT_BYTES, SMALL_BYTES
 
-COMPRESSED_FROM_BYTES = 1400  # bytes of an answer; less fits into one packet anyway
-CONNECTIONS = 1024  # at once: files and 64 KiB each, against clients that keep theirs open
-PATIENCE_S = 10  # seconds for one client: slow lines against those who wait for a place
-ANSWERS_AT_ONCE = 16  # answers made at once: far stores are asked for several against a value each in memory
+COMPRESSED_FROM_BYTES = 1400  # bytes of an answer: a smaller one fits into one packet anyway
+CONNECTIONS = 1024  # at once: each takes a file and 64 KiB, and clients keep theirs open
+PATIENCE_S = 10  # seconds for one client: patience with slow lines against clients that wait for a place
+ANSWERS_AT_ONCE = 16  # answers in the making: parallel requests to far stores against a value each in memory
 
 
-# Requests for keys of a store, and their answers: ranges, conditions, listings.  No socket is needed here.
+# Requests for keys of a store, and their answers: ranges, conditions, listings.  This part needs no socket.
 
 _RANGE = re.compile(r"bytes=([0-9]*)-([0-9]*)\Z")
-_MOST_DIGITS = 18  # of a position: more are of no value
-_LONGEST_NAME = 255  # bytes of a part of a path, as in files
+_MOST_DIGITS = 18  # digits of a position: a longer one lies beyond any file
+_LONGEST_NAME = 255  # bytes of one path component, as in file systems
 _DOCUMENTS = (".zarray", ".zattrs", ".zgroup", ".zmetadata", "zarr.json")
 _CONDITIONS = ("If-Match", "If-None-Match")
 _LOOKING_FIRST = ("Range", *_CONDITIONS)
@@ -57,7 +57,7 @@ _LOOKING_FIRST = ("Range", *_CONDITIONS)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An answer to send: a status, headers, and a body; `length` is that of a body that is left out."""
+    """An answer to send: status, headers, and body; `length` gives the length of a body that is left out."""
 
     status: int
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -66,15 +66,15 @@ class Answer:
 
 
 def said(status: int, text: str, headers: Mapping[str, str] = MappingProxyType({})) -> Answer:
-    """Return an answer that says something in a sentence."""
+    """Return an answer whose body is one sentence of text."""
     body = f"{plain(text)}.\n".encode("utf-8", "backslashreplace")
     return Answer(status, {"Content-Type": "text/plain; charset=utf-8", **headers}, body)
 
 
 def path_of(target: str) -> str | None:
-    """Return the key that the target of a request names, or None for what no key may be.
+    """Return the key that the target of a request names, or None if no key can have that name.
 
-    That are paths that climb, that are not UTF-8, and whose parts are empty or longer than names of files.
+    Refused are paths with `..`, paths that are not UTF-8, and paths with empty or overlong components.
     """
     try:
         path = unquote_to_bytes(target.partition("?")[0]).decode().lstrip("/")
@@ -87,24 +87,21 @@ def path_of(target: str) -> str | None:
 
 
 def _is_hidden(key: str) -> bool:
-    """Return whether a key is shown to nobody: one with a name that begins with a dot, documents of zarr excepted."""
     *above, name = key.split("/")
     return any(part.startswith(".") for part in above) or (name.startswith(".") and name not in _DOCUMENTS)
 
 
 async def answer(store: KvPrefix, key: str, headers: Mapping[str, str], *, head: bool = False) -> Answer:
-    """Return what stands at a key, or a listing of what is below it; with `head` the body may be left out.
+    """Return the value of a key, or the listing of a directory; with `head` the body may be left out.
 
-    A value is read with one request.  Where there are conditions or a range, or no body is wanted, the store is asked
-    for the size and the generation first.
+    A plain read takes one request.  With conditions, a range or `head`, size and generation are asked for first.
     """
     if _is_hidden(key.rstrip("/")):
         return said(404, "There is no such key")
     if not key or key.endswith("/"):
         return await _listing(store, key.rstrip("/"), headers)
     if not head and not any(name in headers for name in _LOOKING_FIRST):
-        found = await store.read(key)
-        return await _whole(key, found, headers) if found.state == "value" else await _absent(store, key)
+        return await _whole(store, key, headers)
     known = (await store.read_many([Read(key, 0, 0)]))[0]
     if known.state == "missing":
         return await _absent(store, key)
@@ -122,7 +119,7 @@ async def answer(store: KvPrefix, key: str, headers: Mapping[str, str], *, head:
 
 
 def _names(condition: str, tag: str) -> bool:
-    """Return whether a condition names the generation that is there: by its tag, or as any."""
+    """Return whether a condition matches the current generation: by its tag, or because it is `*`."""
     return condition.strip() == "*" or bool(tag and tag in condition)
 
 
@@ -133,7 +130,7 @@ async def _absent(store: KvPrefix, key: str) -> Answer:
 
 
 def _tag(found: ReadResult) -> str:
-    """Return the tag of a value: of its generation, or where it has none of its bytes, if they were read."""
+    """Return the tag of a value: of its generation if it has one, otherwise of its bytes if they were read."""
     known = found.generation or bytes(found.value)
     return f'"{hashlib.sha256(known).hexdigest()[:24]}"' if known else ""
 
@@ -142,26 +139,24 @@ async def _value(store: KvPrefix, key: str, headers: Mapping[str, str], known: R
     wanted, size = headers.get("Range", ""), known.size
     bounds = _RANGE.match(wanted) if wanted else None
     if "If-Range" in headers and not _names(headers["If-Range"], _tag(known)):
-        bounds = None  # it is a part of another generation
+        bounds = None  # the range belongs to another generation
     if bounds is not None and size is None:
         size = len((await store.read(key)).value)
     if bounds is not None and size is not None and bounds.groups() != ("", ""):
         return await _part(store, key, bounds, size)
+    return await _whole(store, key, headers)
+
+
+async def _whole(store: KvPrefix, key: str, headers: Mapping[str, str]) -> Answer:
     found = await store.read(key)
-    return await _whole(key, found, headers) if found.state == "value" else await _absent(store, key)
-
-
-async def _whole(key: str, found: ReadResult, headers: Mapping[str, str]) -> Answer:
+    if found.state != "value":
+        return await _absent(store, key)
     body, named = bytes(found.value), _named(key)
-    tag = _tag(found)
-    if tag:
+    if tag := _tag(found):
         named["ETag"] = tag
     if _is_document(key) and len(body) > COMPRESSED_FROM_BYTES and "gzip" in headers.get("Accept-Encoding", ""):
-        return Answer(
-            200,
-            {**named, "Content-Encoding": "gzip", "Vary": "Accept-Encoding"},
-            await execution.offload(gzip.compress, body, 6),
-        )
+        named |= {"Content-Encoding": "gzip", "Vary": "Accept-Encoding"}
+        return Answer(200, named, await execution.offload(gzip.compress, body, 6))
     return Answer(200, {**named, "Accept-Ranges": "bytes"}, body)
 
 
@@ -175,7 +170,7 @@ async def _part(store: KvPrefix, key: str, bounds: re.Match[str], size: int) -> 
         return Answer(416, {"Content-Range": f"bytes */{size}"})
     found = await store.read(key, start, stop)
     named = {**_named(key), "Content-Range": f"bytes {start}-{stop - 1}/{size}", "Accept-Ranges": "bytes"}
-    tag = _tag(found) if found.generation else ""  # not of the bytes of a part
+    tag = _tag(found) if found.generation else ""  # the bytes of a part give no tag
     return Answer(206, {**named, "ETag": tag} if tag else named, bytes(found.value))
 
 
@@ -220,17 +215,17 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """A request: what is asked for, and the headers by name, as in `If-None-Match`."""
+    """A request: method, target, and headers by name, such as `If-None-Match`."""
 
     method: str
     target: str
     headers: Mapping[str, str]
     keeps: bool
-    """Whether the connection may bring another."""
+    """Whether the connection may carry another request."""
 
 
 def parse_request(head: bytes) -> HttpRequest | Answer:
-    """Return the request that a head is, without the empty line behind it, or what to answer to what is none."""
+    """Return the request in a head (without its final empty line), or the answer to a malformed one."""
     first, *lines = head.split(b"\r\n")
     found = _FIRST.fullmatch(first)
     if found is None:
@@ -258,8 +253,8 @@ def parse_request(head: bytes) -> HttpRequest | Answer:
 
 
 def _head_in(arrived: bytearray) -> bytes | Answer | None:
-    """Take the head out of what has arrived; return it, what to answer if it can be none, or None while more is due."""
-    while arrived[:2] == b"\r\n":  # which some clients send behind a body
+    """Take the head out of the received bytes: the head, the answer to a bad one, or None while more must come."""
+    while arrived[:2] == b"\r\n":  # some clients send an empty line behind a body
         del arrived[:2]
     end = arrived.find(_END)
     if _BARE_LINE_END.search(arrived, 0, len(arrived) if end < 0 else end):
@@ -275,7 +270,7 @@ def _head_in(arrived: bytearray) -> bytes | Answer | None:
 
 @dataclass(eq=False, slots=True)
 class _Connection:
-    """A connection, and since when an answer is sent on it; None while a request is awaited or answered."""
+    """A connection.  `sends_since` is when its current answer began to be sent, or None."""
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -284,7 +279,7 @@ class _Connection:
     arrived: bytearray = field(default_factory=bytearray)
 
     async def head(self) -> bytes | Answer | None:
-        """Return the next head, what to answer to what is none, or None where the client has gone."""
+        """Return the next head, the answer to a bad one, or None if the client has gone."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 return await self._whole_head()
@@ -300,7 +295,7 @@ class _Connection:
         return found
 
     async def send(self, found: Answer, *, body: bool, keeps: bool) -> None:
-        """Send an answer; raises `TimeoutError` if the client takes too little of it in time."""
+        """Send an answer; raise `TimeoutError` if the client takes too little of it in time."""
         headers = {**found.headers, "Connection": "keep-alive" if keeps else "close"}
         if found.status not in (204, 304):
             headers["Content-Length"] = str(len(found.body) if found.length is None else found.length)
@@ -314,7 +309,7 @@ class _Connection:
                 await self.writer.drain()
 
     async def part(self) -> None:
-        """End a connection so that the last answer arrives: what the client still sends is read and forgotten."""
+        """End a connection so that the last answer arrives: read and drop the bytes that the client still sends."""
         if self.writer.can_write_eof():
             self.writer.write_eof()
         async with asyncio.timeout(PATIENCE_S):
@@ -327,7 +322,7 @@ class _Connection:
 
 
 class Listener:
-    """A server on one address.  `serve_forever` runs it, `shutdown` ends that, and so does leaving it as a context."""
+    """A server on one address.  `serve_forever` runs it; `shutdown` stops it, and so does leaving its context."""
 
     shared_headers: ClassVar[Mapping[str, str]] = {"X-Content-Type-Options": "nosniff"}
 
@@ -337,7 +332,7 @@ class Listener:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         self._socket = socket.socket(family, socket.SOCK_STREAM)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _MOST_HEAD)  # of connections, too
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _MOST_HEAD)  # connections inherit it
         try:
             self._socket.bind((host, port))
             self._socket.listen(socket.SOMAXCONN)
@@ -345,34 +340,34 @@ class Listener:
             self._socket.close()
             raise
         self.server_address = self._socket.getsockname()
-        self._open: dict[_Connection, None] = {}  # those that were active last are last
+        self._open: dict[_Connection, None] = {}  # the most recently active last
         self._tasks: set[asyncio.Task[None]] = set()
-        self._held = 0  # bytes of answers that are sent
+        self._held = 0  # bytes of answers under way
         self._freed, self._end = asyncio.Event(), asyncio.Event()
         self._making = asyncio.Semaphore(ANSWERS_AT_ONCE)
         self._has_ended: Flag | None = None
 
     @property
     def server_port(self) -> int:
-        """The port it listens on."""
+        """The port of the listening socket."""
         return int(self.server_address[1])
 
     @property
     def open_connections(self) -> int:
-        """How many connections there are."""
+        """How many connections are open."""
         return len(self._open)
 
     @property
     def origin(self) -> str:
-        """Scheme, address and port."""
+        """The URL of the server without a path."""
         host = str(self.server_address[0])
         return f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}"
 
     async def answered(self, request: HttpRequest) -> Answer:
-        """Return what is answered to a request."""
-        raise NotImplementedError  # every server has its own
+        """Return the answer to a request."""
+        raise NotImplementedError  # each server has its own
 
-    def serve_forever(self, poll_interval: float = 0.0) -> None:  # as socketserver has it
+    def serve_forever(self, poll_interval: float = 0.0) -> None:  # the signature of socketserver
         """Answer requests until `shutdown` is called."""
         self._has_ended = ended = Flag()
         try:
@@ -389,20 +384,18 @@ class Listener:
             self._has_ended.wait()
 
     def server_close(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         self.shutdown()
         self._socket.close()
 
     def __enter__(self) -> Self:
-        """Return the server."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Listen no more."""
         self.server_close()
 
     async def _serve(self) -> None:
-        if self._end.is_set():  # it was ended before it began
+        if self._end.is_set():  # `shutdown` came first
             return
         server = await asyncio.start_server(self._begin, sock=self._socket, backlog=socket.SOMAXCONN)
         try:
@@ -441,7 +434,7 @@ class Listener:
         keeps = True
         while keeps and connection in self._open:
             connection.awaits = True
-            del self._open[connection]  # to stand behind the others
+            del self._open[connection]  # move it behind the others
             self._open[connection] = None
             head = await connection.head()
             if head is None:
@@ -468,7 +461,7 @@ class Listener:
             self._freed.set()
 
     async def _take(self, nbytes: int) -> None:
-        """Wait until an answer has a place in memory; those that have been sent for long make room."""
+        """Wait until an answer has room in memory; answers that are sent too slowly make room."""
         while self._held and self._held + nbytes > KEPT_BYTES:
             self._drop_slow()
             self._freed.clear()
@@ -478,7 +471,7 @@ class Listener:
         self._held += nbytes
 
     def _make_room(self) -> bool:
-        """End the connection that has waited longest for a request, or has a slow reader; return whether one is."""
+        """Drop the connection that has waited longest for a request, or a slow reader; return whether there was one."""
         waiting = next((each for each in self._open if each.awaits), None)
         if waiting is None:
             return self._drop_slow()
@@ -486,7 +479,7 @@ class Listener:
         return True
 
     def _drop_slow(self) -> bool:
-        """End the connection whose answer has been sent for longest, if that is long."""
+        """Drop the connection whose answer has taken longest, if too long; return whether there was one."""
         since = asyncio.get_running_loop().time() - PATIENCE_S
         slow = [each for each in self._open if each.sends_since is not None and each.sends_since < since]
         if slow:
@@ -501,23 +494,22 @@ class Listener:
         """Return whether the header `Host` names this server: by an address, as `localhost`, or by its own name."""
         try:
             name = urlsplit(f"//{host}").hostname or ""
-        except ValueError:  # brackets that do not match
+        except ValueError:  # unbalanced brackets
             return False
         return is_plain_host(name) or name == self.name.lower()
 
 
 def _most_files() -> int:
-    """Return how many files the process may have open."""
     try:
         import resource
-    except ImportError:  # where there is no such limit
+    except ImportError:  # platforms without this limit
         return 2 * CONNECTIONS
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return 2 * CONNECTIONS if soft == resource.RLIM_INFINITY else soft
 
 
 def is_plain_host(host: str) -> bool:
-    """Return whether a host is an address or `localhost`: no name that somebody else may have given it."""
+    """Return whether a host is an address or `localhost`, names that no other site can claim."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

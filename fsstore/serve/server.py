@@ -1,11 +1,11 @@
-"""The server of stores: places by name, tokens, origins and links.  `answer` decides what is answered.
+"""The server of stores: places by name, tokens, origins and links; `listener.answer` reads the keys.
 
-It listens on this machine only, unless a host is given.  The address that it prints holds a token as its first part, so
-that nobody reads who was not given it; pages of any site may read with it.  With a list of origins only their pages may
-read, and no token is wanted on this machine.  A public server wants none, and lets no page of another site read.
+The server listens on this machine only, unless a host is given.  The address that it prints begins with a token, so
+only its recipients can read; pages of any site may read with it.  With a list of origins, only pages of those sites may
+read, and no token is needed on this machine.  A public server needs no token, and lets no page of another site read.
 
-Nothing outside of what is served is read: paths do not climb, names that begin with a dot are not shown, and symbolic
-links below a directory are not followed unless that is allowed.  There is nothing to be written.
+Nothing outside the served places is read: paths do not climb, names that begin with a dot are hidden, and symbolic
+links below a directory are followed only on request.  Nothing can be written.
 """
 
 from __future__ import annotations
@@ -29,29 +29,27 @@ from fsstore.filesystem.view import open_view
 from fsstore.kvstore.contract.driver import Entry, KvPrefix, Read, ReadResult
 from fsstore.kvstore.contract.request import KeyRange
 from fsstore.kvstore.local.driver import LocalDriver
-from fsstore.kvstore.spec_parse import OpenKv, open_kv
+from fsstore.kvstore.spec_parse import open_kv
 from fsstore.runtime import execution
 from fsstore.serve.listener import Answer, HttpRequest, Listener, answer, is_plain_host, path_of, said
 from fsstore.values.json_value import quote
 
-# Addresses that open Neuroglancer with what is served, where it can show it.
-#
-# Neuroglancer reads zarr of both versions, and images of OME-Zarr in all their resolutions. So it shows
-# whatever is served that has numbers of its types and codecs of its own: volumes of the precomputed format,
-# too, which are served as zarr. The page itself comes from its authors' site, and its scripts read from the
-# server.
+# Links that open Neuroglancer with the served arrays it can show.  Neuroglancer reads both versions of zarr, and
+# OME-Zarr images in all their resolutions.  So it shows any served array with a type and codecs that it knows, even
+# volumes of the precomputed format, which are served as zarr.  The page comes from its authors' site; its scripts read
+# from the server.
 
 NEUROGLANCER = "https://neuroglancer-demo.appspot.com"
-"""The origin of its page."""
+"""The origin of Neuroglancer's page."""
 _TYPES = frozenset(("uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "float32"))
 _TYPES_OF_VERSION_2 = frozenset(("u1", "i1", "u2", "i2", "u4", "i4", "u8", "f4"))
 _CODECS = frozenset(("bytes", "transpose", "gzip", "blosc", "zstd", "crc32c", "sharding_indexed"))
 _COMPRESSORS = frozenset(("blosc", "gzip", "zlib", "zstd"))
-_FEWEST = 2  # dimensions: what has one is a coordinate
+_FEWEST = 2  # dimensions: an array of one dimension is a coordinate
 
 
 async def neuroglancer_pages(store: KvPrefix, url: str) -> dict[str, str]:
-    """Return the addresses by path: of images in several resolutions, and of arrays that are none of their levels."""
+    """Return links by path: to images in several resolutions, and to arrays that are no level of one."""
     nodes = (await hierarchy(store)).nodes
     return {path: _page(path, f"{url}{percent_encode(path)}", nodes) for path in _shown(nodes)}
 
@@ -67,10 +65,10 @@ def _shown(nodes: Mapping[str, Node]) -> Iterator[str]:
 
 
 def _levels(node: Node) -> list[str]:
-    """Return the paths of the resolutions of an image, if a group is one."""
+    """Return the paths of the resolutions if a group is an image, otherwise none."""
     try:
         image = described(node.attributes) if node.kind == "group" else None
-    except StoreError:  # words that nobody understands
+    except StoreError:  # metadata in an unknown form
         return []
     return [level.path for level in image.levels] if image is not None else []
 
@@ -99,7 +97,7 @@ def _knows(codecs: Iterable[Any]) -> bool:
 
 
 def _page(path: str, url: str, nodes: Mapping[str, Node]) -> str:
-    """Return the address of a page with one layer."""
+    """Return the link to a page with one layer."""
     node = nodes[path]
     first = node if node.kind == "array" else nodes[f"{node.prefix}{_levels(node)[0]}"]
     dtype = first.document.get("data_type", first.document.get("dtype", ""))
@@ -124,7 +122,7 @@ _FOR_PAGES = {
 
 
 class Server(Listener):
-    """A server of stores by name; `url` is where it is, with the token if it has one."""
+    """A server of stores by name; `url` is its address, with the token if it has one."""
 
     shared_headers: ClassVar[Mapping[str, str]] = {**Listener.shared_headers, "Cache-Control": "no-cache"}
 
@@ -136,13 +134,13 @@ class Server(Listener):
 
     @property
     def url(self) -> str:
-        """Where the server is: a URL that can be opened, and be gone on from."""
+        """The address of the server, with its token: a URL to open or to extend."""
         return f"{self.origin}/" + (f"{self.token}/" if self.token else "")
 
     def neuroglancer_pages(self) -> dict[str, str]:
-        """Return addresses by path that open Neuroglancer with what is served and it can show.
+        """Return links by path that open Neuroglancer with the served arrays it can show.
 
-        There are none where its page may not read: without a token, if it is none of the origins.
+        There are none if Neuroglancer's page may not read: without a token, when its site is none of the origins.
         """
         if self._origin_for(NEUROGLANCER) is None:
             return {}
@@ -154,13 +152,13 @@ class Server(Listener):
         return found
 
     def _origin_for(self, origin: str) -> str | None:
-        """Return the origin whose pages may read an answer that a page of some origin asks for, or None."""
+        """Return the value of `Access-Control-Allow-Origin` for a page of `origin`, or None if it may not read."""
         if self.origins:
             return origin if origin in self.origins else None
         return "*" if self.token else None
 
     async def answered(self, request: HttpRequest) -> Answer:
-        """Return what is answered to a request."""
+        """Return the answer to a request."""
         if not self.is_named(request.headers.get("Host", "")):
             return said(421, "This server is not reached by that name")
         target = self._without_token(request)
@@ -178,7 +176,7 @@ class Server(Listener):
         return Answer(found.status, {**found.headers, **pages}, found.body, found.length)
 
     def _without_token(self, request: HttpRequest) -> str | None:
-        """Return what is asked for behind the token, or None if the request has none, or another."""
+        """Return the target behind the token, or None if the token is absent or wrong."""
         if not self.token:
             return request.target
         first, slash, rest = request.target[1:].partition("/")
@@ -225,14 +223,14 @@ def _is_link(path: str) -> bool:
 
 
 class _Inside(LocalDriver):
-    """Local files below a directory, none of them by a symbolic link below it."""
+    """Local files below a directory, none of them reached by a symbolic link."""
 
     def __init__(self, files: LocalDriver, root: str) -> None:
         super().__init__(files.protocol, mapped=files.mapped, io_limit=files.io_limit, members=files.spec())
         self.meter, self._root = files.meter, root
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`; a link that comes while they are read is noticed, too."""
+        """Return one result for each of `reads`; a link created during the read is noticed, too."""
         keys = {read.key for read in reads}
         self._check(keys)
         found = await super().read_many(reads)
@@ -240,13 +238,13 @@ class _Inside(LocalDriver):
         return found
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys in the range that are no links."""
+        """Yield the keys in the range that are not links."""
         self._check([keys.common_prefix.decode("utf-8", "surrogateescape").rstrip("/")])
         async for batch in super().scan(keys):
             yield [entry for entry in batch if not _is_link(entry.key)]
 
     async def names(self, directory: str) -> list[str]:
-        """Return the names in a directory, those of links left out."""
+        """Return the names in a directory, without links."""
         self._check([directory.rstrip("/")])
         found = await super().names(directory)
         return [name for name in found if not _is_link(f"{directory}/{name}")]
@@ -279,9 +277,9 @@ def serve(
 ) -> Server:
     """Return a server that shows places as plain zarr stores over HTTP; `serve_forever` runs it, `shutdown` ends it.
 
-    `places` is one place, or a dictionary of places by name, each below its name.  Whatever the format is, it is shown
-    as zarr of `zarr_format`.  Port 0 takes any that is free.  A `token` is made up if there is none, unless the server
-    is `public`, or listens on this machine only and has `origins`: those whose pages may read, such as
+    `places` is one place, or a dictionary of places by name, each served below its name.  Arrays of any format are
+    shown as zarr of `zarr_format`.  Port 0 takes any free port.  A `token` is generated unless one is given, the server
+    is `public`, or it listens on this machine only and has `origins`: the sites whose pages may read, such as
     `https://example.org`.  With `links` symbolic links are followed, wherever they lead.
     """
     named = places if isinstance(places, dict) and "driver" not in places else {"": places}
@@ -303,11 +301,6 @@ def serve(
 async def _open(place: Any, context: Context, zarr_format: int, *, links: bool) -> KvPrefix:
     opened = await open_kv(store_spec(place), context)
     if not links and isinstance(opened.driver, LocalDriver):
-        opened = _inside(opened, opened.driver)
+        opened = opened._replace(driver=_Inside(opened.driver, opened.path))
     shown = await open_view(opened, context, zarr_format=zarr_format)
     return shown.as_directory().prefix
-
-
-def _inside(opened: OpenKv, files: LocalDriver) -> OpenKv:
-    """Return a place in local files without the links below it."""
-    return opened._replace(driver=_Inside(files, opened.path))

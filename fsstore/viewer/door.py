@@ -1,4 +1,4 @@
-"""`view`: the page for an array, a group or a place, as programs and notebooks open it."""
+"""`view`, the page for an array, a group or a place, for programs and notebooks."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from fsstore.viewer.subject import (
     text_of,
 )
 
-# An array in words: JSON without numbers that JSON lacks, and without secrets.
+# The description of an array: strict JSON, without secrets.
 
 _ROWS = ("y", "lat", "latitude", "row", "rows", "northing", "projection_y_coordinate")
 _COLUMNS = ("x", "lon", "longitude", "col", "column", "columns", "easting", "projection_x_coordinate")
@@ -50,11 +50,11 @@ _DEEPEST = 40
 
 
 def describe(shown: Shown) -> dict[str, Any]:
-    """Return what the page tells of an array, and how it first shows it."""
+    """Return the description of an array for the page, with its first view."""
     store, zeroed = shown.store, shown.zeroed
     try:
         spec = store.spec().to_json()
-    except StoreError:  # arrays of live objects have none
+    except StoreError:  # arrays of live objects have no spec
         spec = {}
     dtype = store.dtype.numpy_dtype
     chunks = list(store.chunk_layout.read_chunk.shape or (None,) * store.rank)
@@ -83,7 +83,7 @@ def _url(store: Any) -> str:
 
 
 def _first_view(shown: Shown) -> tuple[int | None, int | None, int | None]:
-    """Return the dimensions that go down and across in the first picture, and the one that holds colours, if any."""
+    """Return the vertical and the horizontal dimension of the first picture, and the colour dimension, if any."""
     store, rank = shown.store, shown.store.rank
     if rank < 2:
         return None, (0 if rank else None), None
@@ -105,7 +105,7 @@ def _first_view(shown: Shown) -> tuple[int | None, int | None, int | None]:
 
 
 def _first_place(shown: Shown, *drawn: int | None) -> list[int]:
-    """Return where the other dimensions stand first: in the middle of a depth, at the beginning of all else."""
+    """Return the first index of each dimension: the middle of a depth, otherwise zero."""
     return [
         size // 2 if name.lower() in ("z", "depth") and len(shown.levels) > 1 and number not in drawn else 0
         for number, (name, size) in enumerate(zip(shown.names, shown.store.shape, strict=True))
@@ -113,7 +113,7 @@ def _first_place(shown: Shown, *drawn: int | None) -> list[int]:
 
 
 def codec_names(spec: Mapping[str, Any]) -> list[Any] | None:
-    """Return the names of the codecs that a spec tells of."""
+    """Return the names of the codecs in a spec."""
     metadata = spec.get("metadata", {})
     for name in ("codecs", "compressor", "compression"):
         if name in metadata:
@@ -127,7 +127,7 @@ def codec_names(spec: Mapping[str, Any]) -> list[Any] | None:
 
 
 def described_members(subject: Subject) -> dict[str, Any]:
-    """Return the tree: arrays and groups by path, and what is wrong with others."""
+    """Return the tree: arrays and groups by path, and the errors of damaged members."""
     members, damaged = subject.members()
     listed = [
         {"path": path}
@@ -147,7 +147,7 @@ def described_members(subject: Subject) -> dict[str, Any]:
 
 
 def plain_json(value: Any, depth: int = 0) -> Any:
-    """Return a value as strict JSON has it: numbers that it lacks, and what it does not know, as text."""
+    """Return a value as strict JSON: non-finite numbers and unknown types become text."""
     if depth > _DEEPEST:
         return "\u2026"
     if isinstance(value, float):
@@ -161,10 +161,10 @@ def plain_json(value: Any, depth: int = 0) -> Any:
     return plain_json(value.tolist(), depth + 1) if hasattr(value, "tolist") else str(value)
 
 
-# Questions of the page are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a
-# header.  Nothing here knows of sockets or tokens.
+# Requests of the page are GET requests with a query; answers are JSON, or the bytes of numbers with a description in a
+# header.  This part knows nothing of sockets and tokens.
 
-_MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts that is shown
+_MOST_ROWS, _MOST_COLUMNS = 64, 32  # of a table of texts
 
 DESCRIPTION = "Fsstore-Description"
 """The header that describes the numbers in the body."""
@@ -178,7 +178,7 @@ _MOST_QUERY = 8192
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question about a subject, and the limits of its answer."""
+    """A request of the page about a subject, and the limits of its answer."""
 
     subject: Subject
     query: Mapping[str, str]
@@ -186,22 +186,22 @@ class _Question:
 
     @property
     def path(self) -> str:
-        """The array or group that it is about."""
+        """The path of the array or group."""
         return self.query["path"]
 
     @property
     def shown(self) -> Shown:
-        """The array that it is about, opened."""
+        """The array at `path`, opened."""
         return self.subject.array(self.path)
 
     def integers(self, name: str) -> list[int]:
-        """Return integers with commas between them."""
+        """Return a list of integers from a parameter with commas."""
         text = self.query.get(name, "")
         return [int(each) for each in text.split(",")] if text else []
 
 
 def page_file(name: str) -> Answer | None:
-    """Return a file of the page, or None if it has none of the name."""
+    """Return a file of the page, or None if there is no such file."""
     stem, dot, kind = name.partition(".")
     if not stem.isidentifier() or not dot or kind not in _TYPES:
         return None
@@ -210,7 +210,7 @@ def page_file(name: str) -> Answer | None:
 
 
 def routed(subject: Subject, route: str, query: str, limits: PictureLimits) -> Answer:
-    """Return the answer to a question; what is wrong with it is said in JSON."""
+    """Return the answer to a request; errors are reported as JSON."""
     try:
         given = parse_qs(query[:_MOST_QUERY], keep_blank_values=True)
         work = _ROUTES.get(route)
@@ -253,7 +253,7 @@ def _array(question: _Question) -> Answer:
 
 
 def _place(shown: Shown, question: _Question) -> list[int]:
-    """Return the place of the dimensions that are not drawn, inside of the array."""
+    """Return the indices of the dimensions that are not drawn, clipped to the array."""
     at, shape = question.integers("at"), shown.zeroed.shape
     if len(at) != len(shape) or 0 in shape:
         raise ValueError("`at` has one index for each dimension, and no dimension is empty")
@@ -277,7 +277,7 @@ def _window(question: _Question, count: int) -> list[tuple[int, int]]:
 def _sampled_level(
     level: Level, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
 ) -> list[Sampling]:
-    """Return the samples of a window, given in elements of the finest level, in a level."""
+    """Return the samples of a window in a level; the window counts elements of the finest level."""
     store = level.store
     scaled = [
         (int(low / level.factors[number]), max(1, -int(-high // level.factors[number])))
@@ -296,7 +296,7 @@ def _sampled_level(
 def _chosen(
     shown: Shown, along: list[int], window: list[tuple[int, int]], pixels: list[int], limits: PictureLimits
 ) -> tuple[Level, list[Sampling]]:
-    """Return the coarsest level that has a value for every pixel, or one further where that costs too much."""
+    """Return the coarsest level with a value for every pixel, or a coarser one if that costs too much."""
     wanted = [max(1.0, (high - low) / pixel) for (low, high), pixel in zip(window, pixels, strict=True)]
     fine = [
         level
@@ -326,7 +326,7 @@ def _picture(question: _Question) -> Answer:
     along, at = _along(shown, question, (2, 3)), _place(shown, question)
     window, pixels = (_window(question, 2), [max(1, min(each, POINTS // 2)) for each in question.integers("pixels")])
     began, colours = time.perf_counter(), along[2:]
-    for number in colours:  # all of them, whole
+    for number in colours:  # all colours, whole
         window.append((0, min(4, shown.zeroed.shape[number])))
         pixels.append(4)
     level, samplings = _chosen(shown, along, window, pixels, question.limits)
@@ -367,12 +367,12 @@ def _value(question: _Question) -> Answer:
     stored = shown.zeroed[tuple(at)].read().result()
     if not is_number(shown.zeroed.dtype.numpy_dtype):
         return _json({"at": at, "value": text_of(stored)})
-    shown_value = decoded(np.asarray(stored), shown.attributes)
-    return _json({"at": at, "value": text_of(shown_value), "stored": text_of(stored)})
+    value = decoded(np.asarray(stored), shown.attributes)
+    return _json({"at": at, "value": text_of(value), "stored": text_of(stored)})
 
 
 def _table(question: _Question) -> Answer:
-    """Answer texts of a small part, for arrays that have no picture."""
+    """Answer texts of a small part, for arrays that cannot be drawn."""
     shown = question.shown
     store = shown.zeroed
     if not store.rank:
@@ -399,16 +399,16 @@ MISSING, STORED, UNKNOWN = 0, 1, 2
 
 
 def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Sequence[tuple[int, int]]) -> Any:
-    """Return one byte for each chunk of a window (in numbers of chunks): missing, stored, or not known.
+    """Return one byte for each chunk of a window (in numbers of chunks): missing, stored, or unknown.
 
-    Every chunk is asked for by itself, all at once.  Raises `ValueError` if the window has too many.
+    Each chunk is asked for on its own, all of them at once.  Raises `ValueError` if the window has too many.
     """
     sides = store.chunk_layout.read_chunk.shape or (None,) * store.rank
     counts = [high - low for low, high in window]
     if min(counts, default=0) < 0 or int(np.prod(counts)) > MAPPED_CHUNKS:
         raise ValueError(f"A map has at most {MAPPED_CHUNKS} chunks")
     found = np.full(counts, UNKNOWN, "u1")
-    begun = []
+    asked = []
     for place in np.ndindex(*counts):
         key: list[Any] = [slice(each, each + 1) for each in at]
         for dimension, (low, _), number in zip(along, window, place, strict=True):
@@ -416,26 +416,25 @@ def chunk_map(store: Any, at: Sequence[int], along: Sequence[int], window: Seque
             first = min((low + number) * side, store.shape[dimension] - 1)
             key[dimension] = slice(first, first + 1)
         try:
-            begun.append((place, store[tuple(key)].storage_statistics(query_not_stored=True)))
+            asked.append((place, store[tuple(key)].storage_statistics(query_not_stored=True)))
         except UnimplementedError:
             return found
-    for place, future in begun:
+    for place, future in asked:
         try:
             found[place] = MISSING if future.result().not_stored else STORED
-        except StoreError:  # what cannot be asked is not known
-            found[place] = UNKNOWN
+        except StoreError:  # a store without an answer: the chunk stays unknown
+            continue
     return found
 
 
-# The server of one page, and who may ask it.
-#
-# It listens on this machine only.  Everything is below a random token in the path, so no other page can name it.  A
-# request must name the host by an address or as `localhost`, which a page under a name of its own cannot.  A question
-# must come from the page itself: with its origin or none, and with a header that pages of other sites may not send.
-# The page runs its own scripts and nothing else, loads nothing from elsewhere, and tells nobody its address.
+# The server of one page, and its access control.  It listens on this machine only.  All paths begin with a random
+# token, so no other page can name them.  A request must name the host by an address or as `localhost`; a page under a
+# domain of its own cannot.  A data request must come from the page itself: with its origin or none, and with a header
+# that pages of other sites may not send.  The page runs its own scripts only, loads nothing from elsewhere, and sends
+# its address to no other site.
 
 MARK = "Fsstore-View"
-"""The header of every question of the page: other sites would have to ask first whether they may send it."""
+"""The header of every data request of the page; other sites would need permission to send it."""
 
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob: data:; connect-src 'self';"
@@ -444,7 +443,7 @@ _POLICY = (
 
 
 class PageServer(Listener):
-    """The server of a page about one subject.  `framed` lets notebooks show the page inside of theirs."""
+    """The server of a page about one subject.  `framed` lets notebooks embed the page."""
 
     shared_headers: ClassVar[Mapping[str, str]] = {
         **Listener.shared_headers,
@@ -470,18 +469,18 @@ class PageServer(Listener):
 
     @property
     def url(self) -> str:
-        """Where the page is."""
+        """The URL of the page."""
         return f"{self.origin}/{self.token}/"
 
     async def answered(self, request: HttpRequest) -> Answer:
-        """Return what the page or its question is answered."""
+        """Return the answer to a request for the page, one of its files or data."""
         path, _, query = request.target.partition("?")
         token, slash, name = path[1:].partition("/")
         if not self.is_named(request.headers.get("Host", "")):
             return said(421, "This server is not reached by that name")
         if not hmac.compare_digest(unquote(token).encode("utf-8", "replace"), self.token.encode()):
             return said(403, "This page has an address of its own; the command that serves it prints it")
-        if request.method == "OPTIONS":  # pages of other sites may send nothing
+        if request.method == "OPTIONS":  # the preflight of another site
             return said(405, "Only the page itself may ask", {"Allow": "GET, HEAD"})
         if not slash:
             return Answer(301, {"Location": f"/{self.token}/"})
@@ -500,12 +499,13 @@ class PageServer(Listener):
         if route == "title":
             kind = {"Content-Type": "text/plain; charset=utf-8"}
             return Answer(200, kind, self.title.encode("utf-8", "replace"))
-        asked = (self.subject, route, query, self.limits)
-        return await execution.offload(routed, *asked, kind="request", limit=READS_AT_ONCE)
+        return await execution.offload(
+            routed, self.subject, route, query, self.limits, kind="request", limit=READS_AT_ONCE
+        )
 
 
 def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
-    """Return whether a request says that another site makes it."""
+    """Return whether the headers say that another site makes the request."""
     origin = headers.get("Origin")
     if origin is not None and origin != f"http://{headers.get('Host')}":
         return True
@@ -513,11 +513,11 @@ def _is_from_elsewhere(headers: Mapping[str, str]) -> bool:
     return site not in ("none", "same-origin") and mode != "navigate"
 
 
-_CACHE = {"cache_pool": {"total_bytes_limit": 256_000_000}}  # what was seen is not read again
+_CACHE = {"cache_pool": {"total_bytes_limit": 256_000_000}}  # bytes; so a second look needs no second read
 
 
 class View:
-    """A page that is served until it is closed, or the process ends.  `url` is where; a notebook shows it."""
+    """A page that is served until it is closed or the process ends.  Notebooks show it; `url` is its address."""
 
     __slots__ = ("_server", "height")
 
@@ -526,16 +526,14 @@ class View:
 
     @property
     def url(self) -> str:
-        """Where the page is; only browsers on this machine reach it."""
+        """The URL of the page; only browsers on this machine reach it."""
         return self._server.url
 
     def close(self) -> None:
         """Stop serving the page."""
-        self._server.shutdown()
         self._server.server_close()
 
     def __repr__(self) -> str:
-        """Return where the page is."""
         return f"<View at {self.url}>"
 
     def _repr_html_(self) -> str:
@@ -547,7 +545,7 @@ class View:
 
 
 def page_server(place: Any, *, context: Context | None = None, port: int = 0, framed: bool = False) -> PageServer:
-    """Return the server of the page for an array, a group, or what stands at a place; `serve_forever` runs it."""
+    """Return the server of the page for an array, a group or a place; `serve_forever` runs it."""
     chosen = context or Context(_CACHE)
     opened = execution.call(opened_source(place, chosen))
     return PageServer(Subject(opened, chosen), title=_title(opened), port=port, framed=framed)
@@ -561,7 +559,7 @@ def _title(opened: TensorStore | Group) -> str:
 
 
 def view(place: Any, *, port: int = 0, height: int = 720) -> View:
-    """Serve the page for an array, a group or a place from a thread, and return where it is."""
+    """Serve the page for an array, a group or a place from a thread, and return its `View`."""
     server = page_server(place, port=port, framed=True)
     begin_thread(partial(server.serve_forever, 0.1), "fsstore-view")
     return View(server, height)

@@ -1,7 +1,7 @@
 """The subject of a page: the arrays below a place, opened once each, with their coordinates and pictures.
 
-A subject is an open array or an open group.  The members of a group are listed once; an array is opened when it is
-asked for, with its coordinates and its coarser resolutions.  Its values become numbers that a page can draw, and text.
+A subject is an open array or an open group.  The members of a group are listed once; an array is opened on request,
+with its coordinates and its coarser resolutions.  Values become numbers that a page can draw, and text.
 """
 
 from __future__ import annotations
@@ -28,29 +28,28 @@ from fsstore.index import d
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import KEPT
 
-# values of a series or a coordinate that are sent, and twice the pixels of a picture's side: more than a screen shows
+# values sent of a series or a coordinate, and twice the side of a picture in pixels: more than a screen shows
 POINTS = 4096
 MAPPED_CHUNKS = 1024  # chunks of one map; each may cost a request
-READS_AT_ONCE = 4  # questions that read; the others wait, so that memory stays bounded
+READS_AT_ONCE = 4  # requests that read at once; the others wait, so that memory stays bounded
 
 
-# Values of an array as numbers that a page can draw: types that scripts have, with what is missing as NaN.
-#
-# Attributes of CF are obeyed: `scale_factor`, `add_offset`, `_FillValue` and `missing_value`.
+# Values of an array as numbers that a page can draw: types that JavaScript has, missing values as NaN.  The CF
+# attributes `scale_factor`, `add_offset`, `_FillValue` and `missing_value` are applied.
 
 _PLAIN = frozenset(("u1", "i1", "u2", "i2", "u4", "i4", "f4", "f8"))
 _MOST_TEXT = 200
 
 
 def is_number(dtype: Any) -> bool:
-    """Return whether elements of a NumPy type can be drawn: numbers, times, and the small types of machine learning."""
+    """Return whether values of a NumPy type can be drawn: numbers, times, and the small types of machine learning."""
     if dtype.kind == "V":
         return dtype.names is None and np.can_cast(dtype, "f8", casting="unsafe") and dtype.type is not np.void
     return dtype.kind in "biufcmM"
 
 
 def numbers(values: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return values in a type that scripts have: small integers and floats; complex numbers become magnitudes."""
+    """Return values in a type that JavaScript has: small integers and floats; complex numbers become magnitudes."""
     array = np.asarray(values)
     kind = array.dtype.kind
     if kind in "mM":
@@ -68,7 +67,7 @@ def numbers(values: Any, attributes: Mapping[str, Any]) -> Any:
 
 
 def decoded(array: Any, attributes: Mapping[str, Any]) -> Any:
-    """Return values with what CF attributes say of them done."""
+    """Return values after scaling, offset and masking by their CF attributes."""
     marks = [mark for name in ("_FillValue", "missing_value") for mark in _listed(attributes.get(name))]
     scale, offset = _number(attributes.get("scale_factor")), _number(attributes.get("add_offset"))
     if not marks and scale is None and offset is None:
@@ -104,16 +103,16 @@ def text_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class PictureLimits:
-    """The limits of one picture or series."""
+    """Limits of one picture or series."""
 
     chunks: int = 256
     nbytes: int = 64 << 20
-    """Bytes of the chunks that are decoded for it."""
+    """Bytes of the chunks decoded for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Which elements along one dimension are read: `count` of them, `step` apart, each for the step around it."""
+    """The samples along one dimension: `count` elements, `step` apart, each standing for the step around it."""
 
     start: int
     step: int
@@ -122,17 +121,17 @@ class Sampling:
 
     @property
     def first(self) -> int:
-        """The first element that is read."""
+        """The first element read."""
         return min(self.start + self.step // 2, self.size - 1)
 
     @property
     def stop(self) -> int:
-        """The element behind the last that is read."""
+        """The element behind the last one read."""
         return min(self.size, self.first + (self.count - 1) * self.step + 1)
 
     @property
     def selection(self) -> slice:
-        """The elements: in the middle of their steps, but inside of the dimension."""
+        """The elements read: the middle of each step, clipped to the dimension."""
         return slice(self.first, self.stop, self.step)
 
 
@@ -146,18 +145,18 @@ class _Side:
     chunk: int
 
     def touched(self, step: int) -> int:
-        """Return how many chunks samples `step` apart lie in."""
+        """Return how many chunks hold samples that are `step` apart."""
         taken = self.sampling(step)
         if step >= self.chunk:
             return taken.count
         return (taken.stop - 1) // self.chunk - taken.first // self.chunk + 1
 
     def coarser(self, step: int) -> int:
-        """Return a step with which about half as many chunks are touched."""
+        """Return a step that touches about half as many chunks."""
         return max(2 * step, 2 * self.chunk)
 
     def sampling(self, step: int) -> Sampling:
-        """Return the samples, on multiples of the step so that neighbouring windows read the same ones."""
+        """Return the samples, on multiples of the step so that neighbouring windows share them."""
         start = self.low // step * step
         count = -(-(self.high - start) // step)
         first = min(start + step // 2, self.size - 1)
@@ -175,8 +174,8 @@ def sampled(
 ) -> list[Sampling]:
     """Return the samples of a window, one entry a dimension.
 
-    `shape` and `chunks` are those of the dimensions of the window, `chunk_bytes` is what one chunk takes in memory.
-    Raises `ResourceExhaustedError` if one chunk alone is more than a picture may take.
+    `shape` and `chunks` belong to the dimensions of the window; `chunk_bytes` is the memory that one chunk takes.
+    Raises `ResourceExhaustedError` if one chunk alone exceeds the limit.
     """
     if chunk_bytes > limits.nbytes:
         raise ResourceExhaustedError(
@@ -199,7 +198,7 @@ def sampled(
 
 
 def sample(store: Any, at: Sequence[int], along: Sequence[int], samplings: Sequence[Sampling]) -> Any:
-    """Return the values of samples along some dimensions, at one place of the others; `along` orders the result."""
+    """Return samples along the dimensions `along`, in that order, at the indices `at` of all others."""
     key: list[Any] = list(at)
     for dimension, sampling in zip(along, samplings, strict=True):
         key[dimension] = sampling.selection
@@ -208,7 +207,7 @@ def sample(store: Any, at: Sequence[int], along: Sequence[int], samplings: Seque
     return values.transpose([order.index(dimension) for dimension in along])
 
 
-# The axes of an array: arrays of one dimension named after it, in its group or above, as CF and xarray have them.
+# The axes of an array: one-dimensional arrays of the same name, in its group or above, as in CF and xarray.
 
 _MOST_LEVELS = 32  # of an image; most have about ten
 _SINCE = re.compile(r"\s*(\w+)\s+since\s+(\d{1,4})-(\d{1,2})-(\d{1,2})(?:[T ]+(\d{1,2}):(\d{1,2})(?::([\d.]+))?)?(.*)")
@@ -224,7 +223,7 @@ _LEAP = (31, 29, *_LENGTHS[2:])
 _MONTHS = {
     "noleap": _LENGTHS, "365_day": _LENGTHS, "all_leap": _LEAP, "366_day": _LEAP, "360_day": (30,) * 12,
 }  # fmt: skip
-"""The lengths of months in calendars whose years are all alike."""
+"""Month lengths of calendars whose years are all alike."""
 _UP = ("latitude", "projection_y_coordinate", "altitude", "height", "grid_latitude")
 
 
@@ -236,7 +235,7 @@ def axis(store: Any, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
         return None
     try:
         values, step, first = _values(store, size)
-    except StoreError:  # an axis that cannot be read is no reason to show no picture
+    except StoreError:  # an unreadable axis must not prevent the picture
         return None
     found: dict[str, Any] = {
         "units": _text(attributes.get("units")), "step": step, "first": first, "up": _goes_up(attributes),
@@ -255,7 +254,7 @@ def axis(store: Any, attributes: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def straight(line: Line, size: int) -> dict[str, Any]:
-    """Return the values of a dimension whose elements lie evenly, as `axis` returns those of a coordinate."""
+    """Return the values of a dimension with evenly spaced elements, in the form of `axis`."""
     step = max(1, -(-size // POINTS))
     values = [line.start + line.step * number for number in range(step // 2, size, step)]
     return {
@@ -317,12 +316,12 @@ def _plain(values: Any) -> list[float | None]:
 
 
 def _days_before(year: int, month: int, day: int, lengths: tuple[int, ...]) -> int:
-    """Return how many days of a calendar lie before a date."""
+    """Return how many days of a calendar precede a date."""
     return year * sum(lengths) + sum(lengths[: month - 1]) + day - 1
 
 
 def _date(days: float, lengths: tuple[int, ...]) -> str:
-    """Return the date so many days into a calendar."""
+    """Return the date that lies `days` into a calendar."""
     if not np.isfinite(days):
         return ""
     year, day = divmod(int(days), sum(lengths))
@@ -338,14 +337,14 @@ def _date(days: float, lengths: tuple[int, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """One resolution: its array, and how many elements of the finest one of its own covers along each dimension."""
+    """One resolution: its array, and how many of the finest elements one element covers along each dimension."""
 
     store: Any
     factors: tuple[float, ...]
 
 
 def _image(attributes: Mapping[str, Any]) -> Description | None:
-    """Return what attributes say of an image in several resolutions; None where that is not to be understood."""
+    """Return the multiscale description in attributes, or None if it is absent or malformed."""
     try:
         return described_levels(attributes)
     except StoreError:  # the arrays are shown all the same
@@ -359,13 +358,13 @@ def axes_of(attributes: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def datasets_of(attributes: Mapping[str, Any]) -> list[str]:
-    """Return the paths of the arrays that the attributes of a group call resolutions of one image, the finest first."""
+    """Return the paths of the resolutions that the attributes of a group list, the finest first."""
     image = _image(attributes)
     return [level.path for level in image.levels[:_MOST_LEVELS]] if image is not None else []
 
 
 def levels_of(stores: Sequence[Any]) -> list[Level]:
-    """Return arrays as resolutions of the first; those of another rank, or that are not smaller, are left out."""
+    """Return arrays as resolutions of the first; arrays of another rank, or not smaller, are left out."""
     base = stores[0]
     found = [Level(base, (1.0,) * base.rank)]
     for store in stores[1:]:
@@ -378,13 +377,13 @@ def levels_of(stores: Sequence[Any]) -> list[Level]:
 
 
 def _ratio(large: int, small: int) -> float:
-    """Return how much larger a size is: a whole number where rounding alone explains that it is not."""
+    """Return the ratio of two sizes: a whole number if only rounding differs from it."""
     whole = round(large / small)
     return float(whole) if whole and small in (large // whole, -(-large // whole)) else large / small
 
 
 def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
-    """Return the array, and where it is a scale of a precomputed volume the coarser ones behind it."""
+    """Return the array, followed by the coarser scales if it is a scale of a precomputed volume."""
     spec = store.spec().to_json()
     if spec.get("driver") != "neuroglancer_precomputed" or ("transform" in spec and store.rank != 4):
         return [store]
@@ -392,18 +391,18 @@ def scales_of(store: Any, opened: Callable[[Any], Any]) -> list[Any]:
     for number in range(first + 1, first + _MOST_LEVELS):
         try:
             stores.append(opened({"driver": spec["driver"], "kvstore": spec["kvstore"], "scale_index": number}))
-        except StoreError:  # there are no more
+        except StoreError:  # the last scale
             break
     return stores
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An array as it is shown: with indices from zero, and what belongs to it."""
+    """An array for display, with indices from zero, and its metadata."""
 
     path: str
     store: TensorStore
-    """The array as it was opened."""
+    """The array with its own indices."""
     levels: tuple[Level, ...]
     names: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
@@ -411,7 +410,7 @@ class Shown:
 
     @property
     def zeroed(self) -> TensorStore:
-        """The array in its finest resolution."""
+        """The array in its finest resolution, with indices from zero."""
         finest: TensorStore = self.levels[0].store
         return finest
 
@@ -428,11 +427,11 @@ class Subject:
 
     @property
     def is_group(self) -> bool:
-        """Whether there is a tree to choose from."""
+        """Whether the page shows a tree."""
         return isinstance(self.opened, Group)
 
     def members(self) -> tuple[dict[str, ArrayEntry | None], dict[str, str]]:
-        """Return arrays (with what is known of them) and groups (with None) by path, and what is wrong with others."""
+        """Return arrays (with their entries) and groups (with None) by path, and the errors of damaged members."""
         group = self.opened
         if not isinstance(group, Group):
             return {}, {}
@@ -440,14 +439,13 @@ class Subject:
             if self._listed is None:
                 listed = group._listed()
                 damaged = {path: str(error) for path, error in listed.damaged.items()} | dict(listed.left_out)
-                whole = listed._replace(damaged={})
-                groups, entries, _ = described(whole)
+                groups, entries, _ = described(listed._replace(damaged={}))
                 self._images = {path for path, node in listed.nodes.items() if datasets_of(node.attributes)}
                 self._listed = {path: entries.get(path) for path in paths_of(groups, entries)}, damaged
         return self._listed
 
     def images(self) -> set[str]:
-        """Return the paths of groups that are one image in several resolutions."""
+        """Return the paths of groups that hold one image in several resolutions."""
         self.members()
         return self._images
 
@@ -460,7 +458,7 @@ class Subject:
         return dict(found.attrs)
 
     def array(self, path: str) -> Shown:
-        """Return the array at a path, opened once; a group of resolutions is the array that they show."""
+        """Return the array at a path, opened once; a group of resolutions counts as one array."""
         with self._lock:
             found = self._shown.get(path)
         if found is None:
@@ -491,7 +489,7 @@ class Subject:
         return open_array(spec, read=True, context=self._context).result()
 
     def _coarser(self, group: Group, path: str) -> tuple[list[TensorStore], tuple[str, ...]]:
-        """Return the coarser resolutions of an array that its group tells of, and the names of its dimensions."""
+        """Return the coarser resolutions of an array that its group lists, and the names of its dimensions."""
         above, _, name = path.rpartition("/")
         try:
             attributes = self.attributes(above)
@@ -500,7 +498,7 @@ class Subject:
                 return [], ()
             behind = [f"{above}/{each}".lstrip("/") for each in listed[listed.index(name) + 1 :]]
             return [group.open(each).result() for each in behind], axes_of(attributes)
-        except StoreError:  # without them it is shown all the same
+        except StoreError:  # the array is shown without them
             return [], ()
 
     def _made(self, path: str, stores: list[Any], axes: tuple[str, ...] = (), finest: str = "") -> Shown:
@@ -535,7 +533,7 @@ class Subject:
         return axis(found[d[:].translate_to[0]], attributes)
 
     def _coordinate(self, path: str, name: str) -> TensorStore | None:
-        """Return the array of a dimension's name that is nearest: in the group of the array, or in one above."""
+        """Return the nearest array named after a dimension: in the group of the array, or in a group above."""
         group = self.opened
         if not isinstance(group, Group):
             return self._beside(name)
@@ -546,13 +544,13 @@ class Subject:
             if members.get(at) is not None:
                 try:
                     found: TensorStore = group.open(at).result()
-                except StoreError:  # there is no axis then, and the picture is shown
+                except StoreError:  # the picture is shown without this axis
                     return None
                 return found
         return None
 
     def _beside(self, name: str) -> TensorStore | None:
-        """Return the array of a name beside the one that is looked at."""
+        """Return the array of this name in the directory of the opened array."""
         try:
             below = self.opened.kvstore
             if below is None:
@@ -563,5 +561,5 @@ class Subject:
                 return None
             beside = {"driver": "auto", "kvstore": {**spec, "path": f"{above}{slash}{name}/"}}
             return open_array(beside, read=True, context=self._context).result()
-        except (StoreError, AttributeError):  # no key-value store, or nothing there
+        except (StoreError, AttributeError):  # no key-value store, or no such array
             return None

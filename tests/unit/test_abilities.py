@@ -20,7 +20,9 @@ from fsstore.reference.driver import ReferenceDriver
 from fsstore.testing.doubles import Faulty, Recording
 
 ABILITIES = [
-    kind for name in ability.__all__ if isinstance(kind := getattr(ability, name), type) and kind is not PassesOn
+    kind
+    for kind in vars(ability).values()
+    if isinstance(kind, type) and kind.__module__ == ability.__name__ and kind is not PassesOn
 ]
 DRIVERS = [
     CompressedDriver, EngineDriver, LocalDriver, MappingDriver, MemoryDriver, OcdbtDriver, Recording, ReferenceDriver,

@@ -13,39 +13,10 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from fsstore.kvstore.contract.request import Buffer, Entry, KeyRange, LateWrite, Read, ReadResult, Stamp, Write
 from fsstore.runtime.observer import Meter
 
-__all__ = [
-    "AnswersSoon",
-    "Borrows",
-    "CachesReads",
-    "CopiesRanges",
-    "DatesValues",
-    "IsMetered",
-    "KeepsDirectories",
-    "KnowsSizes",
-    "ListsDocuments",
-    "ListsNames",
-    "MayBeMissing",
-    "Modifies",
-    "Modify",
-    "PassesOn",
-    "ReadsNow",
-    "ReadsWhole",
-    "ShowsFile",
-    "SweepsUnfinished",
-    "SyncsTogether",
-    "TakesAllAtOnce",
-    "TakesValues",
-    "TellsModified",
-    "WritesAtOnce",
-    "WritesLate",
-    "WritesNow",
-    "able",
-]
-
 A = TypeVar("A")
 
 Modify: TypeAlias = Callable[[ReadResult], Awaitable[Buffer | None]]
-"""Makes the new value of a key out of the stored one, None to delete it; may run more than once."""
+"""Computes the new value of a key from the stored one, None to delete it; may run more than once."""
 
 
 class ReadsNow:
@@ -54,22 +25,22 @@ class ReadsNow:
     __slots__ = ()
 
     def read_now(self, read: Read) -> ReadResult:
-        """Return what `read_many([read])` answers."""
+        """Return the answer of `read_many([read])`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class AnswersSoon:
-    """A driver of a store that waits, whose reads the thread that waits for them may drive while answers come soon.
+    """A driver that waits, but whose reads may run on the waiting thread while answers come quickly.
 
-    Without an event loop, `read_many` then answers within a moment, or hears Ctrl-C meanwhile, or raises `MayWait`: for
-    more than one request, or when the answer does not come so soon.
+    Without an event loop, `read_many` then answers within a moment, or notices Ctrl-C meanwhile, or raises `MayWait`:
+    for several requests, or if the answer takes longer.
     """
 
     __slots__ = ()
 
     @property
     def answers_soon(self) -> bool:
-        """Whether that is so now."""
+        """Whether answers come quickly now."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -79,7 +50,7 @@ class WritesNow:
     __slots__ = ()
 
     def write_now(self, write: Write) -> Stamp:
-        """Do what `write_many([write])` does."""
+        """Act like `write_many([write])`."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -89,7 +60,7 @@ class ReadsWhole:
     __slots__ = ()
 
     async def read_whole(self, keys: Sequence[str]) -> Sequence[ReadResult]:
-        """Return what `read_many` answers for reads of the whole values."""
+        """Return the answers of `read_many` for reads of whole values."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -99,7 +70,7 @@ class WritesLate:
     __slots__ = ()
 
     async def write_late(self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None) -> list[Stamp]:
-        """Return what `write_many` answers for the writes that the functions `makes` return.
+        """Return the stamps of `write_many` for the writes that the functions `makes` return.
 
         They are called on `makers` threads, by default one per core, and each value is written while others are made.
         If a value comes in portions, the next portion is requested once the previous one is written, and none is
@@ -118,7 +89,7 @@ class WritesAtOnce:
     ) -> list[str]:
         """Delete the ranges, then apply all of `writes`, as one step; return the keys whose condition does not hold.
 
-        Nothing changes if there are any.  Raises `AbortedError` if a key of `unchanged` has another generation by now.
+        If there are any, nothing changes.  Raises `AbortedError` if a key of `unchanged` has a new generation.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
@@ -195,12 +166,12 @@ class ListsDocuments:
     __slots__ = ()
 
     def documents(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield what `scan` does, perhaps without keys that end in a number."""
+        """Yield the entries of `scan`, perhaps without keys that end in a number."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class ShowsFile:
-    """A driver that shows a file as a hierarchy: the one that is at its place now, and perhaps not all of it."""
+    """A driver that shows the current file at its place as a hierarchy, perhaps without some objects."""
 
     __slots__ = ()
 
@@ -210,7 +181,7 @@ class ShowsFile:
         raise NotImplementedError  # a driver that names the ability defines it
 
     def left_out(self) -> Mapping[str, str]:
-        """Return why objects of the file are not shown, by path, as far as the file was read; waits for nothing."""
+        """Return the reason for each object that is not shown, by path, as far as the file was read; never waits."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -273,7 +244,7 @@ class TakesAllAtOnce:
     ) -> None:
         """As one step, delete the ranges, take over all keys below other prefixes, and apply the writes.
 
-        Raises `AbortedError`, and changes nothing, if a key of `unchanged` has another generation by now.
+        Raises `AbortedError`, and changes nothing, if a key of `unchanged` has a new generation.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
@@ -293,20 +264,20 @@ class TakesValues:
         """Copy the value that `other` has under the first key of each pair to the second; each copy acts as a write.
 
         With `unseen`, no reader looks for the second keys before all copies are done, so a new value may be incomplete
-        until then.  Answers are like those to empty reads: whether there was a value, and its size if it is known.
+        until then.  The answers are those of empty reads: whether there was a value, and its size if it is known.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
 
 class SweepsUnfinished:
-    """A driver whose writers, when killed, may leave behind remains that only another write of the key removes."""
+    """A driver whose killed writers may leave remains that only another write of the key removes."""
 
     __slots__ = ()
 
     async def sweep_unfinished(self, prefix: str, name: str) -> None:
-        """Remove the remains of dead writers, for keys that consist of `prefix` and a match of the expression `name`.
+        """Remove the remains of dead writers, for keys that consist of `prefix` and a match of the pattern `name`.
 
-        This is for keys that are not written again.  Unfinished values of living writers stay.
+        This is for keys that are never written again.  Unfinished values of living writers stay.
         """
         raise NotImplementedError  # a driver that names the ability defines it
 
@@ -317,7 +288,7 @@ class KeepsDirectories:
     __slots__ = ()
 
     async def remove_directory(self, directory: str) -> None:
-        """Remove a directory, a path that ends with a slash; one that is not empty, or not there, stays as it is."""
+        """Remove a directory, a path with a trailing slash; a missing or nonempty one stays as it is."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -331,7 +302,7 @@ class SyncsTogether:
         raise NotImplementedError  # a driver that names the ability defines it
 
     async def sync(self, key: str) -> None:
-        """Return once everything written to the place of `key` is durable, by any writer on this machine."""
+        """Return once all data written to the place of `key` are durable, by any writer on this machine."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 
@@ -346,12 +317,12 @@ class TellsModified:
 
 
 class DatesValues:
-    """A driver whose generations say when a value was written, and more: on which device, say."""
+    """A driver whose generations contain the time of the write besides other facts, such as the device."""
 
     __slots__ = ()
 
     def date_of(self, generation: bytes) -> bytes:
-        """Return the part of a generation that says when; it is the same on another machine that sees the value."""
+        """Return the part of a generation that dates the write; it is the same on every machine that sees the value."""
         raise NotImplementedError  # a driver that names the ability defines it
 
 

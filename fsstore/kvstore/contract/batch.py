@@ -1,18 +1,15 @@
 """Batches of reads: ranges of one key merged into few requests, and answers as parts of few buffers.
 
+A request to a remote store costs about as much as some hundred kilobytes, so neighbouring ranges of one key are read as
+one span and cut apart afterwards.  `coalesce` chooses the spans (pure, numpy, O(n log n)); `read_merged` applies it to
+a batch of `Read`s of many keys.  Results are slices of the spans, not copies: they keep the whole span alive, whose
+size the limits bound.  Only ranges with both ends known are merged; whole values and suffixes pass through.  This
+module does no I/O and knows no store: `fetch` reads the merged requests.
 
-A request to a remote store costs about as much as some hundred kilobytes, so ranges of one key that lie close
-together are read as one span and cut apart afterwards.  `coalesce` decides which (pure, numpy, O(n log n));
-`read_merged` applies it to a batch of `Read`s of many keys.  Results are slices of the spans, not copies:
-they keep the whole span alive, whose size the limits bound.
-
-Only ranges with both ends known are merged; whole values and suffixes pass through.  This module does no I/O
-and knows no store: `fetch` reads the merged requests.
-
-A batch of thousands of references is answered by a few spans of bytes.  A tuple, a view and a generation for each
-would cost more than the bytes.  `AnswerColumns` is the sequence of these answers as columns: which span, from where to
-where.  An answer is made when it is asked for; `values_of` returns the values alone, as one array where they lie at
-equal distances in one span.
+A batch of thousands of references is answered by a few spans of bytes.  A tuple, a view and a generation for each would
+cost more than the bytes.  `AnswerColumns` is the sequence of these answers as columns: span, start and stop of each.
+An answer is made on demand; `values_of` returns the values alone, as one array if they lie at equal distances in one
+span.
 """
 
 from __future__ import annotations
@@ -32,10 +29,10 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class AnswerColumns(Sequence[ReadResult]):
-    """Answer `i` is the bytes `[starts[i], stops[i])` of `sources[where[i]]`; where that is -1, the key is missing.
+    """Answer `i` is the bytes `[starts[i], stops[i])` of `sources[where[i]]`; with -1 the key is missing.
 
-    `generation(number)` is that of an answer, by its number in the batch it was asked in.  `sizes` are those of the
-    whole values, -1 where they are not known.  `time` is when keys were found missing.
+    `numbers` are the numbers of the answers in the original batch; `generation(number)` returns the generation of one.
+    `sizes` are the sizes of whole values, -1 if unknown.  `time` is when keys were found missing.
     """
 
     sources: Sequence[ReadResult]
@@ -48,7 +45,6 @@ class AnswerColumns(Sequence[ReadResult]):
     time: float
 
     def __len__(self) -> int:
-        """Return the number of answers."""
         return len(self.where)
 
     @overload
@@ -58,7 +54,7 @@ class AnswerColumns(Sequence[ReadResult]):
     def __getitem__(self, place: slice | list[int]) -> AnswerColumns: ...
 
     def __getitem__(self, place: int | slice | list[int]) -> ReadResult | AnswerColumns:
-        """Return one answer, or some without making them."""
+        """Return one answer, or some as columns."""
         if isinstance(place, int):
             at = range(len(self))[place]
             return next(iter(self[at : at + 1]))
@@ -67,7 +63,6 @@ class AnswerColumns(Sequence[ReadResult]):
         return AnswerColumns(self.sources, *own, self.generation, self.time)
 
     def __iter__(self) -> Iterator[ReadResult]:
-        """Yield the answers."""
         own = (self.where, self.starts, self.stops, self.sizes, self.numbers)
         for where, start, stop, size, number in zip(*[column.tolist() for column in own], strict=True):
             if where < 0:
@@ -79,7 +74,7 @@ class AnswerColumns(Sequence[ReadResult]):
                 yield ReadResult("value", value, self.generation(number), source.time, known)
 
     def among(self, places: Ints, count: int) -> AnswerColumns:
-        """Return the answers at their places among `count`; the other keys are missing."""
+        """Return the answers at `places` among `count`; the other keys are missing."""
         if len(places) == count:
             return self
         where = np.full(count, -1)
@@ -89,7 +84,7 @@ class AnswerColumns(Sequence[ReadResult]):
         return AnswerColumns(self.sources, where, starts, stops, sizes, numbers, self.generation, self.time)
 
     def _values(self, present: Ints) -> Sequence[Buffer] | npt.NDArray[np.uint8]:
-        """Return the values at some places: the rows of an array, or a view each."""
+        """Return the values at some places: the rows of an array, or a list of views."""
         where, starts, stops = self.where[present], self.starts[present], self.stops[present]
         if len(where) and (where == where[0]).all():
             rows = _rows(self.sources[where[0]].value, starts, stops)
@@ -101,7 +96,7 @@ class AnswerColumns(Sequence[ReadResult]):
 
 
 def are_of_size(answers: Sequence[ReadResult], size: int) -> bool:
-    """Return whether every value that there is is known to be `size` bytes as a whole."""
+    """Return whether all values are known to have `size` bytes."""
     if isinstance(answers, AnswerColumns):
         return bool(((answers.sizes == size) | (answers.where < 0)).all())
     return all(answer.size == size or answer.state != "value" for answer in answers)
@@ -120,7 +115,7 @@ def answers_at(answers: Sequence[ReadResult], places: list[int]) -> Sequence[Rea
 
 
 def values_of(answers: Sequence[ReadResult]) -> tuple[list[int], Sequence[Buffer] | npt.NDArray[np.uint8]]:
-    """Return which of the answers have a value, and the values: buffers, or the rows of an array where that is free."""
+    """Return the places of answers with a value, and the values: buffers, or the rows of an array if that is free."""
     if isinstance(answers, AnswerColumns):
         present = np.flatnonzero(answers.where >= 0)
         return present.tolist(), answers._values(present)
@@ -129,10 +124,10 @@ def values_of(answers: Sequence[ReadResult]) -> tuple[list[int], Sequence[Buffer
 
 
 def _rows(value: Buffer, starts: Ints, stops: Ints) -> npt.NDArray[np.uint8] | None:
-    """Return parts of one size at equal distances as rows of a view; None for others."""
+    """Return parts of equal size at equal distances as rows of a view; None for others."""
     first, size = int(starts[0]), int(stops[0] - starts[0])
     pace = int(starts[1]) - first if len(starts) > 1 else size
-    if pace < size or stops[-1] != first + pace * (len(starts) - 1) + size:  # nearly always tells all
+    if pace < size or stops[-1] != first + pace * (len(starts) - 1) + size:  # this test alone nearly always decides
         return None
     expected = first + pace * np.arange(len(starts))
     if (starts != expected).any() or (stops - starts != size).any():
@@ -145,10 +140,10 @@ Fetch = Callable[[list[Read]], Awaitable[list[ReadResult]]]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """How far merging goes.
+    """The limits of merging.
 
-    Ranges at most `max_gap` bytes apart are merged into spans of at most `max_size` bytes; a single range
-    may be larger.  `max_gap` of -1 merges nothing, 0 merges what touches or overlaps.
+    Ranges at most `max_gap` bytes apart are merged into spans of at most `max_size` bytes; a single range may be
+    larger.  A `max_gap` of -1 merges nothing, 0 only ranges that touch or overlap.
     """
 
     max_gap: int = 64 * 1024
@@ -156,16 +151,16 @@ class Limits:
 
     @property
     def near(self) -> Limits:
-        """The limits of stores that never wait, where copying a large gap takes longer than another read."""
+        """The limits for stores that never wait, where copying a large gap takes longer than another read."""
         return Limits(min(self.max_gap, GAP_BYTES), self.max_size)
 
 
 REMOTE = Limits()
-"""The limits of remote stores when the context says nothing."""
+"""The default limits for remote stores."""
 
 
 def limits_from(resources: Mapping[str, Any]) -> Limits:
-    """Return the limits of a driver's resources; what the resource leaves open is `REMOTE`'s."""
+    """Return the limits in a driver's resources; `REMOTE` supplies the rest."""
     value = resources.get("range_coalescing")
     gap, size = getattr(value, "max_gap", None), getattr(value, "max_size", None)
     return Limits(REMOTE.max_gap if gap is None else gap, REMOTE.max_size if size is None else size)
@@ -191,7 +186,7 @@ def coalesce(starts: npt.ArrayLike, stops: npt.ArrayLike, gap: int, limit: int) 
     if len(first) < 2:
         return Spans(first, last, zero := np.zeros_like(first), zero)
     if gap >= 0 and last[-1] - first[0] <= limit and (first[1:] == last[:-1]).all():
-        # as often: one after the other
+        # the common case: consecutive ranges
         return Spans(first[:1], last[-1:], np.zeros_like(first), first - first[0])
     order = np.argsort(first, kind="stable")
     begin, end = first[order], last[order]
@@ -209,10 +204,10 @@ def coalesce(starts: npt.ArrayLike, stops: npt.ArrayLike, gap: int, limit: int) 
 
 
 def _split(begin: Ints, reach: Ints, heads: Ints, limit: int) -> list[int]:
-    """Return where groups larger than `limit` are cut greedily; one step a resulting span.
+    """Return the places at which groups larger than `limit` are cut greedily; one step for each resulting span.
 
-    `reach` is monotone, and where a span is cut it equals the stop of the range at the cut (it grows
-    there), so the running maximum over the whole batch is also that of each span.
+    `reach` is monotone, and at a cut it equals the stop of the range there (it grows there), so the running maximum
+    over the whole batch is also the maximum of each span.
     """
     cuts: list[int] = []
     if reach[-1] - begin[0] <= limit:
@@ -261,7 +256,7 @@ async def read_merged(reads: Sequence[Read], limits: Limits, fetch: Fetch) -> li
 
 
 def _plan(reads: Sequence[Read], members: list[int], limits: Limits, merged: list[Read]) -> tuple[int, Spans]:
-    """Append the merged reads of one key to `merged`; return where they begin, and the spans."""
+    """Append the merged reads of one key to `merged`; return the place of the first, and the spans."""
     base = len(merged)
     if len(members) == 1:
         read = reads[members[0]]

@@ -98,8 +98,9 @@ __all__ = [
 ]
 
 
-# The way to the root of a store: which library serves it (`engine`; left out, the first of its own that can), and who
-# else writes there.  The engine `fsspec` is the filesystem of the protocol, whichever store it is.
+# The members that select how a root is reached: the library that serves it (`engine`; by default the store's first
+# usable one), and whether this is its only writer.  The engine `fsspec` is the filesystem of the protocol for every
+# store.
 
 
 _BUCKET = ("obstore", "fsspec")
@@ -123,7 +124,7 @@ def take_engine(fields: Fields, kind: str) -> dict[str, Json]:
 
 
 def take_way(fields: Fields, kind: str) -> dict[str, Json]:
-    """Take `engine`, and `single_writer`: the promise that no other process writes where this store does."""
+    """Take `engine`, and `single_writer`, the promise that no other process writes to this store."""
     alone = fields.take("single_writer", boolean, default=False)
     return take_engine(fields, kind) | ({"single_writer": True} if alone else {})
 
@@ -137,10 +138,10 @@ def refuse_way(members: Mapping[str, Json], *names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """The abilities of a driver; callers ask here instead of trying."""
+    """The abilities of a driver, for callers to consult in advance."""
 
     waits: bool = True
-    """Whether coroutines may suspend (network); false for memory and local files."""
+    """Whether coroutines may suspend, as over a network; false for memory and local files."""
     writable: bool = True
     listable: bool = True
     create_only: bool = False
@@ -153,18 +154,20 @@ class Features:
     Deleting with `if_equal=NO_VALUE` changes nothing, and works wherever conditions do.
     """
     atomic_transactions: bool = False
-    """Whether `write_many(..., )` of several keys can be applied as one (see `kvstore/transaction.py`)."""
+    """Whether several writes can be applied as one step (see `kvstore/transaction.py`)."""
     sorted_scan: bool = False
     empty_key: bool = False
     """Whether a value is expected at the empty key, as in a store of one decompressed file."""
     coarse_generations: bool = False
-    """Whether two writes may leave the same generation, because its clock ticks more slowly than writers write."""
+    """Whether two writes may leave the same generation, because the clock of the store is too slow."""
     written_as_one: bool = False
-    """Whether each batch of writes rewrites everything, so that many changes belong into one transaction."""
+    """Whether each batch of writes rewrites everything, so that changes should be collected in one transaction."""
     reads_parts: bool = False
-    """Whether a part of a value is read in less time than all of it, and the answer says how large the value is."""
+    """Whether a part of a value is read in less time than all of it, and the answer tells the size of the whole."""
     slow_writes: bool = False
-    """Whether writes block for long although the driver never suspends (a sync to disk), so that a pool thread pays."""
+    """Whether writes block for long although the driver never suspends (a sync to disk), so that a pool thread is
+    worthwhile.
+    """
 
 
 class KvDriver(Protocol):
@@ -236,7 +239,7 @@ class KvPrefix(NamedTuple):
         return (await self.driver.read_many([Read(self.path + key, start, stop)]))[0]
 
     async def read_up_to(self, size: int, key: str = "") -> ReadResult:
-        """Return the first bytes of a value, or for a negative `size` the last ones; all of it if it is shorter."""
+        """Return the first bytes of a value, or the last ones for a negative `size`; all of it if it is shorter."""
         span = (0, size) if size >= 0 else (size, None)
         try:
             return (await self.driver.read_many([ReadUpTo(self.path + key, *span)]))[0]
@@ -257,9 +260,9 @@ class KvPrefix(NamedTuple):
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Return the stamps of `writes`, whose keys are relative to the path."""
         path = self.path
-        return await self.driver.write_many(
-            [write._replace(key=path + write.key) for write in writes] if path else writes
-        )
+        if path:
+            writes = [write._replace(key=path + write.key) for write in writes]
+        return await self.driver.write_many(writes)
 
     async def delete_range(self, keys: KeyRange) -> None:
         """Delete the keys of a range relative to the path."""
@@ -273,7 +276,7 @@ class KvPrefix(NamedTuple):
     async def documents(self) -> AsyncIterator[EntryColumns]:
         """Yield batches of the entries below the path; a driver may leave out keys that end in a number.
 
-        So finding the metadata of ten arrays need not list a million chunks, if the driver `ListsDocuments`.
+        If the driver `ListsDocuments`, finding the metadata of ten arrays need not list a million chunks.
         """
         lists = able(self.driver, ListsDocuments)
         scan = self.driver.scan if lists is None else lists.documents
@@ -281,14 +284,16 @@ class KvPrefix(NamedTuple):
             yield EntryColumns.of(batch).below(self.path)
 
     def left_out(self) -> dict[str, str]:
-        """Return why objects below the path are not shown, by relative path, as far as the driver `ShowsFile` any."""
+        """Return the reason for each object below the path that the driver does not show, by relative path (see
+        `ShowsFile`).
+        """
         leaves = able(self.driver, ShowsFile)
         every = {} if leaves is None else leaves.left_out()
         cut = len(self.path)
         return {path[cut:]: why for path, why in every.items() if path.startswith(self.path) and path[cut:]}
 
     def describe(self, key: str = "") -> str:
-        """Return the name in messages of the key below the path."""
+        """Return the name for messages of a key below the path."""
         return self.driver.describe_key(self.path + key)
 
     def join(self, path: str) -> KvPrefix:
@@ -323,10 +328,10 @@ async def known_size(place: KvPrefix, key: str) -> int | None:
 class KvOpening:
     """Everything a kind needs to open a driver.
 
-    `members` is what `KvKind.members` returned; `resources` maps the names in `KvKind.resources` to the values of
-    the context resources (`context.Resource.value`); `base` is the opened store below an adapter.
-    `path` is the path of the spec, for kinds whose path selects the store; others ignore it.
-    `context` is where a kind opens further stores (the targets of references, a database's manifests).
+    `members` is what `KvKind.members` returned; `resources` maps the names in `KvKind.resources` to the values of the
+    context resources (`context.Resource.value`); `base` is the opened store below an adapter. `path` is the path of the
+    spec, for kinds whose path selects the store; others ignore it. In `context` a kind opens further stores, such as
+    the targets of references or a database's manifests.
     """
 
     members: Mapping[str, Json] = field(default_factory=dict)
@@ -337,7 +342,7 @@ class KvOpening:
 
     @property
     def below(self) -> KvPrefix:
-        """The opened store below an adapter; an error where none is given."""
+        """The opened store below an adapter; an error if there is none."""
         if self.base is None:
             raise StoreError('"base" must be specified')
         return self.base
@@ -384,13 +389,13 @@ class KvKind(Protocol):
     def members(self, fields: Fields) -> dict[str, Json]:
         """Take the kind's own JSON members from `fields` and return them in canonical form, defaults left out.
 
-        `driver`, `path`, `base`, `context` and the resources are taken by the caller.  `fields.finish` too is the
-        caller's.  Values stay JSON.
+        The caller takes `driver`, `path`, `base`, `context` and the resources, and calls `fields.finish`.  Values stay
+        JSON.
         """
         ...
 
     def check_path(self, path: str) -> str:
-        """Return the path in the form the spec keeps, or raise `StoreError` (`file` refuses `..`)."""
+        """Return the path in canonical form, or raise `StoreError` (`file` refuses `..`)."""
         ...
 
     def base_path(self, path: str) -> str:
@@ -405,13 +410,13 @@ class KvKind(Protocol):
         ...
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return the URL component, scheme included, or raise `UnimplementedError` if no URL can say it."""
+        """Return the URL component, scheme included, or raise `UnimplementedError` if no URL can express it."""
         ...
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
         """Return the members of a root with `storage_options` put in, or raise an error that names an unknown one.
 
-        Raises `UnimplementedError` where there are none at all.
+        Raises `UnimplementedError` if the kind has no options.
         """
         ...
 
@@ -421,7 +426,7 @@ class KvKind(Protocol):
 
 
 class KindDefaults:
-    """The usual kind: any path will do, members have no defaults to print, and values can be read in parts."""
+    """The usual kind: any path is valid, members have no defaults to print, and values can be read in parts."""
 
     __slots__ = ()
     defaults: ClassVar[Mapping[str, Json]] = {}
@@ -429,7 +434,7 @@ class KindDefaults:
     sequential: bool = False
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
-        """Refuse all: a store that no client library serves has none."""
+        """Refuse all: only stores behind a client library have options."""
         raise UnimplementedError("This kind of store has no storage options")
 
     def check_path(self, path: str) -> str:
@@ -437,16 +442,16 @@ class KindDefaults:
         return path
 
     def base_path(self, path: str) -> str:
-        """Return the path of the base as it is: that of a file, or what the keys of files begin with."""
+        """Return the path of the base unchanged."""
         return path
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Return the path of a URL component, which says nothing else."""
+        """Return the path of a URL component, which holds nothing else."""
         reject_query(rest)
         return decode_path(rest), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Refuse: no URL says the members."""
+        """Refuse: URLs cannot express the members."""
         raise UnimplementedError("URL representation not supported")
 
 
@@ -463,14 +468,14 @@ class AdapterKind(KindDefaults):
     role: Literal["adapter"] = "adapter"
 
 
-# How large a whole value may be for its reader.
+# The greatest size of a whole value for its reader.
 
 _LIMIT: ContextVar[int | None] = ContextVar("fsstore_value_limit", default=None)
 
 
 @contextmanager
 def values_up_to(limit: int | None) -> Iterator[None]:
-    """Let reads of whole values made inside fail where the value announces more than `limit` bytes; None: any."""
+    """Make reads of whole values in the block fail if the value announces more than `limit` bytes; None: any."""
     token = _LIMIT.set(limit)
     try:
         yield
@@ -479,7 +484,7 @@ def values_up_to(limit: int | None) -> Iterator[None]:
 
 
 def limit_of(read: Read) -> int | None:
-    """Return how many bytes the answer to a read may have; None: any."""
+    """Return the greatest number of bytes in the answer to a read; None: any."""
     return _LIMIT.get() if read.start == 0 and read.stop is None else None
 
 

@@ -2,11 +2,11 @@
 
 Keys are `str`; bytes that are not UTF-8 travel as surrogate escapes (`key.encode("utf-8", "surrogateescape")`).
 
-A byte range that reaches outside the value is refused, as in TensorStore, where filesystems quietly return less.
+A byte range that reaches outside the value is refused, as in TensorStore; filesystems quietly return less.
 
-`EntryColumns` is a batch of a listing without a tuple for each entry, which would cost ten times as much as the key.
-It holds the keys as bytes or text, as the store has them, and converts all of them at once when the other form is
-needed.  A driver may yield plain lists of entries just as well: `EntryColumns.of` takes both.
+`EntryColumns` is a batch of a listing without a tuple for each entry, which would cost ten times as much as the key. It
+holds the keys as bytes or text, as the store has them, and converts all of them at once when the other form is needed.
+A driver may yield plain lists of entries just as well: `EntryColumns.of` takes both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fsstore.errors import OutOfRangeError
 
 
 def key_bytes(key: str | bytes) -> bytes:
-    """Return the bytes of a key; surrogate escapes become the bytes they stand for."""
+    """Return the bytes of a key; surrogate escapes become the original bytes."""
     try:
         return key if isinstance(key, bytes) else key.encode("utf-8", "surrogateescape")
     except AttributeError:
@@ -119,7 +119,7 @@ class KeyRange:
 
 
 def resolve_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
-    """Return the bytes `[low, high)` that `start` and `stop` of a `Read` mean in a value of `size` bytes.
+    """Return the byte range `[low, high)` that `start` and `stop` of a `Read` select in a value of `size` bytes.
 
     A negative `start` asks for the last `-start` bytes.  Raises `OutOfRangeError` for bytes that do not exist.
 
@@ -135,7 +135,7 @@ def resolve_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
 
 
 def clipped_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
-    """Return the bytes of a range that a value of `size` bytes has.
+    """Return the part of a byte range that lies in a value of `size` bytes.
 
     >>> clipped_range(-30, None, 10), clipped_range(0, 30, 10)
     ((0, 10), (0, 10))
@@ -144,7 +144,7 @@ def clipped_range(start: int, stop: int | None, size: int) -> tuple[int, int]:
     return low, size if stop is None else min(stop, size)
 
 
-# Keys are joined, converted in one call and cut again, which takes a fifth of the time of a call a key.
+# Keys are joined, converted in one call and split again, which takes a fifth of the time of a call for each key.
 
 
 def keys_texts(keys: Sequence[bytes]) -> list[str]:
@@ -169,7 +169,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 State: TypeAlias = Literal["value", "missing", "unspecified"]
 
 UNKNOWN = b""
-"""The generation nobody knows; as the answer of a write: the condition did not hold."""
+"""The unknown generation; as the answer to a write: the condition did not hold."""
 
 NO_VALUE = b"\x02"
 """The generation of a missing key."""
@@ -191,10 +191,10 @@ class Read(NamedTuple):
 
 
 class ReadUpTo(Read):
-    """A `Read` of so many bytes, or of all where the value is shorter: one round for files of any size.
+    """A `Read` of some bytes, or of the whole value if that is shorter: one round for files of any size.
 
-    That is a permission.  A store that knows nothing of it raises `OutOfRangeError` as for any other read, and one that
-    asks another store makes a request of its own, in which it is left out: see `KvPrefix.read_up_to`.
+    The shorter answer is a permission.  A store that does not know it raises `OutOfRangeError` as for any other read,
+    and an adapter makes a plain request of its own: see `KvPrefix.read_up_to`.
     """
 
     __slots__ = ()
@@ -203,7 +203,7 @@ class ReadUpTo(Read):
 class ReadResult(NamedTuple):
     """The answer to a `Read`: `value` is empty unless `state` is "value".
 
-    `size` is that of the whole value where the answer came with it; None says nothing.
+    `size` is the size of the whole value if the answer tells it, otherwise None.
     """
 
     state: State
@@ -214,11 +214,11 @@ class ReadResult(NamedTuple):
 
 
 LateValue: TypeAlias = Buffer | Generator[Sequence[Buffer], None, None]
-"""A value, or one made in portions: lists of buffers that follow each other.  Their consumer closes the generator."""
+"""A value, or one made in portions: consecutive lists of buffers.  The consumer closes the generator."""
 
 
 class Write(NamedTuple):
-    """A request to store `value`, or to delete the key when it is None.  `if_equal=UNKNOWN`: no condition."""
+    """A request to store `value`, or to delete the key if it is None.  `if_equal=UNKNOWN`: no condition."""
 
     key: str
     value: Buffer | None
@@ -241,20 +241,20 @@ class Stamp(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A key in a listing, and the size of its value where the listing knows it."""
+    """A key in a listing, and the size of its value if the listing tells it."""
 
     key: str
     size: int | None = None
 
 
 now = time.time
-"""Returns the time stamps carry: seconds since the epoch."""
+"""Returns the time for stamps: seconds since the epoch."""
 
 # The sizes of written values, counted while they are made.
 
 
 class LateCount:
-    """A write that was made: its key, and how many bytes went into it so far; None for a deletion."""
+    """A write that was made: its key, and the number of bytes written so far; None for a deletion."""
 
     __slots__ = ("key", "nbytes")
 
@@ -263,10 +263,10 @@ class LateCount:
 
 
 def counting(makes: Sequence[Callable[[], LateWrite]], made: list[LateCount]) -> list[Callable[[], LateWrite]]:
-    """Return functions that make the same writes, and put what they make into `made`.
+    """Wrap the functions so that each write they produce is also counted in `made`.
 
-    They refer to the values of writes, and nothing refers to them: a reference cycle would keep the values alive until
-    the garbage collector finds it.
+    The wrappers refer to the values of writes, and nothing refers to the wrappers: a reference cycle would keep the
+    values alive until the next garbage collection.
     """
     return [partial(_make, make, made) for make in makes]
 
@@ -299,16 +299,16 @@ def _counted(
         portions.close()
 
 
-# Batches of listings as columns; sizes are found out when they are asked for.
+# Batches of listings as columns; sizes are looked up on demand.
 
-_Sizes = Callable[[], Sequence[int | None]]  # finds out the sizes of values, in order; None where one is not known
+_Sizes = Callable[[], Sequence[int | None]]  # looks up the sizes of values, in order; None for unknown ones
 
 _entry = partial(tuple.__new__, Entry)
 _name, _size = attrgetter("key"), attrgetter("size")
 
 
 class EntryColumns(Sequence[Entry]):
-    """Entries whose keys are `keys` (bytes) or `names` (text); without `sizes` no size is known.
+    """Entries whose keys are `keys` (bytes) or `names` (text); without `sizes` they are unknown.
 
     >>> entries = EntryColumns([b"a", b"b"], sizes=lambda: [1, 2])
     >>> entries[1]
@@ -346,13 +346,13 @@ class EntryColumns(Sequence[Entry]):
 
     @property
     def sizes(self) -> Sequence[int | None]:
-        """The sizes of the values, or None each; the first call finds them out."""
+        """The sizes of the values, or None each; the first call looks them up."""
         if self._sizes is None:
             self._sizes = [None] * len(self) if self._ask is None else self._ask()
         return self._sizes
 
     def below(self, path: str) -> EntryColumns:
-        """Return the same with keys relative to `path`, with which all begin."""
+        """Return the entries with keys relative to `path`, with which all keys begin."""
         if not path:
             return self
         if self._keys is None:
@@ -374,7 +374,6 @@ class EntryColumns(Sequence[Entry]):
         )
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self.names if self._keys is None else self._keys)
 
     @overload
@@ -394,12 +393,11 @@ class EntryColumns(Sequence[Entry]):
         )
 
     def __iter__(self) -> Iterator[Entry]:
-        """Yield the entries."""
         return map(_entry, zip(self.names, self.sizes, strict=True))
 
 
 def merged(batches: Sequence[EntryColumns]) -> EntryColumns:
-    """Return the entries of all batches, which have no key in common, in order of their keys."""
+    """Return the entries of all batches, which share no keys, in order of their keys."""
     keys = sorted(chain.from_iterable(each.keys for each in batches))
 
     def sizes() -> list[int | None]:

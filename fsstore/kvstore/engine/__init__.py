@@ -1,8 +1,8 @@
-"""Every store that a client library reaches is one driver over one contract.
+"""One driver over one contract for every store that a client library reaches.
 
-* `contract`: the promises of an engine, the meaning of failures, and when requests are tried again
-* `driver`: the key-value store over an engine, and conditions on the word of the user ("single_writer": true)
-* `cached`: reads that a cache on disk answers, for all processes that share it
+* `contract`: the promises of an engine, the meaning of failures, and when requests are retried
+* `driver`: the key-value store over an engine, and conditions checked in this process ("single_writer": true)
+* `cached`: reads answered by a cache on disk that processes share
 * `secret`: credentials in options, headers and URLs, which must not be shown
-* `turns`: how many requests of an engine are under way at once, and single reads made by the thread that waits
+* `turns`: the number of requests of an engine under way, and single reads made by the waiting thread
 """

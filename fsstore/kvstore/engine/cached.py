@@ -1,11 +1,11 @@
-"""Reads of far stores that a cache on disk answers, for all processes that share it.
+"""Reads of far stores answered by a cache on disk that processes share.
 
-A value counts if it was current since its store was opened in this process.  An older one is asked for with its
-generation, and the server sends it only if it has changed.  So what others write after the store was opened is seen
-when it is opened again; what this process writes is seen at once.  Reads that ask themselves whether something has
-changed go to the server: those with a known generation, and those of no bytes.
+A cached value counts if it was current at some time since its store was opened in this process.  An older one is
+requested with its generation, and the server sends it only if it has changed.  So changes by other writers after the
+opening are seen when the store is opened again; writes of this process are seen at once.  Reads that check for changes
+go to the server: reads with a known generation, and empty ranges.
 
-One of several processes that want the same bytes fetches them, and the others wait as long as a request may take.
+If several processes want the same bytes, one fetches them, and the others wait as long as a request may take.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Fetch: TypeAlias = Callable[[list[Read]], Awaitable[Sequence[ReadResult]]]
 
 
 class ReadCache:
-    """The cache of one store, which `place` tells from all others."""
+    """The cache of one store, which `place` identifies."""
 
     def __init__(self, disk: DiskCache, place: Any) -> None:
         self._disk, self._place = disk, place
@@ -33,17 +33,17 @@ class ReadCache:
         disk.begin()
 
     def forget(self) -> None:
-        """Let nothing count that was current before now: this process has written."""
+        """Invalidate everything cached before now, because this process has written."""
         self._disk.forget(now())
 
     def _name(self, read: Read) -> Path | None:
-        """Return the name of what a read asks for; None if it goes to the server."""
+        """Return the name of a read in the cache; None if it goes to the server."""
         if read.if_not_equal != UNKNOWN or (read.start, read.stop) == (0, 0):
             return None
         return self._disk.name(self._place, read.key, read.start, read.stop, type(read).__name__)
 
     async def read_many(self, reads: Sequence[Read], fetch: Fetch) -> list[ReadResult]:
-        """Return the answers to reads, of which `fetch` gets those that the cache has not."""
+        """Return the answers to reads; `fetch` gets the reads that the cache cannot answer."""
         answers: dict[int, ReadResult] = {}
         names = {at: name for at, read in enumerate(reads) if (name := self._name(read)) is not None}
         others = [at for at in range(len(reads)) if at not in names]
@@ -67,7 +67,7 @@ class ReadCache:
 
 
 class _Look:
-    """One look into a cache: the claims of what is to be fetched, and older values of these."""
+    """One pass over the cache: claims on values to fetch, and their older versions."""
 
     def __init__(self, disk: DiskCache, since: float, *, waits: bool) -> None:
         self._disk, self._since, self._waits = disk, since, waits
@@ -75,12 +75,12 @@ class _Look:
         self._older: dict[int, KeptValue] = {}
 
     def find(self, wanted: dict[int, tuple[Path, Read]]) -> dict[int, ReadResult]:
-        """Return what is there, and claim what is not, unless others do."""
+        """Return cached answers, and claim the missing values unless other processes have claimed them."""
         found = {}
         for at, (name, read) in wanted.items():
             kept = self._current(name, read)
             if kept is None and self._claims(at, name):
-                kept = self._current(name, read)  # of a process that had the claim a moment ago
+                kept = self._current(name, read)  # another process may have stored it just before this claim
                 if kept is None and (older := self._disk.find(name)) is not None:
                     self._older[at] = older
             if kept is not None:
@@ -93,7 +93,7 @@ class _Look:
         return kept if kept is not None and kept.time >= min(read.staleness_bound, self._since) else None
 
     def _claims(self, at: int, name: Path) -> bool:
-        """Return whether a value is to be fetched here, and claim it; after a while, others or not."""
+        """Return whether this process is to fetch a value, and claim it; after a while it fetches without a claim."""
         claim = self._disk.claim(name)
         if claim is None and self._waits:
             return False
@@ -101,12 +101,12 @@ class _Look:
         return True
 
     def asks(self, read: Read, at: int) -> Read:
-        """Return the read that is sent: for what has changed since, if an older value is there."""
+        """Return the read to send: conditional if an older version is cached."""
         known = bytes.fromhex(self._older[at].said["generation"]) if at in self._older else UNKNOWN
         return read._replace(if_not_equal=known)
 
     def keep(self, found: dict[int, ReadResult], names: dict[int, Path], current: float) -> dict[int, ReadResult]:
-        """Keep what was fetched, and return the answers."""
+        """Cache the fetched values, and return the answers."""
         answers = dict(found)
         for at in self.claims:
             answer, older = found[at], self._older.get(at)
@@ -119,7 +119,7 @@ class _Look:
         return answers
 
     def let_go(self, names: dict[int, Path]) -> None:
-        """Give up all claims."""
+        """Release all claims."""
         for at, claim in self.claims.items():
             self._disk.let_go(names[at], claim)
 

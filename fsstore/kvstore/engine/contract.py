@@ -1,19 +1,19 @@
-"""The contract between a root driver and the library that talks to the storage, and when a failure is tried again.
+"""The contract between a root driver and the library that talks to the storage, and when a failure is retried.
 
-An engine answers batches about absolute paths of one storage system: strictly, or with a `StoreError`.  The
-driver (`driver`) adds keys, merging of ranges and listing by key range.  Engines differ in the client
-library they use (fsstore's own, fsspec filesystems, obstore), never in what they promise:
+An engine answers batches about absolute paths of one storage system: strictly, or with a `StoreError`.  The driver
+(`driver`) adds keys, merging of ranges and listing by key range.  Engines differ in their client library (fsstore's
+own, fsspec filesystems, obstore), never in their promises:
 
-* `read_many` never merges or reorders; every answer is exact (`credential.fit`).
-* Errors say which path they are about.  Transient ones have been retried already.
+* `read_many` never merges or reorders; every answer is exact (`promise.fit`).
+* Errors name the path.  Transient ones have been retried already.
 * `pages` yields entries of all paths that start with a prefix (and may yield others).
 * A condition that the storage cannot check is refused with `UnimplementedError`.
 
-Only `UnavailableError` is tried again, after exponential pauses with jitter, until the tries or the time run out.  A
-refused connection is tried three times in all, quickly, because waiting seldom helps.  The logger `fsstore.kvstore`
-reports the first retry of an operation as a warning, so that a server that is down does not look like silence; later
-retries are information.  `Attempts` remembers that a request may have been carried out although its answer was lost:
-then a write must not simply be sent again (see `TrackedWrite`).
+Only `UnavailableError` is retried, after exponential pauses with jitter, until the number of tries or the time is used
+up.  A refused connection is tried three times in all, quickly, because waiting seldom helps.  The logger
+`fsstore.kvstore` reports the first retry of an operation as a warning, so that a dead server is not taken for a slow
+one; later retries are information.  `Attempts` remembers that a request may have been carried out although its answer
+was lost: such a write must not simply be sent again (see `TrackedWrite`).
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ _TRANSIENT_NAMES = frozenset(
 )  # fmt: skip
 _REFUSED_TEXT = re.compile(r"Connection ?refused", re.IGNORECASE)
 _GARBAGE_NAMES = frozenset({"ResponseParserError", "BadHttpMessage", "InvalidResponse", "ParseError"})
-"""Exceptions of clients for answers that are none: a proxy or a restart in between is likelier than a broken server."""
+"""Exceptions of clients for malformed answers: a proxy or a restart is likelier than a broken server."""
 _DENIED_NAMES = frozenset(
     {
         "NoCredentialsError", "PartialCredentialsError", "CredentialRetrievalError", "UnauthenticatedError",
         "PermissionDeniedError", "ClientAuthenticationError", "TokenRetrievalError",
     }
 )  # fmt: skip
-_WRAPPED = 20  # exceptions within one that are looked at
+_WRAPPED = 20  # exceptions within one that are inspected
 _TRANSIENT_TEXT = re.compile(
     r"error sending request|body error|connection (?:closed|reset|refused)|timed? ?out|SlowDown"
     r"|ServiceUnavailable|InternalError|incomplete"
@@ -83,20 +83,20 @@ _TRANSIENT_TEXT = re.compile(
 
 
 class ForeignError(Exception):
-    """An exception of another library, as the cause of one of ours: its class, and what of its text may be shown.
+    """An exception of another library, as the cause of one of ours: its class, and the harmless part of its text.
 
-    The exception itself may hold a request with its headers, or a URL with a signature, which would come out where
-    somebody prints or pickles it.
+    The exception itself may hold a request with its headers, or a URL with a signature, which a print or a pickle would
+    reveal.
     """
 
 
 def status_of(error: BaseException) -> int | None:
-    """Return the HTTP status a foreign exception carries, if any."""
+    """Return the HTTP status of a foreign exception, if it has one."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
         return status if isinstance(status, int) else None
-    # one after the other: aiohttp warns of `code`
+    # one after the other, because reading `code` makes aiohttp warn
     named = (getattr(error, name, None) for name in ("status", "status_code", "code"))
     for status in (*named, getattr(response, "status_code", None)):
         if isinstance(status, int) and 300 <= status < 600:
@@ -106,7 +106,7 @@ def status_of(error: BaseException) -> int | None:
 
 
 def is_missing(error: BaseException) -> bool:
-    """Return whether the exception says that the key, and not something else, does not exist."""
+    """Return whether the exception means that the key, and nothing else, does not exist."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):
         return response.get("Error", {}).get("Code") in {"NoSuchKey", "404", "NotFound"}
@@ -116,7 +116,7 @@ def is_missing(error: BaseException) -> bool:
 
 
 def is_refused(error: BaseException) -> bool:
-    """Return whether nothing accepted a connection, so that no request was sent; libraries wrap that many times."""
+    """Return whether the connection was refused, so that no request was sent; libraries wrap that error many times."""
     seen: list[BaseException] = []
     pending: list[BaseException | None] = [error]
     while pending and len(seen) < _WRAPPED:
@@ -134,9 +134,9 @@ def is_refused(error: BaseException) -> bool:
 
 
 def from_status(status: int, text: str = "") -> StoreError:
-    """Return the error for an HTTP status that is not an answer."""
+    """Return the error for an HTTP status that is not a success."""
     message = f"HTTP response code {status}" + (f": {redact(text)}" if text else "")
-    if status in _TRANSIENT_STATUS or 200 <= status < 300:  # such as 204, which is no value, nor a missing one
+    if status in _TRANSIENT_STATUS or 200 <= status < 300:  # 204, for example, is neither a value nor a missing key
         error = UnavailableError(message)
         error.busy = status in _BUSY_STATUS
         return error
@@ -154,7 +154,7 @@ def from_status(status: int, text: str = "") -> StoreError:
 
 
 def translate(error: BaseException) -> StoreError:
-    """Return the fsstore error for a foreign exception; one of fsstore's own is returned as it is."""
+    """Return the fsstore error for a foreign exception; fsstore's own errors are returned as they are."""
     if isinstance(error, StoreError):
         return error
     new = _translated(error)
@@ -165,7 +165,7 @@ def translate(error: BaseException) -> StoreError:
 
 
 def stand_in(error: BaseException) -> BaseException:
-    """Return what may be seen of a foreign exception and its cause; errors of fsstore are returned as they are."""
+    """Return a harmless copy of a foreign exception and its cause; errors of fsstore are returned as they are."""
     if isinstance(error, StoreError | ForeignError):
         return error
     name = f"{type(error).__module__}.{type(error).__qualname__}".removeprefix("builtins.")
@@ -179,7 +179,7 @@ def _translated(error: BaseException) -> StoreError:
     text = redact(str(error)) or type(error).__name__
     names = {cls.__name__ for cls in type(error).__mro__}
     if any(cls.__name__ == "HttpProcessingError" for cls in type(error.__cause__).__mro__):
-        return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp calls that status 400
+        return UnavailableError(f"The answer is not proper HTTP: {text}")  # aiohttp reports it as status 400
     if _NO_BUCKET.search(f"{error} {error.__cause__}"):
         return NotFoundError(
             "There is no such bucket; check its name, and the endpoint if it is not Amazon's or Google's"
@@ -213,11 +213,11 @@ class Engine(Protocol):
 
     @property
     def shown(self) -> str:
-        """The text before paths in messages: `s3://bucket/`, `memory://`, or nothing."""
+        """The prefix of paths in messages: `s3://bucket/`, `memory://`, or nothing."""
         ...
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read."""
+        """Return one exact answer for each read."""
         ...
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
@@ -229,16 +229,17 @@ class Engine(Protocol):
         ...
 
 
-# A client that is dropped in a forked child would close the connections that its parent uses.
+# A client that is dropped in a forked child would close the connections of its parent.
 _kept: OfProcess[OrderedDict[Hashable, Any]] = OfProcess(OrderedDict, outlives=True)
 _VARIABLES = ("AWS_", "AZURE_", "GCE_", "GOOGLE_", "SSL_", "HOME", "HTTP", "ALL_PROXY", "NO_PROXY")
 
 
 def shared(key: Hashable, make: Callable[[], T]) -> T:
-    """Return the engine of a key, and what is made with it, made unless it is among the last ones asked for.
+    """Return the engine for a key: one of the last used, or a new one from `make`.
 
-    A client costs up to 5 ms to make, one of s3fs 90, and each has connections of its own; a dataset of fifty arrays
+    A client costs up to 5 ms to make, s3fs's 90 ms, and each has connections of its own; a dataset of fifty arrays
     should have one.
+
     Variables of the environment that the client reads are part of the key.
     """
     variables = sorted(item for item in os.environ.items() if item[0].upper().startswith(_VARIABLES))
@@ -251,7 +252,7 @@ def shared(key: Hashable, make: Callable[[], T]) -> T:
 
 
 def located(error: BaseException, verb: str, path: str) -> StoreError:
-    """Return `error` as one of fsstore's that says what was done to which path."""
+    """Return `error` as an fsstore error that names the action and the path."""
     return translate(error).within(f"Error {verb} {quote(path)}")
 
 
@@ -273,9 +274,9 @@ def check_condition(write: Write, features: Features) -> None:
 
 
 async def offload_whole(function: Callable[..., T], *args: Any, limit: int | None = None) -> T:
-    """Run `function(*args)`, which writes, on a pool thread; a caller that is cancelled meanwhile waits for its end.
+    """Run `function(*args)`, a write, on a pool thread; a cancelled caller waits for its end.
 
-    A thread cannot be stopped, and what it writes must not come after what is begun then.
+    A thread cannot be stopped, and its write must not follow any later one.
     """
     task = asyncio.ensure_future(execution.offload(function, *args, limit=limit))
     try:
@@ -286,7 +287,7 @@ async def offload_whole(function: Callable[..., T], *args: Any, limit: int | Non
 
 
 async def stoppable(begin: Callable[[Flag], Awaitable[T]]) -> T:
-    """Return `await begin(stopped)`, whose threads look at `stopped` before each item: it is set by a cancellation."""
+    """Return `await begin(stopped)`; a cancellation sets `stopped`, which its threads check before each item."""
     stopped = Flag()
     task = asyncio.ensure_future(begin(stopped))
     try:
@@ -303,9 +304,9 @@ _log = logging.getLogger("fsstore.kvstore")
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """How long to go on.
+    """A retry policy.
 
-    `deadline_s` is when the last try may begin, `idle_s` how long a server may stay silent within one.
+    `deadline_s` is the latest start of the last try, `idle_s` the longest silence of a server within a try.
     """
 
     max_retries: int = 32
@@ -315,7 +316,7 @@ class Retry:
     idle_s: float = 10.0
 
     def pauses(self) -> Iterator[float]:
-        """Return the pauses before each further try; the deadline counts from this call, not from the first pause."""
+        """Yield the pause before each further try; the deadline counts from this call, not from the first pause."""
         return self._pauses(time.monotonic())
 
     def _pauses(self, begun: float) -> Iterator[float]:
@@ -328,7 +329,7 @@ class Retry:
 
 
 def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
-    """Return the policy of a `*_request_retries` resource; members left out are its defaults."""
+    """Return the policy of a `*_request_retries` resource; missing members have their defaults."""
     config = resources.get(name)
     if not isinstance(config, Mapping):
         return Retry()
@@ -346,20 +347,20 @@ def retry_from(resources: Mapping[str, Any], name: str) -> Retry:
 class Attempts:
     """The state of one operation under a policy, for callers that sleep in their own way.
 
-    `ambiguous` says that an earlier try failed after its request may have been carried out.  `told` hears of each
-    failure that may pass.
+    `ambiguous` means that the request of an earlier, failed try may have been carried out.  `on_failure` is called with
+    each transient failure.
     """
 
-    def __init__(self, policy: Retry, told: Callable[[UnavailableError], object] = bool) -> None:
-        self.policy, self._pauses, self._told = policy, policy.pauses(), told
+    def __init__(self, policy: Retry, on_failure: Callable[[UnavailableError], object] = bool) -> None:
+        self.policy, self._pauses, self._on_failure = policy, policy.pauses(), on_failure
         self._quick = iter(REFUSED_PAUSES_S)
         self._logged = self.ambiguous = False
         self._tries = 0
 
     def pause_after(self, error: UnavailableError) -> float:
-        """Return how long to wait before the next try; where there is none, raise `error` with the number of tries."""
+        """Return the pause before the next try; if there is none, raise `error` with the number of tries."""
         self._tries += 1
-        self._told(error)
+        self._on_failure(error)
         self.ambiguous |= not error.refused
         pause = next(self._pauses, None)
         if error.refused:
@@ -375,24 +376,21 @@ class Attempts:
 
 
 async def persist(
-    policy: Retry, call: Callable[[], Awaitable[T]], told: Callable[[UnavailableError], object] = bool
+    policy: Retry, call: Callable[[], Awaitable[T]], on_failure: Callable[[UnavailableError], object] = bool
 ) -> T:
-    """Return the result of `call()`, called again while it raises `UnavailableError` and the policy allows."""
-    try:
-        return await call()
-    except UnavailableError as error:
-        failed = error
-    attempts = Attempts(policy, told)
+    """Return the result of `call()`, repeated while it raises `UnavailableError` and the policy allows."""
+    attempts = None
     while True:
-        await execution.pause(attempts.pause_after(failed))
         try:
             return await call()
         except UnavailableError as error:
             failed = error
+        attempts = attempts or Attempts(policy, on_failure)
+        await execution.pause(attempts.pause_after(failed))
 
 
 def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
-    """Return what `persist` does, on a thread that may wait."""
+    """Like `persist`, on a thread that may wait."""
 
     async def once() -> T:
         return call()
@@ -400,13 +398,13 @@ def persist_blocking(policy: Retry, call: Callable[[], T]) -> T:
     return execution.drive(persist(policy, once))
 
 
-# Writes whose answer was lost.
+# Writes with lost answers.
 
-MARK = "fsstorewrite"  # Azure takes names of letters and digits only
+MARK = "fsstorewrite"  # Azure allows letters and digits only
 
 
 class Standing(NamedTuple):
-    """An object as it stands: its generation, the mark of its write if it has one, and when it was modified."""
+    """The present state of an object: its generation, the mark of its write (if any), and its modification time."""
 
     generation: bytes
     mark: str | None
@@ -414,7 +412,7 @@ class Standing(NamedTuple):
 
 
 class _Writes:
-    """The writes of this process: how many were begun, and those under way by their numbers."""
+    """The writes of this process: their number, and those under way by number."""
 
     def __init__(self) -> None:
         self.name = os.urandom(8).hex()
@@ -427,15 +425,15 @@ _lock = fork.lock()
 
 
 class TrackedWrite:
-    """A write with a mark of its own, as a context from before its first request until its end.
+    """A write with a unique mark, as a context from before its first request to its end.
 
-    `place` is what errors call its key.
+    `place` names the key in errors.
     """
 
     def __init__(self, write: Write, place: str) -> None:
         self._write, self._place, self._all = write, place, _writes.now
         self._deletes = write.value is None
-        self._deleted = False  # by another write of this process, at the same time
+        self._deleted = False  # by a simultaneous write of this process
 
     def __enter__(self) -> Self:
         with _lock:
@@ -444,7 +442,7 @@ class TrackedWrite:
                 if other._place == self._place:
                     other._deleted |= self._deletes
                     self._deleted |= other._deletes
-            self._others = frozenset(under_way)  # any other of a lower number has ended
+            self._others = frozenset(under_way)  # all other writes with lower numbers have ended
             self._number = self._all.begun = self._all.begun + 1
             under_way[self._number] = self
         self._begun = time.time()
@@ -456,13 +454,13 @@ class TrackedWrite:
 
     @property
     def mark(self) -> str:
-        """The mark of the object that the write makes."""
+        """The mark of the object that the write creates."""
         return f"{self._all.name}-{self._number}"
 
     def after_loss(self, found: Standing | None) -> Stamp | None:
-        """Return the stamp of a write that has nothing left to do after its answer was lost; None to send it again.
+        """Return the stamp of a write with a lost answer if it need not be sent again, otherwise None.
 
-        `found` is what stands under the key, None for no object.
+        `found` is the present object of the key, or None.
         """
         wanted = self._write.if_equal
         if found is None:
@@ -480,7 +478,7 @@ class TrackedWrite:
         return None if wanted == UNKNOWN else Stamp(UNKNOWN, now())
 
     def settled(self, found: Standing | None) -> Stamp:
-        """Return the stamp of a write that is not sent again, or raise that nobody knows it."""
+        """Return the stamp of a write that is not sent again, or raise that its outcome is unknown."""
         stamp = self.after_loss(found)
         if stamp is None:
             raise outcome_unknown(self._place)
@@ -505,10 +503,10 @@ async def write_surely(
     send: Callable[[str], Awaitable[Stamp]],
     look: Callable[[], Awaitable[Standing | None]],
 ) -> Stamp:
-    """Return the stamp of a write that is sent until it is answered, and of which one that was lost is looked for.
+    """Return the stamp of a write that is sent until it is answered; after a lost answer the object is inspected first.
 
-    `send` sends it once with a mark, and raises `ConflictError` if its condition did not hold; `look` finds what stands
-    under its key.  A write under a condition is not sent again after the last try: what stands there settles it.
+    `send` sends it once with a mark, and raises `ConflictError` if its condition did not hold; `look` returns the
+    present object.  A conditional write is not sent again after the last try: the present object decides its outcome.
     """
     with TrackedWrite(write, place) as tracked:
         stamp = await _answered(write, tracked, attempts, send, look)
@@ -528,7 +526,7 @@ async def _answered(
     send: Callable[[str], Awaitable[Stamp]],
     look: Callable[[], Awaitable[Standing | None]],
 ) -> Stamp | None:
-    """Return the answer to a write; None for one under a condition that is not sent again and may have happened."""
+    """Return the stamp of a write; None for a conditional one that is not sent again and may have been carried out."""
     while True:
         try:
             stamp = tracked.after_loss(await look()) if attempts.ambiguous else None
@@ -547,7 +545,7 @@ async def _answered(
 
 
 def outcome_unknown(place: str, cause: StoreError | None = None) -> OutcomeUnknownError:
-    """Return the error of a write at `place` whose answer was lost."""
+    """Return the error for a write at `place` whose answer was lost."""
     made = OutcomeUnknownError(
         f"Error writing {place}: the answer to the write was lost, and it cannot be told whether it was carried out,"
         " since others write there too; read the key to see what it holds"

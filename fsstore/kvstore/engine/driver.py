@@ -1,8 +1,8 @@
-"""The driver of every store that a storage library reaches: fsspec filesystems, S3, GCS, Azure, HTTP.
+"""The driver of every store behind a storage library: fsspec filesystems, S3, GCS, Azure, HTTP.
 
-The driver owns keys and merging: it puts the root path before keys, refuses keys that storage systems would read in
-different ways, merges ranges, and lists by key range.  An `Engine` speaks to the server; `Home` keeps the filesystem
-on the event loop it belongs to.
+The driver owns keys and merging: it prepends the root path to keys, refuses keys that storage systems interpret in
+different ways, merges ranges, and lists by key range.  An `Engine` speaks to the server; `Home` keeps a filesystem on
+its event loop.
 """
 
 from __future__ import annotations
@@ -57,26 +57,26 @@ from fsstore.values.json_value import Json, quote
 
 T = TypeVar("T")
 _LEADS = re.compile(r"(?:AWS|AZURE|GOOGLE|STORAGE)_.*(?:ENDPOINT|EMULATOR|ACCOUNT|CONNECTION|PROFILE)")
-"""Names of variables of the environment that say which server a bucket is on."""
+"""Environment variables that select the server of a bucket."""
 Choose: TypeAlias = Callable[[], tuple[Engine, str]]
 """Returns an engine and the root path in it."""
 
 
 def check_key(path: str) -> None:
-    """Refuse a path with components that storage systems read in different ways, or not at all."""
+    """Refuse a path with components that storage systems interpret in different ways, or not at all."""
     parts = path.split("/")
     if "" in parts or "." in parts or ".." in parts or "\0" in path:
         raise StoreError(f"Invalid key: {quote(path)}")
 
 
 class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModified):
-    """A key-value store over an engine.  `root` is put before keys; `shown` before keys in messages.
+    """A key-value store over an engine.  `root` precedes keys; `shown` precedes keys in messages.
 
-    A client library may leave connections and threads behind when the process forks; `again` chooses an engine that
+    A client library may leave connections and threads behind when the process forks; `again` returns an engine that
     works in the child.
 
-    Keys must not have empty, `.` or `..` components.  The root may have: it was given by whoever opened the
-    store, and when it names a file the empty key is that file.
+    Keys must not have empty, `.` or `..` components.  The root may have them, because the user gave it; if it names a
+    file, that file has the empty key.
     """
 
     id: ClassVar[str] = "fsspec"
@@ -110,13 +110,13 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
 
     @property
     def answers_soon(self) -> bool:
-        """Whether the engine does."""
+        """Whether the engine answers soon."""
         engine = able(self.engine, AnswersSoon)
         is_here = self._cache is None and self._process == os.getpid()
         return engine is not None and is_here and engine.answers_soon
 
     def _stay(self) -> None:
-        """See that the engine belongs to this process."""
+        """Ensure that the engine belongs to this process."""
         if self._process != os.getpid():
             self._process = os.getpid()
             if self._again is not None:
@@ -140,7 +140,7 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
         return await read_merged(self._absolute(reads), self.limits, self._fetch)
 
     def _absolute(self, reads: Sequence[Read]) -> list[Read]:
-        """Return `reads` with paths for keys.  A key is looked at once: a batch may hold thousands of its ranges."""
+        """Return `reads` with paths for keys.  Each key is checked once: a batch may hold thousands of its ranges."""
         paths: dict[str, str] = {}
         out = []
         for read in reads:
@@ -184,13 +184,13 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
         return stamps
 
     async def modified(self, key: str) -> float | None:
-        """Return when a value was modified, in seconds since 1970, where the storage tells."""
+        """Return when a value was modified, in seconds since 1970, or None if the storage does not tell."""
         self._stay()
         telling = able(self.engine, TellsModified)
         return None if telling is None else await telling.modified(self._path(key))
 
     def takes_from(self, other: object) -> bool:
-        """Return whether the storage copies values of `other` by itself: inside one bucket."""
+        """Return whether the storage itself can copy values of `other`, as inside one bucket."""
         if not isinstance(other, EngineDriver) or not self.features.writable:
             return False
         taking, giving = able(self.engine, TakesValues), able(other.engine, TakesValues)
@@ -199,7 +199,7 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
     async def take_values(
         self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
     ) -> list[ReadResult]:
-        """Have the storage copy values."""
+        """Let the storage copy values."""
         self._stay()
         taking = able(self.engine, TakesValues)
         if taking is None or not isinstance(other, EngineDriver):
@@ -237,8 +237,7 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
             raise UnimplementedError(f"KeyValueStore does not support writing: {self.describe_key('')}")
         found = [entry.key async for batch in self.scan(keys) for entry in batch]
         for start in range(0, len(found), PAGE):
-            doomed = [Write(self.root + key, None) for key in found[start : start + PAGE]]
-            await self._write(doomed)
+            await self._write([Write(self.root + key, None) for key in found[start : start + PAGE]])
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
         """Yield the keys in the range, page by page as the storage lists them."""
@@ -277,7 +276,7 @@ class EngineDriver(AnswersSoon, CachesReads, IsMetered, TakesValues, TellsModifi
 
 
 class _Absolute:
-    """A driver that describes paths in its storage, which keys below its root are."""
+    """A view of a driver that describes absolute paths in its storage, for meters."""
 
     __slots__ = ("_driver",)
 
@@ -285,16 +284,16 @@ class _Absolute:
         self._driver = driver
 
     def describe_key(self, path: str) -> str:
-        """Return how messages call the path."""
+        """Return the name of the path for messages."""
         return self._driver.describe_key(path.removeprefix(self._driver.root))
 
 
 class Home:
-    """The event loop on which a filesystem lives, and the filesystem.
+    """A filesystem, and the event loop to which it belongs.
 
-    A filesystem made by `make` belongs to the loop that first uses it and is made anew when another loop
-    does (after a fork, or under `asyncio.run`).  One given by the caller stays where its owner put it: with
-    `asynchronous=False` it lives on fsspec's own loop, and calls are sent there, one a batch.
+    A filesystem made by `make` belongs to the loop that first uses it; another loop (after a fork, or under
+    `asyncio.run`) makes a new one.  A filesystem of the caller stays on its loop: with `asynchronous=False` it lives on
+    fsspec's own loop, and each batch is sent there in one call.
     """
 
     def __init__(self, make: Callable[[], Any] | None, filesystem: Any = None) -> None:
@@ -303,13 +302,13 @@ class Home:
 
     @property
     def filesystem(self) -> Any:
-        """The filesystem made last, or given; made if there is none yet."""
+        """The filesystem given or made last; a new one if there is none."""
         if self._filesystem is None and self._make is not None:
             return self._make()
         return self._filesystem
 
     def is_like(self, other: Home) -> bool:
-        """Return whether both filesystems are of the same kind and were made with the same options."""
+        """Return whether both filesystems are of the same type and have the same options."""
         mine, its = self.filesystem, other.filesystem
         return type(mine) is type(its) and bool(mine.storage_options == its.storage_options)
 
@@ -337,9 +336,9 @@ class Home:
 
 
 def let_go(filesystem: Any) -> None:
-    """Take back what adlfs (2026.8.0) wants done at the exit: on a loop that a filesystem of ours does not have.
+    """Remove the exit handlers of adlfs (2026.8.0), which would run on a loop that our filesystems do not have.
 
-    It would print an error there, and keeps the filesystem until then.
+    They would print an error there, and they keep the filesystem alive.
     """
     if not hasattr(filesystem, "service_client"):
         return
@@ -350,7 +349,7 @@ def let_go(filesystem: Any) -> None:
 
 
 def _retire(filesystem: Any, loop: asyncio.AbstractEventLoop) -> None:
-    """Close the connections of a filesystem that nobody uses any more, on its loop if that still runs."""
+    """Close the connections of an abandoned filesystem, on its loop if that still runs."""
     session = getattr(filesystem, "_session", None)
     creator = getattr(filesystem, "_s3creator", None)
     azure = getattr(filesystem, "service_client", None)
@@ -383,7 +382,7 @@ def _spawn(loop: asyncio.AbstractEventLoop, session: Any, creator: Any, azure: A
 
 _closing: OfProcess[set[asyncio.Task[None]]] = OfProcess(set, outlives=True)
 
-# Conditions for stores that have none, if no other process writes: `"single_writer": true`.
+# Conditions for stores without them, if no other process writes: `"single_writer": true`.
 
 
 def guarded(driver: KvDriver, members: Mapping[str, Json]) -> KvDriver:
@@ -394,12 +393,12 @@ def guarded(driver: KvDriver, members: Mapping[str, Json]) -> KvDriver:
 
 
 def digest(value: Any) -> bytes:
-    """Return the generation of a value that has nothing but its bytes."""
+    """Return the generation of a value without any other: a digest."""
     return b"\0" + hashlib.blake2b(value, digest_size=16).digest()
 
 
 class _KeyClaim:
-    """The keys that one batch reads, or writes; `ended` is done when it has left them."""
+    """The keys that one batch reads or writes; `ended` is resolved at its end."""
 
     __slots__ = ("ended", "reads", "writes")
 
@@ -408,7 +407,7 @@ class _KeyClaim:
         self.ended: Future[None] = futures.pending()
 
     def keeps_out(self, later: _KeyClaim) -> bool:
-        """Return whether a later claim has to wait for this one; those who only read do not mind each other."""
+        """Return whether a later claim has to wait for this one; reads do not exclude each other."""
         return not (
             self.writes.isdisjoint(later.writes)
             and self.writes.isdisjoint(later.reads)
@@ -417,15 +416,15 @@ class _KeyClaim:
 
 
 class _Claims:
-    """Which batches are under way.  Each waits for those that came before it only, so none waits in a circle."""
+    """The batches under way.  Each waits only for earlier ones, so none waits in a circle."""
 
     def __init__(self) -> None:
         self._lock = fork.lock()
-        self._begun: dict[_KeyClaim, None] = {}  # in the order in which they came
+        self._begun: dict[_KeyClaim, None] = {}  # in order of arrival
 
     @asynccontextmanager
     async def on(self, *, reads: Iterable[str] = (), writes: Iterable[str] = (), waits: bool) -> AsyncIterator[None]:
-        """Run a block when nothing that came before it writes what it reads, or uses what it writes."""
+        """Run a block once no earlier claim writes its reads, or uses its writes."""
         mine = _KeyClaim(set(reads), set(writes))
         with self._lock:
             before = [claim for claim in self._begun if claim.keeps_out(mine)]
@@ -458,14 +457,14 @@ class SingleWriterDriver(PassesOn):
 
     def __init__(self, inner: KvDriver) -> None:
         self.inner = inner
-        self.id = inner.id  # type: ignore[misc]  # it stands for the driver it wraps, whichever that is
+        self.id = inner.id  # type: ignore[misc]  # the id of the wrapped driver
         self._coarse = inner.features.coarse_generations
         self.features: Features = replace(
             inner.features, create_only=True, conditional_write=True, conditional_delete=True
         )
 
     async def read_many(self, reads: Sequence[Read]) -> list[ReadResult]:
-        """Return one result for each of `reads`, of which none is in the middle of a write of this process."""
+        """Return one result for each of `reads`; none of them sees an unfinished write of this process."""
         names = map(self.inner.describe_key, {read.key for read in reads})
         async with _claims.now.on(reads=names, waits=self.features.waits):
             return await self._read_all(reads)
@@ -479,7 +478,7 @@ class SingleWriterDriver(PassesOn):
         ]
         whole = {place: found[place] for place in doubtful if _is_whole(reads[place])}
         asked = [place for place in doubtful if place not in whole]
-        if asked:  # only the whole value tells whether it is still the one the caller knows
+        if asked:  # only the whole value tells whether it is the version that the caller knows
             values = await self.inner.read_many([Read(reads[place].key) for place in asked])
             whole |= dict(zip(asked, values, strict=True))
         for place, result in whole.items():
@@ -487,7 +486,7 @@ class SingleWriterDriver(PassesOn):
         return found
 
     def _known(self, result: ReadResult) -> ReadResult:
-        """Return the result without a generation too coarse to tell two writes apart."""
+        """Return the result without a generation that cannot tell two writes apart."""
         return result._replace(generation=UNKNOWN) if self._coarse and result.state == "value" else result
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
@@ -503,14 +502,15 @@ class SingleWriterDriver(PassesOn):
         refused = await self._refused(writes)
         doing = [place for place in range(len(writes)) if place not in refused]
         plain = [writes[place]._replace(if_equal=UNKNOWN) for place in doing]
-        for place, write, stamp in zip(doing, plain, await self._apply(plain), strict=True):
+        done = await self.inner.write_many(plain) if plain else []
+        for place, write, stamp in zip(doing, plain, done, strict=True):
             known = UNKNOWN if self._coarse else stamp.generation
             known = NO_VALUE if write.value is None else known or digest(write.value)
             stamps[place] = Stamp(known, stamp.time)
         return list(stamps.values())
 
     async def _refused(self, writes: Sequence[Write]) -> set[int]:
-        """Return the places of writes whose conditions fail, without the values read to find out."""
+        """Return the places of writes whose conditions fail."""
         asked = [place for place, write in enumerate(writes) if write.if_equal != UNKNOWN]
         if not asked:
             return set()
@@ -521,11 +521,8 @@ class SingleWriterDriver(PassesOn):
             if writes[place].if_equal != (NO_VALUE if result.state == "missing" else result.generation)
         }
 
-    async def _apply(self, writes: list[Write]) -> list[Stamp]:
-        return await self.inner.write_many(writes) if writes else []
-
     async def delete_range(self, keys: KeyRange) -> None:
-        """Delete every key in the range, claimed as other writes are: none comes back by a condition checked before."""
+        """Delete every key in the range as ordinary writes, so that no conditional write in between brings one back."""
         found = [entry.key async for batch in self.inner.scan(keys) for entry in batch]
         for start in range(0, len(found), PAGE):
             await self.write_many([Write(key, None) for key in found[start : start + PAGE]])
@@ -535,7 +532,7 @@ class SingleWriterDriver(PassesOn):
         return self.inner.scan(keys)
 
     def describe_key(self, key: str) -> str:
-        """Return how messages call the key."""
+        """Return the name of the key for messages."""
         return self.inner.describe_key(key)
 
     def spec(self) -> Mapping[str, Json]:
@@ -548,7 +545,7 @@ def _is_whole(read: Read) -> bool:
 
 
 def _stamped(read: Read, result: ReadResult) -> ReadResult:
-    """Return the answer to `read` that a whole value is, with its digest for a generation."""
+    """Return the answer to `read` from a whole value, with a digest as its generation."""
     if result.state != "value":
         return result
     generation = digest(result.value)

@@ -1,11 +1,11 @@
 """Secrets, which must not be shown: credentials in options, headers and URLs.
 
-Options with credential-like names stay in memory: they are printed, written to JSON and pickled as absent.  So are
-headers and parameters of requests, whatever their names, unless they are known to be harmless, and of a URL the user
-information and a query that may hold a credential.  Texts are the business of `fsstore.redaction`.
+Options with credential-like names stay in memory: print, JSON and pickle leave them out.  So do they with all headers
+and parameters of requests that are not known to be harmless, and with the user information of a URL and a query that
+may hold a credential.  `fsstore.redaction` does the same for texts.
 
-A pickle that is opened in the process that made it finds the whole value again.  In any other the value is known to
-lack something (`lacks`), unless its owner decided to send everything (`entire`).
+A pickle opened in the process that made it finds the whole value again.  In any other process the value counts as
+incomplete (`lacks`), unless its owner decided to send everything (`entire`).
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ _NAME = re.compile(
     re.IGNORECASE,
 )
 _HARMLESS = frozenset({"key_format", "token_uri", "use_ssl", "cache_storage", "credential_provider"})
-_FIELDS = re.compile(r"headers?$|^params$|^query$", re.IGNORECASE)  # whose members may all be credentials
+_FIELDS = re.compile(r"headers?$|^params$|^query$", re.IGNORECASE)  # all of whose members may be credentials
 _HARMLESS_HEADERS = frozenset(
     ("accept", "accept-encoding", "accept-language", "cache-control", "content-type", "range", "user-agent")
 )
 
 
 def is_secret(name: str) -> bool:
-    """Return whether an option of this name is taken for a credential."""
-    return name not in _HARMLESS and _NAME.search(str(name)) is not None  # Python options may have any
+    """Return whether an option of this name counts as a credential."""
+    return name not in _HARMLESS and _NAME.search(str(name)) is not None  # Python options may have names of any type
 
 
 def conceal(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` without credentials, nested mappings and pairs included; a mapping emptied by that is left out.
+    """Return `options` without credentials, also in nested mappings and pairs; mappings without other members are left
+    out.
 
     >>> conceal({"anon": False, "secret": "x", "client_kwargs": {"password": "y"}})
     {'anon': False}
@@ -55,7 +56,7 @@ def conceal(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _shown_fields(fields: Any) -> Any:
-    """Return headers or parameters of requests, as a mapping or as pairs, of which only the harmless are shown."""
+    """Return the harmless ones of headers or parameters, given as a mapping or as pairs."""
     if isinstance(fields, Mapping):
         return {name: value for name, value in fields.items() if str(name).lower() in _HARMLESS_HEADERS}
     if isinstance(fields, list | tuple):
@@ -77,14 +78,15 @@ def _shown(value: Any) -> Any:
 
 
 def _is_secret_pair(item: Any) -> bool:
-    """Return whether something is a name and a value, as headers are given too, of which the value is a credential."""
+    """Return whether an item is a pair of a name and a credential; headers are also given as pairs."""
     return isinstance(item, list | tuple) and len(item) == 2 and is_secret(item[0])
 
 
 class _Guarded:
     """A JSON value that shows less than it holds.
 
-    `full` is all of it; copies and pickles have what is shown, and the name by which this process finds the rest.
+    `full` is the whole value; copies and pickles hold the shown part, and the name under which this process finds the
+    rest.
     """
 
     __slots__ = ()
@@ -101,11 +103,11 @@ class _Guarded:
     __hash__ = None  # type: ignore[assignment]  # specs are not hashable either
 
     def plain(self) -> Any:
-        """Return what is shown."""
-        raise NotImplementedError  # each of the three below knows its type
+        """Return the shown part."""
+        raise NotImplementedError  # each of the three classes below has its type
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what is shown."""
+        """Pickle the shown part."""
         if self.home is None or fork.found(self.home) is not self:
             self.home = fork.keep(self)  # type: ignore[misc]  # the slots are in the classes below
         return _found_again, (self.plain(), self.home)
@@ -151,7 +153,7 @@ _GUARDED: Mapping[type, type] = {dict: _GuardedDict, list: _GuardedList, str: _G
 
 
 def _found_again(plain: Any, home: str) -> Any:
-    """Return the value that was pickled in this process, or what another one shows of it."""
+    """Return the value if it was pickled in this process, otherwise its shown part."""
     found = fork.found(home)
     return _LACKING[type(plain)](plain) if found is None else found
 
@@ -160,7 +162,7 @@ _LACKING_KINDS = (_LackingDict, _LackingList, _LackingText)
 
 
 def lacks(value: Any) -> bool:
-    """Return whether something in a value stayed in the process that pickled it."""
+    """Return whether a part of a value stayed in the process that pickled it."""
     if isinstance(value, _LACKING_KINDS):
         return True
     if isinstance(value, Mapping):
@@ -169,7 +171,7 @@ def lacks(value: Any) -> bool:
 
 
 class _Entire:
-    """A guarded value on its way into a pickle that is to hold all of it."""
+    """A guarded value on its way into a pickle of the whole value."""
 
     __slots__ = ("plain", "value")
 
@@ -181,7 +183,7 @@ class _Entire:
 
 
 def entire(value: Any) -> Any:
-    """Return a value for a pickle that holds its credentials too; unpickled, it is guarded as it was."""
+    """Return a value for a pickle that includes its credentials; unpickled, it is guarded again."""
     if isinstance(value, _Guarded):
         return _Entire(value)
     if isinstance(value, Mapping):
@@ -198,7 +200,7 @@ def _with_rest(plain: Any, full: Any) -> Any:
 def guard(value: Any) -> Any:
     """Return `value` (options, a URL, or `Name: value` headers), showing no credentials but holding them.
 
-    Equal to `value`; JSON, repr and pickle know only the harmless part.  `reveal` gives all of it.
+    It equals `value`; JSON, repr and pickle see only the harmless part.  `reveal` returns all of it.
     """
     shown: Any
     if isinstance(value, dict):
@@ -212,12 +214,12 @@ def guard(value: Any) -> Any:
 
 
 def reveal(value: Any) -> Any:
-    """Return everything a guarded value holds; other values as they are."""
+    """Return the whole of a guarded value; other values as they are."""
     return value.full if isinstance(value, _Guarded) else value
 
 
 def entirely(value: Any) -> Any:
-    """Return a JSON value with everything that is guarded in it, at any depth."""
+    """Return a JSON value with all guarded parts revealed, at any depth."""
     whole = reveal(value)
     if isinstance(whole, Mapping):
         return {name: entirely(inner) for name, inner in whole.items()}
@@ -225,12 +227,12 @@ def entirely(value: Any) -> Any:
 
 
 def is_concealed(value: Any) -> bool:
-    """Return whether a value is a list of which nothing is shown."""
+    """Return whether a value is a list without any shown item."""
     return isinstance(value, _GuardedList) and not value
 
 
 def guard_urls(value: Any) -> Any:
-    """Return URLs (one, a list, or the members of a mapping), showing neither users nor queries but holding them."""
+    """Return URLs (one, a list, or the members of a mapping), holding users and queries but not showing them."""
     shown: Any
     if isinstance(value, Mapping):
         shown = _GuardedDict({shown_url(name): shown_url(url) for name, url in value.items()})

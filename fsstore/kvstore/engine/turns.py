@@ -1,7 +1,7 @@
-"""How many requests of an engine are under way at once, and the requests of a batch in their turns.
+"""How many requests of an engine are under way at once, and the turns in which a batch makes its requests.
 
-A number that a user gives is exact.  Without one there are 32, as in TensorStore, and more for a server that is far:
-`RequestWindow` says when.
+A number given by the user is exact.  The default is 32, as in TensorStore, and more for a far server: see
+`RequestWindow`.
 """
 
 from __future__ import annotations
@@ -27,27 +27,27 @@ T = TypeVar("T")
 
 
 class RequestWindow:
-    """The number of requests under way, `limit`: that of the user, or one that follows the server.
+    """The number of requests under way, `limit`: the user's, or one that adapts to the server.
 
-    It grows by one with each answer that comes late from a server that is far: the quickest answer so far was late
-    too, and this one not much later, so the server is not busy and the line is not full.  More than two rounds of
-    requests must be waiting, because a new connection costs a round, and together the requests must fit into what may
-    be in flight.  With each answer for which they do not fit, it shrinks by one.  A quick answer tells that the server
-    is near, and that the late ones before it came from a busy machine: then it is the usual number for good.  A server
-    that wants fewer requests has it halved, once a round; after that it grows by one in a round.
+    It grows by one with each late answer of a far server: if the quickest answer so far was late, too, and this one not
+    much later, then the server is not busy and the line is not full.  More than two rounds of requests must be waiting,
+    because a new connection costs a round, and all requests together must fit into the bytes allowed in flight; an
+    answer for which they do not fit shrinks the number by one.  A quick answer shows that the server is near and
+    earlier late answers came from a busy machine: then the number is the default for good.  A server that asks for
+    fewer requests halves the number, once a round; afterwards it grows by one a round.
     """
 
     def __init__(self, limit: int | None) -> None:
         self.is_fixed = limit is not None
         self.limit, self.most = (REQUESTS, FAR_REQUESTS) if limit is None else (limit, limit)
         self.listens = not self.is_fixed
-        """Whether answers may change the limit: those of a near server do not."""
+        """Whether answers may change the limit; not for a near server."""
         self._soonest = math.inf
         self._refused_at = -math.inf
-        self._part = 0.0  # of a further request, after a refusal
+        self._part = 0.0  # the fraction of a further request, after a refusal
 
     def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> int:
-        """Hear of an answer, and of how many requests wait to begin; return by how many the limit has changed."""
+        """Record an answer, and the number of waiting requests; return the change of the limit."""
         if self.is_fixed:
             return 0
         before, self._soonest = self.limit, min(self._soonest, elapsed_s)
@@ -62,13 +62,13 @@ class RequestWindow:
         return self.limit - before
 
     def _share(self) -> int:
-        """Return 1 for an answer after which one request more may begin: any, or, after a refusal, one in a round."""
+        """Return 1 if this answer allows one more request: each answer does, or one a round after a refusal."""
         self._part += 1.0 if self._refused_at < 0 else 1 / self.limit
         more, self._part = int(self._part), self._part % 1
         return more
 
     def refused(self, now_s: float) -> int:
-        """Hear that a server wants fewer requests; return by how many the limit has changed."""
+        """Record that the server wants fewer requests; return the change of the limit."""
         before = self.limit
         one_round = FAR_S if self._soonest == math.inf else max(FAR_S, 2 * self._soonest)
         if not self.is_fixed and now_s - self._refused_at > one_round:
@@ -78,9 +78,9 @@ class RequestWindow:
 
 
 class Turns:
-    """The turns of one engine, whatever the number of batches that they go to; `window` says how many there are.
+    """The turns of one engine, shared by all its batches; `window` sets their number.
 
-    Event loops wait for a turn; a thread that must not wait takes one that is free.
+    Coroutines wait for a turn; a thread that must not wait takes a free one.
     """
 
     def __init__(self, limit: int | None) -> None:
@@ -90,12 +90,12 @@ class Turns:
 
     def _begin(self) -> None:
         self._forks = fork.process.forks
-        self._free = self.window.limit  # fewer than none while some are owed: they end with what has them
+        self._free = self.window.limit  # negative while some are owed: a turn ends with its request
         self._waiting: deque[asyncio.Future[None]] = deque()
-        self._driving: set[int] = set()  # threads, each of which makes a request by itself
+        self._driving: set[int] = set()  # threads that each make a request of their own
 
     def _stay(self) -> None:
-        """In a process that was forked off all turns are free."""
+        """Free all turns in a forked process."""
         if self._forks != fork.process.forks:
             self._lock = fork.brief_lock()
             self._begin()
@@ -119,9 +119,9 @@ class Turns:
         return self._free > len(self._driving) and not self._waiting
 
     def drive(self, call: Callable[[], T]) -> T:
-        """Return `call()`, made by this thread in a turn; raise `MayWait` unless one is free at once.
+        """Return `call()`, run by this thread in a turn; raise `MayWait` unless one is free at once.
 
-        A thread that Ctrl-C interrupts at any moment keeps none.
+        A thread that Ctrl-C interrupts at any moment keeps no turn.
         """
         self._stay()
         mine = threading.get_ident()
@@ -142,7 +142,7 @@ class Turns:
             return free
 
     def _leave(self, waiter: asyncio.Future[None]) -> None:
-        """Wait no longer; a turn that has come meanwhile goes back."""
+        """Stop waiting; a turn received meanwhile goes back."""
         with self._lock:
             if waiter in self._waiting:
                 self._waiting.remove(waiter)
@@ -155,18 +155,18 @@ class Turns:
             self._change(count)
 
     def answered(self, elapsed_s: float, nbytes: int, waiting: int) -> None:
-        """Have the window hear of an answer."""
+        """Report an answer to the window."""
         with self._lock:
             self._change(self.window.answered(elapsed_s, nbytes, waiting))
 
     def failed(self, error: UnavailableError) -> None:
-        """Have the window hear of a failure, on any thread: the server may want fewer requests."""
+        """Report a failure to the window, from any thread: the server may want fewer requests."""
         if error.busy:
             with self._lock:
                 self._change(self.window.refused(time.monotonic()))
 
     def _change(self, more: int) -> None:
-        """Have more turns, or fewer, and pass those that are free on; the caller holds the lock."""
+        """Change the number of free turns, and pass free ones on; the caller holds the lock."""
         self._free += more
         while self._free > len(self._driving) and self._waiting:
             waiter = self._waiting.popleft()
@@ -190,9 +190,9 @@ async def each(
 ) -> list[T]:
     """Return `[await function(item) for item in items]`, each in one of `turns`.
 
-    As many tasks as there are turns take items one after another: cheaper than one task an item.  The first error
-    cancels the rest.  `function` must not take a turn itself: all could be taken by those that wait for one.  `weigh`
-    says how many bytes came, where the number of turns may follow that.
+    As many tasks as there are turns take items one after another, which is cheaper than a task for each item.  The
+    first error cancels the rest.  `function` must not take a turn itself: all turns could be held by tasks that wait
+    for one.  `weigh` returns the bytes of an answer, for a number of turns that adapts to the server.
     """
     function, window = observer.timed(function), turns.window
     if len(items) == 1:
@@ -235,9 +235,9 @@ async def each_by_threads(
 ) -> list[T]:
     """Return `[function(item) for item in items]`, computed by pool threads that draw items until there are none.
 
-    Each thread has one of `turns`.  A near server keeps a few threads busy, and more of them would only pass the
-    interpreter lock around.  Where the few have not answered an item each within a short time, all that may be begin.
-    After an error, or when the caller is cancelled, no thread begins another item.
+    Each thread has one of `turns`.  A few threads suffice for a near server, and more would only compete for the
+    interpreter lock.  Unless each of the few has answered an item within a short time, all allowed threads begin.
+    After an error, or if the caller is cancelled, no thread begins another item.
     """
     if len(items) == 1:
         return [await _one(partial(function, items[0]), turns, offload)]
@@ -258,7 +258,7 @@ async def each_by_threads(
     try:
         while busy := [task for task in crew if not task.done()]:
             await asyncio.wait(busy, return_when=asyncio.FIRST_EXCEPTION)
-            _raise_failure(crew)  # also of those hired meanwhile, which may be done already
+            _raise_failure(crew)  # also of threads hired meanwhile, which may have ended already
     except BaseException:
         job.stopped.set()
         for task in crew:
@@ -285,7 +285,7 @@ async def _one(work: Callable[[], T], turns: Turns, offload: Callable[..., Corou
 
 
 class _Shared(Generic[S, T]):
-    """Items that threads draw, and what they made of them."""
+    """Items that threads draw, and their results."""
 
     def __init__(
         self, function: Callable[[S], T], items: Sequence[S], turns: Turns, weigh: Callable[[T], int] | None
@@ -294,11 +294,11 @@ class _Shared(Generic[S, T]):
         self._loop = asyncio.get_running_loop()
         self._numbers = iter(range(len(items)))
         self.results: list[Any] = [None] * len(items)
-        self.answered = 0  # about: several threads count
+        self.answered = 0  # approximate: several threads count
         self.stopped = Flag()
         self.grown: Callable[[], object] = bool
-        self._told = deque[tuple[float, int, int]]()
-        self._telling = False  # a call is on its way to the event loop: each wakes it
+        self._unreported = deque[tuple[float, int, int]]()
+        self._reporting = False  # a call is on its way to the event loop, which it wakes
 
     def work(self) -> None:
         """Draw items until there are none, on a thread."""
@@ -314,31 +314,31 @@ class _Shared(Generic[S, T]):
             self.answered += 1
             if self._weigh is None or not self._turns.window.listens:
                 continue
-            self._told.append((time.monotonic() - began, self._weigh(found), len(self._items) - number))
-            if not self._telling:
-                self._telling = True
-                self._loop.call_soon_threadsafe(self._tell)
+            self._unreported.append((time.monotonic() - began, self._weigh(found), len(self._items) - number))
+            if not self._reporting:
+                self._reporting = True
+                self._loop.call_soon_threadsafe(self._report)
 
-    def _tell(self) -> None:
-        """Have the window hear of the answers that came since, on the event loop."""
-        self._telling = False  # first: what comes from now on is told again
-        while self._told:
+    def _report(self) -> None:
+        """Report the new answers to the window, on the event loop."""
+        self._reporting = False  # first, so that later answers are reported by another call
+        while self._unreported:
             before = self._turns.window.limit
-            self._turns.answered(*self._told.popleft())
+            self._turns.answered(*self._unreported.popleft())
             if self._turns.window.limit > before:
                 self.grown()
 
 
 def read_bytes(result: ReadResult) -> int:
-    """Return how many bytes an answer brought."""
+    """Return the number of bytes in an answer."""
     return len(result.value)
 
 
-# Single reads made by the thread that waits for them.
+# Single reads made by the waiting thread.
 
 
 class SoonReads:
-    """The time of the last answer of a server, and reads driven in its turns without an event loop."""
+    """The duration of the last answer of a server, and reads driven in its turns without an event loop."""
 
     def __init__(self, retry: Retry, turns: Turns) -> None:
         self._retry, self._turns = retry, turns
@@ -346,17 +346,17 @@ class SoonReads:
 
     @property
     def expected(self) -> bool:
-        """Whether the last answer came so soon that a moment is enough for the next."""
+        """Whether the last answer came so soon that the next is expected within a moment."""
         return self._took_s < SOON_S
 
     def answered(self, began_s: float) -> None:
-        """Hear of an answer to a request that began at a time of `time.monotonic`."""
+        """Record an answer to a request that began at `began_s` of `time.monotonic`."""
         self._took_s = time.monotonic() - began_s
 
     def drive(self, reads: list[Read], ask: Callable[[Read], ReadResult]) -> list[ReadResult]:
-        """Return the answer to a single read by `ask`, which says that it was `answered` or raises a `StoreError`.
+        """Return the answer to a single read by `ask`, which calls `answered` or raises a `StoreError`.
 
-        Raises `MayWait` for several reads, where no turn is free, and for what is left to the event loop.
+        Raises `MayWait` for several reads, without a free turn, and for failures that the event loop has to handle.
         """
         if len(reads) > 1:
             raise execution.MayWait

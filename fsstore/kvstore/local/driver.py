@@ -1,8 +1,8 @@
 """The `file` key-value store: local files, read by position and written atomically.
 
-A key is the path of a file.  Reads, the lock protocol, the write protocol and listing live beside this module; here
-they become a driver and a kind.  The coroutines of the driver never suspend: they make their system calls at once,
-on whichever thread drives them, because handing a small read to another thread costs more than the read.
+A key is the path of a file.  Neighbouring modules hold reads, the lock protocol, the write protocol and listing; here
+they become a driver and a kind.  The coroutines of the driver never suspend: they make their system calls at once, on
+the thread that drives them, because handing a small read to another thread costs more than the read.
 
 It speaks to the system itself instead of through fsspec's `LocalFileSystem`, whose writes can tear and which has no
 locks.
@@ -75,7 +75,7 @@ _NOT_HERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP
 def take_batch(
     pairs: Sequence[tuple[str, str]], protocol: Protocol, dirty: set[bytes], *, unseen: bool
 ) -> list[ReadResult]:
-    """Copy files to other names; say of each whether it was there, and how large it is."""
+    """Copy files to other names; the answers tell whether each was there, and its size."""
     return [_take(file_path(source), file_path(target), protocol, dirty, unseen=unseen) for source, target in pairs]
 
 
@@ -94,7 +94,7 @@ def _take(source: bytes, target: bytes, protocol: Protocol, dirty: set[bytes], *
 
 
 def _made(opened: OpenFile, target: bytes, protocol: Protocol, dirty: set[bytes]) -> ReadResult | None:
-    """Copy a file to a name that is new, None if it is not: what a killed run has left there may be a part."""
+    """Copy a file to a new name; None if the name exists: a killed run may have left a part there."""
     try:
         made = open_creating(OpenFile, target, _NEW, dirty)
     except FileExistsError:
@@ -133,7 +133,7 @@ def _replaced(opened: OpenFile, target: bytes, protocol: Protocol, dirty: set[by
 
 
 def _status_after(held: OpenFile, target: bytes) -> os.stat_result:
-    """Return the status of the new value, whose modification time is past that of the value it replaces."""
+    """Return the status of the new value, with a modification time past that of the replaced value."""
     status = os.fstat(held.fd)
     try:
         before = os.stat(target).st_mtime_ns
@@ -155,7 +155,7 @@ def _pour(source: OpenFile, target: OpenFile) -> None:
             raise
     if not left:
         return
-    # what the kernel did not copy: some filesystems answer zero for what they cannot
+    # the rest, which the kernel did not copy: some filesystems answer zero if they cannot
     while portion := os.read(source.fd, PIECE_BYTES):
         view = memoryview(portion)
         while view:
@@ -167,10 +167,11 @@ class LocalDriver(
 ):
     """Local files as a key-value store.
 
-    With the locking modes `none` and `non_atomic` a condition is tested, but another writer may come between the test
-    and the write.  Those modes are asked for by name and TensorStore writes parts of chunks in them, so the driver
-    still says that it takes conditions.
-    `io_limit` bounds the threads that write a batch; how many batches run at once is up to the caller.
+    In the locking modes `none` and `non_atomic` a condition is tested, but another writer may interfere between the
+    test and the write.  The user asks for those modes by name, and TensorStore writes parts of chunks in them, so the
+    driver still claims to honour conditions.
+
+    `io_limit` bounds the threads that write a batch; the caller bounds the number of batches.
     """
 
     id: ClassVar[str] = "file"
@@ -219,7 +220,7 @@ class LocalDriver(
         return stamps
 
     async def write_late(self, makes: Sequence[Callable[[], LateWrite]], makers: int | None = None) -> list[Stamp]:
-        """Apply writes that are made while others are written."""
+        """Apply writes whose values are made while others are written."""
         begin_ns, made = perf_counter_ns(), list[LateCount]()
         counted = makes if self.meter is None else counting(makes, made)
         try:
@@ -234,7 +235,7 @@ class LocalDriver(
         return stamps
 
     def takes_from(self, other: object) -> bool:
-        """Return whether `other` is a driver of local files; in place nothing is copied, or readers would see parts."""
+        """Return whether `other` is a driver of local files; not in place, where readers would see parts."""
         return isinstance(other, LocalDriver) and self.protocol.mode != "non_atomic"
 
     async def take_values(
@@ -245,13 +246,13 @@ class LocalDriver(
             return take_batch(pairs, self.protocol, dirty, unseen=unseen)
 
     def unsynced(self) -> LocalDriver:
-        """Return a driver of the same files that leaves it to the system when they are written to disk."""
+        """Return a driver of the same files that leaves syncing to the system."""
         members = {**self._members, "file_io_sync": False}
         protocol = replace(self.protocol, sync=False)
         return LocalDriver(protocol, mapped=self.mapped, io_limit=self.io_limit, members=members)
 
     async def sync(self, key: str) -> None:
-        """Return when everything written to the filesystem of a file is on disk; at once if nothing is synced."""
+        """Return once all data of a file's filesystem are on disk; at once if syncing is off."""
         if self.protocol.sync:
             sync_filesystem(file_path(f"{key}_" if key.endswith("/") or not key else key))
 
@@ -261,18 +262,18 @@ class LocalDriver(
             local_scan.delete_range(keys, self.protocol)
 
     async def remove_directory(self, directory: str) -> None:
-        """Remove a directory if nothing is in it."""
+        """Remove a directory if it is empty."""
         with forgetting():
             local_scan.remove_directory(directory, self.protocol)
 
     async def sweep_unfinished(self, prefix: str, name: str) -> None:
-        """Remove lock files whose holders are gone; only those of the mode `os` can be told from others."""
+        """Remove lock files whose holders are gone; only the mode `os` can recognise them."""
         if self.protocol.mode == "os":
             with forgetting():
                 local_scan.sweep(prefix, name)
 
     async def scan(self, keys: KeyRange) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys in the range, unsorted, and without sizes unless it is a range of one key."""
+        """Yield the keys in the range, unsorted; only a range of one key has a size."""
         begin_ns = perf_counter_ns()
         for batch in local_scan.scan(keys):
             if self.meter is not None:
@@ -285,7 +286,7 @@ class LocalDriver(
         return local_scan.names(directory)
 
     def date_of(self, generation: bytes) -> bytes:
-        """Return the part of a generation that says when the file was written."""
+        """Return the modification time in a generation."""
         return date_of(generation)
 
     def describe_key(self, key: str) -> str:
@@ -293,15 +294,13 @@ class LocalDriver(
         return describe(key)
 
     def spec(self) -> Mapping[str, Json]:
-        """Return the members the driver was opened with."""
+        """Return the members that the driver was opened with."""
         return self._members
 
     def __eq__(self, other: object) -> bool:
-        """Return whether `other` reads and writes the same files in the same way."""
         return isinstance(other, LocalDriver) and self._identity() == other._identity()
 
     def __hash__(self) -> int:
-        """Return a hash that agrees with equality."""
         return hash(self._identity())
 
     def _identity(self) -> tuple[Protocol, bool]:
@@ -309,7 +308,7 @@ class LocalDriver(
 
 
 def _resource(parser: Parser[Any], name: str) -> Parser[Any]:
-    """Return a parser of an inline resource; a bare reference to the default means the default."""
+    """Return a parser of an inline resource; a bare reference to the default stands for the default."""
 
     def parse(value: Any) -> Any:
         inner = value[0] if isinstance(value, list) and len(value) == 1 else value
@@ -338,7 +337,7 @@ _REFUSED = "{} is not supported for local files"
 
 
 def _of_context(opening: KvOpening, name: str) -> Any:
-    """Return the value of a resource that the context of the store says, or its default."""
+    """Return the value of a resource in the store's context, or its default."""
     return None if opening.context is None else opening.context[name].value
 
 
@@ -346,8 +345,8 @@ class LocalKind(KindDefaults):
     """The static side of the `file` driver.
 
     The resources `file_io_mode` and `file_io_retries` of newer TensorStore releases are read, as members and from the
-    context: the first may ask for `file_io_memmap`.  Opening refuses direct input and output, and retries, of which
-    there are none.  They are no resources of the kind, because what they ask for is printed in the older form.
+    context: the first may select `file_io_memmap`.  Opening refuses direct I/O and retries, which do not exist here.
+    They are not resources of the kind, because specs print them in the older form.
     """
 
     id: str = "file"
@@ -356,7 +355,7 @@ class LocalKind(KindDefaults):
     resources: tuple[str, ...] = ("file_io_concurrency", "file_io_locking", "file_io_memmap", "file_io_sync")
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take the way to the files, and `file_io_mode` and `file_io_retries`, which may ask for `file_io_memmap`."""
+        """Take the engine members, and `file_io_mode` and `file_io_retries`, which may select `file_io_memmap`."""
         mode = fields.take("file_io_mode", _resource(_mode, "file_io_mode"))
         retries = fields.take("file_io_retries", _resource(_retries, "file_io_retries"))
         members: dict[str, Json] = {"file_io_memmap": True} if mode == "memmap" else {}
@@ -376,14 +375,14 @@ class LocalKind(KindDefaults):
         return check_prefix(normalize(decode_path(rest))), {}
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return `file://<path>`; which engine reads the files is not part of it."""
+        """Return `file://<path>`; the engine is not part of it."""
         refuse_way(members, "single_writer")
         if path == "localhost" or path.startswith("localhost/"):
             path = "./" + path
         return "file://" + encode_path(path, safe="@\\")
 
     async def open(self, opening: KvOpening) -> KvDriver:
-        """Return the driver that the resources ask for."""
+        """Return the driver that the resources select."""
         values, members = opening.resources, dict(opening.members)
         mode = _of_context(opening, "file_io_mode")
         if "file_io_mode" in members or mode == "direct":

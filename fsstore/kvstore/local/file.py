@@ -1,11 +1,11 @@
-"""Local files: the keys that are paths, and reading by position: open, fstat, pread.
+"""Local files: keys as paths, and reading by position: open, fstat, pread.
 
-A key is the path.  Components that would leave the tree, that a filesystem would fold together, or that are names
-of lock files are refused; they could not be told apart from other keys.
+A key is the path.  Components that would leave the tree, that a filesystem would fold together, or that are names of
+lock files are refused; they could be mistaken for other keys.
 
-A batch of whole small files is the hot path: three system calls and a few tuples each, about 15 µs.  Several
-ranges of one key share one open file, so that they are of one generation; of many, those close to each other are
-read as one.  With `mapped`, larger ranges are memory-mapped instead of read.
+A batch of whole small files is the hot path: three system calls and a few tuples each, about 15 µs.  Several ranges of
+one key share one open file, so that they have one generation; if there are many, neighbouring ones are read as one.
+With `mapped`, larger ranges are memory-mapped instead of read.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from fsstore.kvstore.contract.request import clipped_range, resolve_range
 from fsstore.runtime.tuning import COLUMNS_FROM, FLIGHT_BYTES, GAP_BYTES, MOMENT_S, SMALL_BYTES
 from fsstore.values.json_value import quote
 
-# Keys as paths of local files: which are allowed, and how failures on them are reported.
+# Keys as paths of local files: the allowed ones, and reporting failures on them.
 
 # ruff: noqa: PTH120  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
 
-_READ_BYTES = 0x7FFFF000  # that Linux reads in one call at most
-_LARGE_PAGES_BYTES = 4 << 20  # from which on NumPy asks the system for large pages
+_READ_BYTES = 0x7FFFF000  # Linux reads at most this much in one call
+_LARGE_PAGES_BYTES = 4 << 20  # from this size on, NumPy asks the system for large pages
 
 LOCK_SUFFIX = ".__lock"
 """Ends the names of lock and temporary files, which are never keys."""
@@ -83,7 +83,7 @@ _CLASSES: Mapping[int, type[StoreError]] = {
 def file_path(key: str) -> bytes:
     """Return the path of the file that holds `key`, or raise `StoreError`.
 
-    The quick test lets through what is plainly fine; it runs once a chunk.
+    The quick test passes plainly valid keys; it runs once a chunk.
     """
     try:
         path = key.encode("utf-8", "surrogateescape")
@@ -103,7 +103,7 @@ def file_path(key: str) -> bytes:
 
 
 def check_prefix(path: str) -> str:
-    """Return the path of a spec unchanged, or raise `StoreError` when no key can begin with it.
+    """Return the path of a spec unchanged, or raise `StoreError` if no key can begin with it.
 
     On Windows backslashes are slashes, and the slash before a drive letter goes.
     """
@@ -157,7 +157,7 @@ def text(path: bytes) -> str:
 def os_failure(action: str, path: bytes, error: OSError, detail: str = "") -> StoreError:
     """Return the error for a failed system call: `Failed to open: "/a": Permission denied`.
 
-    `detail` follows the path.  The class says what kind of failure it is.
+    `detail` follows the path.  The class tells the kind of failure.
     """
     kind = _CLASSES.get(error.errno or 0, StoreError)
     reason = os.strerror(error.errno) if error.errno else str(error)
@@ -174,19 +174,19 @@ _tuple = tuple.__new__
 
 
 def generation_of(status: os.stat_result) -> bytes:
-    """Return the generation TensorStore gives a file: device, inode and modification time."""
+    """Return TensorStore's generation of a file: device, inode and modification time."""
     return _GENERATION.pack(status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 def is_settled(generation: bytes) -> bool:
-    """Return whether a file of this generation was changed so long ago that any later change makes another one."""
+    """Return whether a file was changed so long ago that any later change gives it another generation."""
     if len(generation) != _GENERATION.size:
         return False
     return time_ns() - int(_GENERATION.unpack(generation)[2]) > MOMENT_S * 1e9
 
 
 def date_of(generation: bytes) -> bytes:
-    """Return the part of a generation that says when the file was written.
+    """Return the modification time in a generation.
 
     Devices are numbered anew when a machine starts, and on each machine that mounts them.
     """
@@ -194,7 +194,7 @@ def date_of(generation: bytes) -> bytes:
 
 
 def describe(key: str) -> str:
-    """Return how messages call a key."""
+    """Return the name of a key for messages."""
     return f"local file {quote(key)}"
 
 
@@ -265,7 +265,7 @@ def _read_rest(fd: int, value: bytes, low: int, high: int) -> bytes:
 
 
 def _map(fd: int, low: int, high: int) -> Buffer:
-    """Return the range memory-mapped, or read when the system refuses (too many mappings or open files)."""
+    """Return the range memory-mapped, or read if the system refuses (too many mappings or open files)."""
     page = low - low % mmap.ALLOCATIONGRANULARITY
     try:
         mapping = mmap.mmap(fd, high - page, access=mmap.ACCESS_READ, offset=page)
@@ -282,7 +282,7 @@ def _pread(fd: int, low: int, high: int) -> Buffer:
 
 
 def _read_large(fd: int, low: int, high: int) -> memoryview:
-    """Return the range in memory of NumPy, which asks the system for large pages: faults cost as much as the copy."""
+    """Return the range in memory from NumPy, which asks for large pages: page faults cost as much as the copy."""
     value = np.empty(high - low, np.uint8).data
     at = 0
     while at < len(value):
@@ -326,7 +326,7 @@ def _read_ranges(key: str, reads: Sequence[Read], time: float, mapped: bool) -> 
         generation, size = generation_of(status), status.st_size
         wanted = [read for read in reads if read[3] != generation]
         values = _values(fd, wanted, size, mapped) if len(wanted) < COLUMNS_FROM else _merged(fd, wanted, size, mapped)
-        # thousands of ranges are usual, so tuples are made from tuples: a constructor takes three times as long
+        # ranges come by the thousand, so tuples are made from tuples: a constructor takes three times as long
         rows = zip(repeat("value"), values, repeat(generation), repeat(time), repeat(size))
         found = map(_tuple, repeat(ReadResult), rows)
         if len(wanted) == len(reads):
@@ -360,9 +360,9 @@ def _merged(fd: int, reads: Sequence[Read], size: int, mapped: bool) -> list[Buf
 
 
 def _bounds(reads: Sequence[Read], size: int) -> tuple[Ints, Ints]:
-    """Return where the ranges begin and end: all at once if they are given by both ends, which is the usual case."""
+    """Return the starts and stops of ranges, computed together in the usual case that both ends are given."""
     count = len(reads)
-    # not by `zip(*reads)`: an iterator for each, all at once, calls the garbage collector, which takes longer
+    # not by `zip(*reads)`: an iterator for each read triggers the garbage collector, which takes longer
     lows, highs = [read[1] for read in reads], [read[2] for read in reads]
     if None not in highs:
         starts, stops = np.fromiter(lows, np.int64, count), np.fromiter(highs, np.int64, count)

@@ -1,19 +1,19 @@
-"""The lock of a key on local disk: a file beside it, in which the new value is written.
+"""The lock of a key on local disk: a file beside it, into which the new value is written.
 
-TensorStore's protocol, so that both libraries may write the same store at once:
+This is TensorStore's protocol, so both libraries may write the same store at once:
 
-* `os`: `<key>.__lock` is opened (created if need be) and locked as a whole with an open-file-description lock.
-  The holder before has renamed the file over the key or removed it, so the path is looked at again: if it
-  no longer leads to the file that is locked, begin again.  The system drops the lock when its holder dies; the file
-  stays and is used, emptied, by the next writer.
+* `os`: `<key>.__lock` is opened (created if need be) and locked as a whole with an open-file-description lock.  The
+previous holder has renamed the file over the key or removed it, so the path is checked again: if it no longer leads to
+the locked file, the procedure starts over.  The system drops the lock when its holder dies; the file stays, and the
+next writer empties and uses it.
 * `lockfile`: the file is created exclusively; its existence is the lock.  It outlives its holder.
 * `none`: a file of a random name, no exclusion.
 
-The lock is the temporary file, so readers never wait.  `write` decides what is written, and when.
+The lock is the temporary file, so readers never wait.  `write` decides the order of writes.
 
-Ctrl-C may come between any two steps, also when a lock has just been taken and nobody knows of it yet, or when it is
-about to be given up.  So an open file is owned by an object from the moment it is opened, and is given up when that is
-forgotten; `forgetting` sees to it that what an interrupted call had under way is forgotten at once.
+Ctrl-C may come between any two steps, even when a lock has just been taken and is not yet recorded, or is about to be
+released.  So an object owns an open file from the moment it is opened, and releases it when the object is dropped;
+`forgetting` ensures that the files of an interrupted call are dropped at once.
 """
 
 # ruff: noqa: PTH102, PTH108  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
@@ -44,7 +44,7 @@ except ImportError:
     ) from None
 
 _SUFFIX = LOCK_SUFFIX.encode()
-# A symbolic link planted in place of a lock file is not followed: it would be emptied.
+# A symbolic link in place of a lock file is not followed: its target would be emptied.
 _OPEN = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
 _LOCK_WAIT = getattr(fcntl, "F_OFD_SETLKW", None)
 _LOCK = getattr(fcntl, "F_OFD_SETLK", None)
@@ -56,14 +56,14 @@ F = TypeVar("F", bound="OpenFile")
 
 
 class OpenFile:
-    """A file that is open until it is let go, or forgotten."""
+    """A file that is open until it is released or dropped."""
 
     __slots__ = ("_owned", "path")
 
     def __init__(self, path: bytes, flags: int) -> None:
         self.path = path
         self._owned: list[int] = []
-        self._owned.extend(map(os.open, (path,), (flags,), (_MODE,)))  # Ctrl-C comes before it or after it
+        self._owned.extend(map(os.open, (path,), (flags,), (_MODE,)))  # Ctrl-C comes before or after it
 
     @property
     def fd(self) -> int:
@@ -71,14 +71,14 @@ class OpenFile:
         return self._owned[0]
 
     def let_go(self) -> None:
-        """Close the file; systems that write late say here what they could not."""
+        """Close the file; systems that write late report failures here."""
         try:
             any(map(os.close, map(self._owned.pop, (-1,))))  # one step, as above
         except OSError as error:
             raise os_failure("close", self.path, error) from error
 
     def __del__(self) -> None:
-        """Let go what nobody else did."""
+        """Release a dropped file."""
         if getattr(self, "_owned", None):
             with suppress(StoreError):
                 self.let_go()
@@ -87,7 +87,7 @@ class OpenFile:
 class Held(OpenFile):
     """An open file under the lock of a key: empty, and to be renamed over the key or removed.
 
-    `temporary` is whether it is removed when it is let go, `locked` whether it may have to be unlocked.
+    If `temporary`, releasing removes it; if `locked`, it may have to be unlocked.
     """
 
     __slots__ = ("locked", "temporary")
@@ -98,7 +98,7 @@ class Held(OpenFile):
         super().__init__(path, flags)
 
     def let_go(self) -> None:
-        """Give up the lock, and the file if it did not become the value.
+        """Release the lock, and remove the file unless it became the value.
 
         Closing alone is not enough: a child forked meanwhile has inherited the open file, and with it the lock.
         """
@@ -116,9 +116,10 @@ class Held(OpenFile):
 
 @contextmanager
 def forgetting() -> Iterator[None]:
-    """Let go of what was open in the block when Ctrl-C came.
+    """Release files that were open in the block when Ctrl-C came.
 
-    The exception leads to every frame it passed, with all that was held there, and a session keeps the last exception.
+    The exception refers to every frame it passed, with all objects there, and interactive sessions keep the last
+    exception.
     """
     try:
         yield
@@ -133,7 +134,7 @@ def forgetting() -> Iterator[None]:
 
 
 def hold(target: bytes, mode: str, timeout_s: float, dirty: set[bytes]) -> Held:
-    """Return the lock of `target`, waited for.  Directories are made as needed; their parents go into `dirty`."""
+    """Return the lock of `target`, waiting for it.  Missing directories are created; their parents go into `dirty`."""
     if mode == "lockfile":
         return _hold_file(target + _SUFFIX, timeout_s, dirty)
     held = None
@@ -143,7 +144,7 @@ def hold(target: bytes, mode: str, timeout_s: float, dirty: set[bytes]) -> Held:
 
 
 def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
-    """Return the lock of `target`, or None if somebody else has it."""
+    """Return the lock of `target`, or None if it is taken."""
     if mode == "os":
         return _hold_os(target + _SUFFIX, dirty, wait=False)
     if mode == "lockfile":
@@ -152,7 +153,7 @@ def hold_if_free(target: bytes, mode: str, dirty: set[bytes]) -> Held | None:
 
 
 def open_creating(kind: type[F], path: bytes, flags: int, dirty: set[bytes]) -> F:
-    """Open `path`; missing parent directories are made."""
+    """Open `path`; create missing parent directories."""
     for _ in range(READ_ATTEMPTS):
         try:
             return kind(path, flags)
@@ -175,7 +176,7 @@ def _make_directories(path: bytes, dirty: set[bytes]) -> None:
         except FileExistsError:
             missing.pop()
         except FileNotFoundError as error:
-            if not absent:  # below a link to nothing, or of a system that makes no directories, as /proc
+            if not absent:  # below a broken link, or in a filesystem without new directories, such as /proc
                 raise os_failure("create directory", missing[-1], error) from error
             absent -= 1
             missing.append(parent(missing[-1]))
@@ -210,7 +211,7 @@ def _hold_os(path: bytes, dirty: set[bytes], *, wait: bool) -> Held | None:
 
 
 def _empty_if_at(path: bytes, fd: int) -> bool:
-    """Empty the locked file; return False if the path leads elsewhere by now."""
+    """Empty the locked file; return False if the path now leads elsewhere."""
     try:
         status = _status_if_at(path, fd)
         if status is not None and status.st_size:
@@ -221,7 +222,7 @@ def _empty_if_at(path: bytes, fd: int) -> bool:
 
 
 def _status_if_at(path: bytes, fd: int) -> os.stat_result | None:
-    """Return the status of an open file, or None if the path leads elsewhere by now."""
+    """Return the status of an open file, or None if the path now leads elsewhere."""
     try:
         mine, there = os.fstat(fd), os.lstat(path)
     except FileNotFoundError:
@@ -237,7 +238,7 @@ def _unlock(fd: int) -> None:
 
 
 def _lock(fd: int, path: bytes, *, wait: bool) -> bool:
-    """Lock the whole file; return False if that would mean to wait and `wait` is not set."""
+    """Lock the whole file; return False if it is locked already and `wait` is false."""
     while True:
         try:
             if _LOCK is None or _LOCK_WAIT is None:

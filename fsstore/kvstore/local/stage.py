@@ -1,10 +1,10 @@
-"""One write of a local file: its value goes into the lock file of its key, and that gets the name of the key.
+"""One write of a local file: its value goes into the lock file of its key, which is then renamed to the key.
 
-The lock file is `lock`'s; in which order many files are filled, synced and named is `write`'s business.
+`lock` provides the lock file; `write` decides the order in which many files are filled, synced and renamed.
 
-A generation is made of device, inode and modification time.  Inodes are used again at once and clocks are coarse,
-so a file that was replaced twice could look unchanged: the modification time of a new value is therefore pushed
-past that of the value it replaces.
+A generation consists of device, inode and modification time.  Inodes are reused at once and clocks are coarse, so a
+file that was replaced twice could look unchanged: the modification time of a new value is therefore set past that of
+the value it replaces.
 """
 
 # ruff: noqa: PTH104, PTH108, PTH116  # paths are bytes here, which pathlib does not know, and a Path costs as much as the call
@@ -33,20 +33,20 @@ from fsstore.runtime.tuning import FLIGHT_BYTES, KEPT, KEPT_BYTES, MOMENT_S, PIE
 
 _FLAGS = getattr(os, "O_PATH", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 
-_File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and what it was opened for
+_File: TypeAlias = tuple[int, os.stat_result]  # the descriptor, and the status at opening
 
 
 class _Held:
-    """Open descriptors of replaced files, and how many bytes of disk they still hold."""
+    """Open descriptors of replaced files, and the bytes of disk that they still hold."""
 
     def __init__(self) -> None:
         self.lock = fork.lock()
         self.files: list[_File] = []
-        self.open: set[_File] = set()  # also those that a thread is about to close
+        self.open: set[_File] = set()  # includes files that a thread is about to close
         self.count = self.size = 0
 
     def reserve(self, size: int) -> bool:
-        """Return whether there is room for one more file."""
+        """Return whether there is room for one more file, and reserve it."""
         with self.lock:
             if self.count == KEPT or self.size + size > KEPT_BYTES:
                 return False
@@ -54,19 +54,21 @@ class _Held:
         return True
 
     def release(self, size: int) -> None:
-        """Make room again."""
+        """Return the room of a file."""
         with self.lock:
             self.count, self.size = self.count - 1, self.size - size
 
     def leave(self) -> None:
-        """Close the parent's descriptors in a forked child: what the parent closes is given back only then."""
+        """Close the parent's descriptors in a forked child; otherwise the space would stay in use after the parent
+        closes its own.
+        """
         for fd, before in self.open:
-            with suppress(OSError):  # a thread may have closed it, and the descriptor be that of another file
+            with suppress(OSError):  # a thread may have closed it, and the number may belong to another file
                 if os.path.samestat(os.fstat(fd), before):
                     os.close(fd)
 
     def close(self) -> None:
-        """Close what is held, and with that give it back."""
+        """Close all held files, which frees their space."""
         while self.files:
             try:
                 file = fd, before = self.files.pop()
@@ -81,18 +83,18 @@ _held = OfProcess(_Held, leave=_Held.leave)
 
 
 def held() -> list[int]:
-    """Return the descriptors of replaced files whose space is not given back yet."""
+    """Return the descriptors of replaced files whose space is not freed yet."""
     return [fd for fd, _ in _held.now.open.copy()]
 
 
 def hold_space(path: bytes, before: os.stat_result) -> None:
-    """Have a file that is about to be replaced keep its space until the write is answered, if that is worth it."""
+    """Let a large file that is about to be replaced keep its space until the write is answered."""
     is_local = hasattr(os, "O_PATH") and os.major(before.st_dev) != 0
     if not is_local or before.st_size < SMALL_BYTES or not _held.now.reserve(before.st_size):
         return
     try:
         fd = os.open(path, _FLAGS)
-    except OSError:  # too many open files, or it is gone: then it is replaced as it is
+    except OSError:  # too many open files, or the file is gone: its space is freed at once
         _held.now.release(before.st_size)
     else:
         file = fd, before
@@ -101,7 +103,7 @@ def hold_space(path: bytes, before: os.stat_result) -> None:
 
 
 def give_back() -> None:
-    """Give back, on another thread, what is held."""
+    """Free the held space, on another thread."""
     if _held.now.files:
         execution.hand_over(_held.now.close, kind="io")
 
@@ -121,14 +123,14 @@ def _system_call() -> Callable[[int], object] | None:
 
 
 begin_writeback = _system_call()
-"""Begin to write the dirty pages of an open file; None where the system has no such call."""
+"""Starts writing the dirty pages of an open file; None if the system has no such call."""
 
 
 def sync_filesystem(path: bytes) -> None:
-    """Return when everything that was written to the filesystem of `path` is on disk.
+    """Return once all data written to the filesystem of `path` are on disk.
 
-    One call takes many files in the time of a few: a sync for each of 256 files of half a megabyte takes four times as
-    long.  The directory of `path` may be missing; then the nearest above it stands for it.
+    One call takes many files in the time of a few: syncing each of 256 files of half a megabyte takes four times as
+    long.  If the directory of `path` is missing, the nearest one above is used.
     """
     fd = _nearest(path)
     try:
@@ -166,7 +168,7 @@ _NO_LINK = frozenset((errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, er
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """How files are written: the locking mode, how long to wait for a lock file, and whether to sync."""
+    """How files are written: the locking mode, the longest wait for a lock file, and whether to sync."""
 
     mode: Literal["os", "lockfile", "none", "non_atomic"] = "os"
     acquire_timeout_s: float = 60.0
@@ -174,7 +176,7 @@ class Protocol:
 
 
 def make_durable(files: Sequence[OpenFile]) -> None:
-    """Sync files; several are on their way to the disk before the first is waited for."""
+    """Sync files; if there are several, all are on their way to the disk before the first is waited for."""
     if begin_writeback is not None and len(files) > 1:
         for held in files:
             begin_writeback(held.fd)
@@ -186,7 +188,7 @@ def make_durable(files: Sequence[OpenFile]) -> None:
 
 
 def _status(path: bytes) -> os.stat_result | None:
-    """Return the status of a value, None if there is none: a directory is no value."""
+    """Return the status of a value, None if there is none; a directory is not a value."""
     try:
         status = os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
@@ -197,7 +199,7 @@ def _status(path: bytes) -> os.stat_result | None:
 
 
 def _is_directory(path: bytes) -> bool:
-    """Return whether a directory stands where no value can be then."""
+    """Return whether the path is a directory, so that no value can be there."""
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except OSError:
@@ -210,7 +212,7 @@ def _holds(if_equal: bytes, status: os.stat_result | None) -> bool:
 
 @dataclass(slots=True)
 class Staged:
-    """A write up to the point where its value is to be synced and put in place; without a file, its outcome."""
+    """A write before its value is synced and renamed; without a file, the outcome of the write."""
 
     stamp: Stamp
     held: Held | None = None
@@ -233,14 +235,14 @@ class Staged:
             elif not _link(self.held.path, self.target):
                 generation = UNKNOWN
         finally:
-            with suppress(RuntimeError):  # this thread has waited for its turn in vain
+            with suppress(RuntimeError):  # this thread has not got its turn
                 turn.release()
         dirty.add(self.folder)
         self.stamp = Stamp(generation, now())
         return self.stamp
 
     def let_go(self, *_error: object) -> None:
-        """Give up the lock, and the file if it did not become the value."""
+        """Release the lock, and remove the file unless it became the value."""
         assert self.held is not None
         self.held.let_go()
 
@@ -249,18 +251,18 @@ _turns: OfProcess[WeakValueDictionary[bytes, fork.Lock]] = OfProcess(WeakValueDi
 
 
 def _turn(folder: bytes) -> fork.Lock:
-    """Return the lock of the threads that give names in a directory, who wait a moment at most for their turn.
+    """Return the lock of the threads that rename files in a directory; they wait for it at most a moment.
 
-    The system admits one of them at a time, and the others spin meanwhile: replacing 337 small files took 1.5 of the
-    processor time.  Two threads that go on at once cost nothing else, so one that waits in vain goes on as well: what
-    interrupts a turn, such as a signal handler, may wait for that very thread.
+    The system admits one of them at a time, and the others spin meanwhile: replacing 337 small files took 1.5 times the
+    processor time.  Two threads at once are harmless, so a thread that has waited in vain proceeds: an interruption of
+    the holder, such as a signal handler, may be waiting for that very thread.
     """
     turn = _turns.now.get(folder)
     return _turns.now.setdefault(folder, fork.brief_lock()) if turn is None else turn
 
 
 def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wait: bool) -> Staged | None:
-    """Write the value into the lock file of its key; None if that would mean to wait for the lock."""
+    """Write the value into the lock file of its key; None if that would have to wait for the lock."""
     path = file_path(write.key)
     if write.value is None:
         return Staged(Stamp(remove_file(path, write.if_equal, protocol, dirty), now()))
@@ -292,14 +294,14 @@ def stage(write: Write | LateWrite, protocol: Protocol, dirty: set[bytes], *, wa
 def _hold_another(path: bytes, mode: str, dirty: set[bytes]) -> Held | None:
     try:
         return hold_if_free(path, mode, dirty)
-    except ResourceExhaustedError:  # too many open files: those of the group are closed first
+    except ResourceExhaustedError:  # too many open files: the files of the group are closed first
         return None
 
 
 def _fill(held: OpenFile, value: LateValue, before: os.stat_result | None, *, early: bool) -> os.stat_result:
-    """Write the value into the file and return the status it will have.
+    """Write the value into the file and return its final status.
 
-    `early`: the disk begins to take what is there of a value that is still being made.
+    With `early`, the disk starts on the first parts of a value while the rest is made.
     """
     fd = held.fd
     try:
@@ -328,10 +330,10 @@ def _write_all(fd: int, value: Buffer) -> None:
 
 
 def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: bool) -> None:
-    """Write portions as they come, and if `early` begin to write every full megabyte to disk before the next one.
+    """Write portions as they come; if `early`, start writing every full megabyte to disk before the next one.
 
-    The disk then works while the rest is made, and a sync waits for the last part only: shards are written in 0.88 of
-    the time, large chunks of blosc in 0.95.  Steps of half a megabyte lose that again.
+    The disk then works while the rest is made, and a sync waits for the last part only: writing shards takes 0.88 of
+    the time, large blosc chunks 0.95.  Steps of half a megabyte lose the gain.
     """
     size = 0
     for portion in portions:
@@ -343,7 +345,7 @@ def _write_portions(fd: int, portions: Iterable[Sequence[Buffer]], *, early: boo
 
 
 def _steps(portion: Sequence[Buffer], *, early: bool) -> Iterator[Sequence[Buffer]]:
-    """Yield a portion in steps: if `early` and it is one buffer, or if it is more than is written at once."""
+    """Yield a portion in steps if it is one buffer and `early`, or if it is too large for one write."""
     if (len(portion) > 1 or not early) and _size(portion) <= FLIGHT_BYTES:
         yield portion
         return
@@ -357,7 +359,7 @@ def _size(portion: Sequence[Buffer]) -> int:
 
 
 def _write_portion(fd: int, portion: Sequence[Buffer]) -> int:
-    """Write buffers one after the other; return how many bytes they have."""
+    """Write buffers one after the other; return their size in bytes."""
     size, written = _size(portion), os.writev(fd, portion)
     if written < size:
         _write_all(fd, memoryview(b"".join(portion))[written:])
@@ -372,7 +374,7 @@ def _rename(source: bytes, target: bytes) -> None:
 
 
 def _link(source: bytes, target: bytes) -> bool:
-    """Give the file the name `target` unless it is taken: creation that excludes others without a lock."""
+    """Give the file the name `target` unless it is taken: exclusive creation without a lock."""
     try:
         os.link(source, target)
     except FileExistsError:
@@ -387,7 +389,7 @@ def _link(source: bytes, target: bytes) -> bool:
 
 
 def _overwrite(path: bytes, value: LateValue, if_equal: bytes, protocol: Protocol, dirty: set[bytes]) -> bytes:
-    """Write the file in place, as the mode `non_atomic` asks for."""
+    """Write the file in place, for the mode `non_atomic`."""
     if if_equal != UNKNOWN and not _holds(if_equal, _status(path)):
         return UNKNOWN
     try:
@@ -410,8 +412,8 @@ def _overwrite(path: bytes, value: LateValue, if_equal: bytes, protocol: Protoco
 def remove_file(path: bytes, if_equal: bytes, protocol: Protocol, dirty: set[bytes], *, alone: bool = False) -> bytes:
     """Delete a file under its lock; return `NO_VALUE`, or `UNKNOWN` if the condition does not hold.
 
-    A file that is not there needs no lock: it was missing at the moment we looked.  Nor does one that is `alone`,
-    with nobody who writes it.
+    A missing file needs no lock: it was missing at the moment of the check.  Nor does an `alone` one, which no other
+    writer is writing.
     """
     if alone:
         return _remove(path, if_equal, dirty)
