@@ -18,7 +18,7 @@ clients in `client`, and `web`, an HTTP client of our own.
 Adapters:
 
 * `zip_driver`: the members of a ZIP archive; `zip_directory` parses its directory without I/O, and `zip_writing`
-rewrites the archive for every change and replaces the old one under a condition
+  rewrites the archive for every change and replaces the old one under a condition
 * `compressed`: the values of any other store, decompressed from gzip, zstd, bz2 or xz, read-only
 * `shard`: the shard of zarr v3, as a file and as a store; changing a shard under a condition
 * `key_stack`: ranges of keys, each from a store of its own

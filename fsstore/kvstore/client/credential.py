@@ -1,20 +1,20 @@
 """Trust between client and server: answers that fit the request, conditions that are honoured, fresh credentials.
 
 A store may answer a range request with the range, with a shorter one at the end of the value, with another range, or
-with the whole value.  `fit` cuts out exactly what was asked for, or raises: a range outside the value is
+with the whole value.  `fit` cuts out exactly the requested bytes, or raises: a range outside the value is
 `OutOfRangeError`, an answer that should have been longer is `UnavailableError` and worth another try.
 
-On servers that speak the protocol of S3, a condition is a header, and a server that does not know it writes all the
-same: two writers would lose each other's updates.  Amazon's own servers are known to heed it.  The user may say so of
-others (`use_conditional_write`); otherwise the server is asked once per bucket and process, before the first write
-under a condition: to overwrite an object that does not exist, provided that it is an older version of it.  A server
-that can be trusted refuses.  A server that writes is not sent conditions; the object is removed again.
+On servers with the protocol of S3, a condition is a header, and a server that does not know it writes all the same: two
+writers would lose each other's updates.  Amazon's servers are known to honour it.  For others, the user may say so
+(`use_conditional_write`); otherwise the server is probed once per bucket and process, before the first conditional
+write: it is asked to overwrite a missing object on condition of a generation that does not exist.  A trustworthy server
+refuses.  If it writes, no conditions are sent to it, and the object is removed again.
 
 A program gives credentials by a function named by text, `package.module:function`, so that specs and pickles can hold
-it.  The function takes nothing and returns a mapping in the words of any of the usual libraries: `access_key_id`,
+it.  The function takes no arguments and returns a mapping in the terms of any of the usual libraries: `access_key_id`,
 `secret_access_key`, `token` and `expires_at` (obstore's), `AccessKeyId`, … `Expiration` (Amazon's), or `key`, `secret`,
-`token` (s3fs's).  Before each batch `RenewedEngine` asks for new ones that are due, on a worker thread; after a refusal
-it asks once more and repeats what was refused.
+`token` (s3fs's).  Before each batch `RenewedEngine` calls it on a worker thread if new credentials are due; after a
+refusal it calls it once more and repeats the refused requests.
 """
 
 from __future__ import annotations
@@ -53,15 +53,15 @@ from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.tuning import CREDENTIAL_EARLY_S, CREDENTIAL_KEPT_S, PIECE_BYTES, SLOWEST_ANSWER, TRIES, TRUSTED_S
 from fsstore.values.json_value import Json, quote
 
-# Byte ranges: the request, and whether the answer fits.  An empty range is asked for as the first byte: it must still
+# Byte ranges: the request, and whether the answer fits.  An empty range is requested as the first byte: it must still
 # tell a missing key from an existing one, and HTTP has no empty ranges.
 
 NO_TAG = '"-"'
-"""Equal to the tag of no object: for generations that another store made."""
+"""A tag that no object has: for generations from other stores."""
 _CONTENT_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+|\*)")
 
 Place: TypeAlias = tuple[int, int, int | None]
-"""Where bytes stand: the first, the one behind the last, and the size of the value where it is known."""
+"""The position of bytes: the first, the one behind the last, and the size of the value if it is known."""
 
 
 class RangeAnswer(NamedTuple):
@@ -74,7 +74,7 @@ class RangeAnswer(NamedTuple):
 
 
 def entity_tag(generation: bytes) -> str | None:
-    """Return a generation as the entity tag it was made from, or None if it was made from none.
+    """Return the entity tag that a generation was made from, or None.
 
     >>> entity_tag(b'"abc"'), entity_tag(b"")
     ('"abc"', None)
@@ -99,12 +99,12 @@ def range_header(read: Read) -> str | None:
 
 
 def is_empty(read: Read) -> bool:
-    """Return whether a read asks for no byte: only whether there is a value, how large, and of which generation."""
+    """Return whether a read asks for no bytes, only for the existence, size and generation of the value."""
     return read.start == read.stop
 
 
 def range_of_header(value: str | None) -> Place | None:
-    """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` if it says unsatisfiable.
+    """Return `(start, stop, total)` of a `Content-Range` header; `(0, 0, total)` for an unsatisfiable range.
 
     >>> range_of_header("bytes 5-6/10"), range_of_header("bytes */10"), range_of_header("rows 1-2/3")
     ((5, 7, 10), (0, 0, 10), None)
@@ -119,10 +119,10 @@ def range_of_header(value: str | None) -> Place | None:
 def received(
     status: int, body: Buffer, *, size: int | None, place: Place | None = None, generation: bytes = b""
 ) -> RangeAnswer:
-    """Return what an answer to a `GET` holds: the one place that judges statuses, lengths and `Content-Range`.
+    """Return the content of a `GET` answer: the single place that judges statuses, lengths and `Content-Range`.
 
-    `size` is its `Content-Length`, where one is said of the bytes as they are; `place` its `Content-Range`.  An answer
-    that is no value or part of one, or whose lengths disagree, is worth another try: `UnavailableError`.
+    `size` is the `Content-Length`, if it counts the bytes as they are; `place` is the `Content-Range`.  An answer that
+    is neither a value nor a part of one, or whose lengths disagree, is worth another try: `UnavailableError`.
     """
     if size is not None and size != len(body):
         raise UnavailableError(f"the server announced {size} bytes and sent {len(body)}")
@@ -142,9 +142,10 @@ def _shown(place: Place | None) -> str:
 
 
 async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float, enough: int | None = None) -> bytes:
-    """Return all that `read(most)` returns until it returns nothing or `enough` has come, unless it comes too slowly.
+    """Return all that `read(most)` returns until it returns nothing or `enough` bytes have come; raise if that is too
+    slow.
 
-    The client ends silence; a byte a second is as good as silence, but no client ends that.
+    Clients give up on a silent server, but none gives up on a byte a second, which is no better.
     """
     begun, parts, size = time.monotonic(), [], 0
     while part := await read(PIECE_BYTES):
@@ -158,14 +159,14 @@ async def collect(read: Callable[[int], Awaitable[bytes]], idle_s: float, enough
 
 
 def is_slow(elapsed_s: float, size: int, idle_s: float) -> bool:
-    """Return whether so few bytes have come that the server is taken for dead."""
+    """Return whether so few bytes have come that the server counts as dead."""
     return elapsed_s > idle_s + size / SLOWEST_ANSWER
 
 
 def _is_elsewhere(piece: RangeAnswer, read: Read, end: int) -> bool:
-    """Return whether a store sent a part of a value that does not begin where it was asked to.
+    """Return whether a store sent a part of a value that does not begin at the requested byte.
 
-    One that cannot send what was asked for sends nothing or the whole.
+    A store that cannot send the requested range sends nothing or the whole value.
     """
     if is_empty(read) or not piece.body or (piece.start == 0 and piece.total in (None, end)):
         return False
@@ -175,9 +176,9 @@ def _is_elsewhere(piece: RangeAnswer, read: Read, end: int) -> bool:
 
 
 def fit(piece: RangeAnswer, read: Read) -> ReadResult:
-    """Return the answer to `read` out of what a store sent for it."""
+    """Return the answer to `read` cut from the bytes that a store sent."""
     end = piece.start + len(piece.body)
-    if _is_elsewhere(piece, read, end):  # what it says of the size is believed no more than the rest
+    if _is_elsewhere(piece, read, end):  # its size is trusted no more than the rest
         raise UnavailableError(f"the store sent bytes [{piece.start}, {end}) for those from {read.start} on")
     if piece.total is not None:
         resolve = clipped_range if isinstance(read, ReadUpTo) else resolve_range
@@ -198,29 +199,29 @@ def fit(piece: RangeAnswer, read: Read) -> ReadResult:
 
 _AMAZON = (".amazonaws.com", ".amazonaws.com.cn")
 _ENVIRONMENT = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-_NEVER = b"\0an older version"  # a generation that no object of the server has
+_NEVER = b"\0an older version"  # a generation that no object has
 _trusted: OfProcess[set[tuple[str, str]]] = OfProcess(set)
 
 
 def endpoint_of(members: Mapping[str, Any], options: Mapping[str, Any]) -> str:
-    """Return the address of the server that members and options of the filesystem name; empty for Amazon's."""
+    """Return the server address in the members and options of a filesystem; empty for Amazon's."""
     client = options.get("client_kwargs") or {}
     given = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
     return str(given or next(filter(None, map(os.environ.get, _ENVIRONMENT)), ""))
 
 
-def questioned(engine: Engine, endpoint: str) -> Engine:
-    """Return the engine, with a question before its first condition unless the server is Amazon's."""
+def probed(engine: Engine, endpoint: str) -> Engine:
+    """Return the engine, with a probe before its first condition unless the server is Amazon's."""
     host = urlsplit(endpoint).hostname or ""
-    return engine if not endpoint or host.endswith(_AMAZON) else QuestionedEngine(engine, endpoint)
+    return engine if not endpoint or host.endswith(_AMAZON) else ProbedEngine(engine, endpoint)
 
 
-def with_checked_conditions(engine: Engine, endpoint: str, wish: Json) -> Engine:
-    """Return the engine as `use_conditional_write` wants it: true, false, or left out."""
-    plain = engine.inner if isinstance(engine, QuestionedEngine) else engine
-    if wish is None:
-        return questioned(plain, endpoint)
-    return plain if wish else UnconditionalEngine(plain)
+def with_checked_conditions(engine: Engine, endpoint: str, conditional: Json) -> Engine:
+    """Return the engine for a value of `use_conditional_write`: true, false, or None."""
+    plain = engine.inner if isinstance(engine, ProbedEngine) else engine
+    if conditional is None:
+        return probed(plain, endpoint)
+    return plain if conditional else UnconditionalEngine(plain)
 
 
 class EngineWrapper(PassesOn):
@@ -256,7 +257,7 @@ class EngineWrapper(PassesOn):
 
 
 class ReadOnlyEngine(EngineWrapper):
-    """A storage of which its owner says that it is for reading."""
+    """A storage that its owner marks as read-only."""
 
     @property
     def features(self) -> Features:
@@ -265,7 +266,7 @@ class ReadOnlyEngine(EngineWrapper):
 
 
 class UnconditionalEngine(EngineWrapper):
-    """A server of which the user says that it does not check conditions: they are refused."""
+    """A server that, according to the user, does not check conditions: they are refused."""
 
     @property
     def features(self) -> Features:
@@ -281,23 +282,23 @@ class UnconditionalEngine(EngineWrapper):
         return await self.inner.write_many(writes)
 
 
-class QuestionedEngine(EngineWrapper):
-    """A server that is asked whether it checks conditions before the first is sent."""
+class ProbedEngine(EngineWrapper):
+    """A server that is probed before the first condition is sent."""
 
     def __init__(self, inner: Engine, endpoint: str) -> None:
         super().__init__(inner)
         self.endpoint = endpoint
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes, after the question if there are conditions among them."""
+        """Apply the writes, after a probe if there are conditions among them."""
         for write in writes:
             if write.if_equal != UNKNOWN and write.value is not None:
-                await self._ask(write.key)
+                await self._probe(write.key)
                 break
         return await self.inner.write_many(writes)
 
-    async def _ask(self, path: str) -> None:
-        """Raise unless the server refuses to overwrite an object beside `path` that does not exist."""
+    async def _probe(self, path: str) -> None:
+        """Raise unless the server refuses a conditional overwrite of a missing object beside `path`."""
         place = self.endpoint, (self.shown + path).split("/")[2]  # s3://bucket/key
         if place in _trusted.now:
             return
@@ -333,15 +334,15 @@ class Credentials:
     expires_s: float | None = None
 
     def __repr__(self) -> str:
-        """Return the class: none of this is shown."""
+        """Return only the class, to show no secrets."""
         return "Credentials(...)"
 
 
 class CredentialSource(Protocol):
-    """Where credentials come from.  Calls may wait, and come from any thread."""
+    """A source of credentials.  Calls may wait, and come from any thread."""
 
     def fresh(self) -> Credentials:
-        """Return credentials that have not expired, or raise an error that says what is missing."""
+        """Return credentials that have not expired, or raise an error that names the missing part."""
         ...
 
     @property
@@ -350,12 +351,12 @@ class CredentialSource(Protocol):
         ...
 
     def refused(self, used: Credentials) -> None:
-        """Forget credentials that a server has refused, unless there are others by now."""
+        """Forget credentials that a server has refused, unless newer ones are known."""
         ...
 
 
 def function_name(given: Any) -> str:
-    """Return the name by which a function can be imported anywhere, or raise an error that says why it cannot."""
+    """Return the name under which a function can be imported anywhere, or raise an error that tells why it has none."""
     if isinstance(given, str):
         module, colon, path = given.partition(":")
         if not (module and colon and path):
@@ -387,7 +388,7 @@ def _imported(name: str) -> Any:
 
 
 class NamedSource:
-    """Credentials from a function with a name; asked again a minute before they expire."""
+    """Credentials from a named function, which is called again a minute before they expire."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -395,11 +396,9 @@ class NamedSource:
         self._known: Credentials | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other asks the same function."""
         return isinstance(other, NamedSource) and self.name == other.name
 
     def __hash__(self) -> int:
-        """Return a hash of its name."""
         return hash(self.name)
 
     @property
@@ -409,14 +408,14 @@ class NamedSource:
         return known is None or (known.expires_s is not None and known.expires_s - time.time() < CREDENTIAL_EARLY_S)
 
     def fresh(self) -> Credentials:
-        """Return credentials, asked for if they are due; callers on several threads ask once."""
+        """Return credentials, new ones if they are due; concurrent callers share one call."""
         with self._lock:
             if self.due or self._known is None:
                 self._known = self._asked()
             return self._known
 
     def refused(self, used: Credentials) -> None:
-        """Forget what is known, if that was refused."""
+        """Forget the known credentials if they are those that were refused."""
         with self._lock:
             if self._known == used:
                 self._known = None
@@ -427,7 +426,7 @@ class NamedSource:
             found = function()
         except StoreError:
             raise
-        except Exception as error:  # noqa: BLE001  # whatever a user's function raises; its text may hold secrets
+        except Exception as error:  # noqa: BLE001  # a user's function may raise anything, with secrets in the text
             raised = type(error).__name__
         else:
             return _credentials(self.name, found)
@@ -458,7 +457,7 @@ def _seconds(name: str, when: Any) -> float | None:
 
 
 def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
-    """Return credentials as obstore asks for them."""
+    """Return a source in the form that obstore calls."""
 
     def provide() -> dict[str, Any]:
         known = source.fresh()
@@ -473,7 +472,7 @@ def obstore_provider(source: CredentialSource) -> Callable[[], dict[str, Any]]:
 
 
 class RenewedEngine(EngineWrapper):
-    """An engine whose credentials come from a source, which may take long: no caller waits for it by itself."""
+    """An engine with credentials from a source, which may take long: no caller runs its reads in its own thread."""
 
     passes_on = EngineWrapper.passes_on - {AnswersSoon}
 
@@ -482,11 +481,11 @@ class RenewedEngine(EngineWrapper):
         self.source = source
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read; those refused are read again with new credentials."""
+        """Return one exact answer for each read; refused reads are repeated with new credentials."""
         return await self._renewed(lambda: self.inner.read_many(reads))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes, each by itself: one that is refused must not be repeated with others that were not."""
+        """Apply the writes one by one: a refused one must not be repeated together with others that were applied."""
         if len(writes) == 1 or all(write.value is None for write in writes):
             return await self._renewed(lambda: self.inner.write_many(writes))
         stamps = await execution.gather([self._write(write) for write in writes])
@@ -496,7 +495,7 @@ class RenewedEngine(EngineWrapper):
         return await self._renewed(lambda: self.inner.write_many([write]))
 
     async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the entries of all paths that start with `prefix`; a listing that is refused goes on where it was."""
+        """Yield the entries of all paths that start with `prefix`; a refused listing continues where it stopped."""
         seen, refused = b"", False
         while True:
             used = await self._ready()
@@ -513,7 +512,7 @@ class RenewedEngine(EngineWrapper):
             await self._other_than(used)
 
     async def _after(self, seen: bytes, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the entries of a listing whose keys come after one."""
+        """Yield the entries of a listing behind the key `seen`."""
         async for page in self.inner.pages(prefix):
             entries = [entry for entry in page if key_bytes(entry.key) > seen]
             if entries:
@@ -528,21 +527,21 @@ class RenewedEngine(EngineWrapper):
                 if repeats == TRIES or not _is_refusal(error):
                     raise
                 if repeats and isinstance(error, PermissionDeniedError):
-                    raise  # the new ones are good, and may not do this
+                    raise  # the new credentials are valid, but lack the permission
             repeats += 1
             await self._other_than(used)
 
     async def _other_than(self, used: Credentials) -> None:
-        """See that the next request is signed with other credentials than those that were refused."""
+        """Ensure that the next request is signed with other credentials than the refused ones."""
         self.source.refused(used)
         await self._ready()
         await asyncio.sleep(CREDENTIAL_KEPT_S)
 
     async def _ready(self) -> Credentials:
-        """Return the credentials that the next request is signed with."""
+        """Return the credentials for the next request."""
         return await execution.offload(self.source.fresh) if self.source.due else self.source.fresh()
 
 
 def _is_refusal(error: StoreError) -> bool:
-    """Return whether a server refused credentials; S3 answers 400 where a token has expired."""
+    """Return whether a server refused credentials; S3 answers 400 for an expired token."""
     return isinstance(error, PermissionDeniedError) or _EXPIRED.search(error.message) is not None

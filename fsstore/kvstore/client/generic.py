@@ -1,13 +1,13 @@
-"""Any fsspec filesystem as the engine of a store, through the verbs all of them have.
+"""Any fsspec filesystem as the engine of a store, through the verbs that all of them have.
 
 These verbs (`info`, `cat_file`, `pipe_file`, `rm_file`, `ls`, `find`) promise little, so little is believed.  Lengths
-are checked; a short range read is explained by asking for the size; a directory that is missing on the way makes a
-listing begin again.  Further facts of a protocol are in `promise`: the members of `info` that make a generation, and
-verbs of ours in place of the filesystem's, `read` among them, which brings a value with its version.
+are checked; a short range read is explained by asking for the size; a directory that vanishes makes a listing start
+over.  `promise` holds further facts of a protocol: the members of `info` that make a generation, and replacements for
+verbs, among them `read`, which returns a value with its version.
 
-`reading`, `writing` and `listing` say what to ask and what the answers mean.  They are coroutines, which wait for
-nothing where the filesystem is synchronous: one thread drives a batch of them to the end.  For an asynchronous
-filesystem they run on its event loop.
+`reading`, `writing` and `listing` make the requests and interpret the answers.  They are coroutines that never wait if
+the filesystem is synchronous: one thread drives a batch of them to the end.  For an asynchronous filesystem they run on
+its event loop.
 """
 
 from __future__ import annotations
@@ -41,23 +41,23 @@ from fsstore.runtime import execution
 from fsstore.runtime.future import Flag
 from fsstore.runtime.tuning import READ_ATTEMPTS
 
-UNFINISHED = ".__lock"  # the suffix of local files that are being written, as `kvstore/local` has it
+UNFINISHED = ".__lock"  # the suffix of unfinished local files, as in `kvstore/local`
 
 _DATES = ("mtime", "modified", "modify", "LastModified", "last_modified", "updated")  # of members of `info`
 _NAMED: Mapping[str, Any] = {"find": {"withdirs": False, "detail": True}, "ls": {"detail": True}}
 
 
 class Asked:
-    """A filesystem that is asked by the names of verbs; `mark` stands before the names of those that are coroutines."""
+    """A filesystem whose verbs are called by name; `mark` precedes the names of coroutines."""
 
     __slots__ = ("brings", "filesystem", "mark", "verbs")
 
     def __init__(self, filesystem: Any, verbs: Verbs, mark: str) -> None:
         self.filesystem, self.verbs, self.mark = filesystem, verbs, mark
-        self.brings = "read" in verbs  # a value with its version
+        self.brings = "read" in verbs  # returns a value with its version
 
     async def __call__(self, verb: str, *arguments: Any) -> Any:
-        """Return or raise what the verb does."""
+        """Call a verb."""
         own = self.verbs.get(verb)
         if own is not None:
             found = own(self.filesystem, *arguments)
@@ -68,16 +68,16 @@ class Asked:
         return await found if self.mark else found
 
     def finds(self) -> bool:
-        """Return whether the filesystem has a `find` of its own: fsspec's leaves out directories it cannot list."""
+        """Return whether the filesystem has a `find` of its own: fsspec's omits directories that it cannot list."""
         find = getattr(self.filesystem, self.mark + "find")
         return find.__module__ not in ("fsspec.spec", "fsspec.asyn")
 
 
-# The questions, and what the answers mean.
+# The requests, and the meaning of the answers.
 
 
 def generation_of(info: Mapping[str, Any], traits: tuple[str, ...]) -> bytes:
-    """Return the generation in what `info` said, or `UNKNOWN`."""
+    """Return the generation in an answer of `info`, or `UNKNOWN`."""
     known = [f"{name}={info[name]}" for name in traits if info.get(name) is not None]
     return f"\0{' '.join(known)}".encode() if known else UNKNOWN
 
@@ -85,8 +85,8 @@ def generation_of(info: Mapping[str, Any], traits: tuple[str, ...]) -> bytes:
 async def reading(ask: Asked, read: Read, traits: tuple[str, ...]) -> ReadResult:
     """Return the answer to a read.
 
-    Where a value does not come with its version, that is asked first: a value read after it can only be newer, which
-    costs a second reading and never gives a stale one.
+    If a value comes without its version, the version is asked for first: a value read afterwards can only be newer,
+    which costs a second reading but never gives a stale one.
     """
     key, start, stop, known, _ = read
     size, before = None, UNKNOWN
@@ -166,7 +166,7 @@ async def writing(ask: Asked, write: Write, promise: FilesystemPromise) -> Stamp
 
 
 async def _stored(ask: Asked, path: str, value: bytes) -> None:
-    """Store a value; directories on the way are made when the filesystem asks for them."""
+    """Store a value; create missing directories if the filesystem needs them."""
     try:
         await ask("pipe_file", path, value)
     except FileNotFoundError:
@@ -175,22 +175,22 @@ async def _stored(ask: Asked, path: str, value: bytes) -> None:
 
 
 async def _renamed(ask: Asked, path: str, value: bytes) -> None:
-    """Store a value under another name, and rename it; what is left of one that failed is deleted if it can be."""
+    """Store a value under another name, and rename it; after a failure the remains are deleted if possible."""
     target = f"{path}_{os.urandom(8).hex()}{UNFINISHED}"
     try:
         await _stored(ask, target, value)
         await ask("mv", target, path)
     except Exception:
-        with suppress(Exception):  # the failure of the write is told; listings hide what stays
+        with suppress(Exception):  # the failure of the write is raised; listings hide the remains
             await ask("rm_file", target)
         raise
 
 
 async def listing(ask: Asked, directory: str) -> dict[str, Any]:
-    """Return what is below a directory: nothing if it is missing itself, or none."""
+    """Return everything below a directory: nothing if it is missing or not a directory."""
     try:
         found = await (ask("find", directory) if ask.finds() else _walk(ask, directory))
-        return {path: found[path] for path in found}  # an error here where it is a list of names
+        return {path: found[path] for path in found}  # raises here if `found` is a list of names
     except Exception as error:
         if not is_missing(error):
             raise
@@ -222,14 +222,14 @@ async def _walk(ask: Asked, directory: str) -> dict[str, Any]:
 
 
 class _Date(NamedTuple):
-    """A question for the date of a file."""
+    """A request for the date of a file."""
 
     key: str
 
 
 Request: TypeAlias = Read | Write | _Date | str
-"""A read, a write, a question for a date, or a directory that is to be listed."""
-_AT_ONCE = Retry(max_retries=READ_ATTEMPTS, initial_delay_s=0.0)  # without pauses, on the thread of a caller
+"""A read, a write, a request for a date, or a directory to list."""
+_AT_ONCE = Retry(max_retries=READ_ATTEMPTS, initial_delay_s=0.0)  # without pauses, on the caller's thread
 
 
 class _Filesystem:
@@ -274,13 +274,13 @@ class SyncEngine(_Filesystem, TellsModified):
         self.filesystem, self._ask = filesystem, Asked(filesystem, promise.verbs, "")
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read."""
+        """Return one exact answer for each read."""
         if not self.features.waits:
             return self._all(Flag(), reads)
         return await stoppable(lambda stopped: execution.offload(self._all, stopped, reads))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes one after the other."""
+        """Apply the writes in order."""
         for write in writes:
             check_condition(write, self.features)
         if not self.features.waits:
@@ -316,7 +316,7 @@ class AsyncEngine(_Filesystem, TellsModified):
         self.home, self.turns = home, Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read."""
+        """Return one exact answer for each read."""
         return await self._all(reads, read_bytes)
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:

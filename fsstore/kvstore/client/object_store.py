@@ -1,11 +1,11 @@
 """S3, GCS, Azure and HTTP through `obstore`, the Rust object-store client: a tenth of the client work of s3fs.
 
 obstore's blocking calls release the interpreter lock, so a batch is spread over pool threads.  obstore checks
-`Content-Range` itself; what it lets through (a range cut at the end of the value) is caught here.  Retries are ours:
-obstore's would be silent, would wait a minute for a connection that is refused, and would send a write again whose
-answer was lost (see `write_surely`).
+`Content-Range` itself; a range cut off at the end of the value, which it accepts, is caught here.  Retries are ours:
+obstore's would be silent, would wait a minute for a refused connection, and would repeat a write whose answer was lost
+(see `write_surely`).
 
-Generations hold the entity tag and, where the storage has one, the version.
+Generations hold the entity tag and, if the storage has one, the version.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ from fsstore.runtime import execution
 from fsstore.runtime.tuning import MOMENT_S, PAGE, SLOWEST_LINE
 from fsstore.values.json_value import quote
 
-# Writes of an object store through obstore: objects with marks, under conditions, and deletions.
+# Writes through obstore: objects with marks, conditional writes, and deletions.
 
-_NO_VERSION = "1"  # of no object, as `NO_TAG`; Google's cloud compares versions, the others ignore them
+_NO_VERSION = "1"  # a version that no object has, like `NO_TAG`; only Google's cloud compares versions
 
 
 class WritesObjects:
-    """The part of an engine over obstore that writes."""
+    """The writing part of an engine over obstore."""
 
     __slots__ = ()
     retry: Retry
@@ -71,7 +71,7 @@ class WritesObjects:
     _head: Any
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes; plain deletions go a thousand a request where the storage can."""
+        """Apply the writes; plain deletions go a thousand a request if the storage can."""
         for write in writes:
             check_condition(write, self.features)
         gone = [write.key for write in writes if write.value is None]
@@ -83,7 +83,7 @@ class WritesObjects:
         return all(self._delete(paths[start : start + PAGE]) for start in range(0, len(paths), PAGE))
 
     def _delete(self, paths: list[str]) -> bool:
-        """Delete objects; return False if one is missing, where Google's cloud and Azure leave those that follow."""
+        """Delete objects; return False if one is missing, after which Google's cloud and Azure skip the rest."""
         import obstore
 
         def delete() -> bool:
@@ -127,7 +127,7 @@ class WritesObjects:
         if write.value is None:
             try:
                 obstore.delete(self._writer(0), [write.key])
-            except Exception as error:  # judged here, or passed on
+            except Exception as error:  # judged here, or raised again
                 if not is_missing(error):
                     raise
             return Stamp(NO_VALUE, now())
@@ -138,7 +138,7 @@ class WritesObjects:
         result = obstore.put(
             self._writer(len(value)), write.key, value, use_multipart=False, mode=mode, attributes={MARK: mark}
         )
-        # after a condition that held, an unknown generation would read as one that did not
+        # after a condition that held, an unknown generation would look like a failed condition
         unknown = UNKNOWN if write.if_equal == UNKNOWN else b"\1" + os.urandom(8)
         return Stamp(generation_of(result) or unknown, now())
 
@@ -150,7 +150,7 @@ class WritesObjects:
 
 
 def generation_of(meta: Any) -> bytes:
-    """Return the generation of an object, of its entity tag and version."""
+    """Return the generation of an object: its entity tag and version."""
     tag, version = meta.get("e_tag") or "", meta.get("version") or ""
     return f"{tag}\n{version}".encode() if version else tag.encode()
 
@@ -185,8 +185,8 @@ def client_options(
 ) -> dict[str, Any]:
     """Return options of obstore's HTTP client.
 
-    Its time limit is for a whole request.  A value that is not received by then is asked for from there on, but one
-    that is not sent is lost: see `ObstoreEngine`.
+    Its time limit is for a whole request.  After the limit, obstore continues a download, but an upload is lost: see
+    `ObstoreEngine`.
     """
     options: dict[str, Any] = {
         "allow_http": allow_http,
@@ -213,7 +213,7 @@ def get_options(read: Read) -> dict[str, Any]:
 
 
 class CopiesObjects(TakesValues):
-    """An engine over obstore, with what `TakesValues` promises."""
+    """An engine over obstore that fulfils `TakesValues`."""
 
     __slots__ = ()
     retry: Retry
@@ -223,13 +223,13 @@ class CopiesObjects(TakesValues):
     _writer: Any
 
     def takes_from(self, other: object) -> bool:
-        """Return whether `other` is this bucket, reached with these credentials."""
+        """Return whether `other` is this bucket, with the same credentials."""
         return self is other and self.features.writable
 
     async def take_values(
         self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
     ) -> list[ReadResult]:
-        """Have the storage copy objects, one request each."""
+        """Let the storage copy objects, with one request each."""
 
         return await each_by_threads(self._take, pairs, self.turns, offload=offload_whole)
 
@@ -255,9 +255,9 @@ _LIST_PAGE = 1000  # S3's page
 
 
 class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
-    """Strict verbs over an obstore store.  `make(retry_config, timeout_s)` builds it; `shown` stands before paths.
+    """Strict verbs over an obstore store, built by `make(retry_config, timeout_s)`; `shown` precedes paths in messages.
 
-    Large values are written through stores of their own, whose requests may take as long as a slow line needs.
+    Large values are written through separate stores, whose requests may take as long as a slow line needs.
     """
 
     def __init__(
@@ -273,18 +273,18 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         self.features = features
         self._idle_s = max(self.retry.idle_s, 1.0)
         self._make, self._patient = make, dict[int | None, Any]()
-        self._patience = 0  # of readers: how often the time limit was doubled, because a value came too slowly
+        self._patience = 0  # of readers: how often the time limit was doubled because a value came too slowly
         self._soon = SoonReads(self.retry, self.turns)
         failure = None
         try:
             self._stores(0)
-        except ValueError as error:  # a host or port that is none
+        except ValueError as error:  # an invalid host or port
             failure = UrlError(f"Cannot open {quote(shown)}: {redact(str(error))}", shown)
         if failure is not None:
             raise failure
 
     def _stores(self, patience: int | None) -> Any:
-        """Return the store whose requests may take twice as long, so many times; for None a moment."""
+        """Return the store with a time limit doubled `patience` times; None means a moment."""
         found = self._patient.get(patience)
         if found is None:
             once = {**retry_config(self.retry), "max_retries": 0}
@@ -296,15 +296,15 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         return self._stores(_patience(size, self._idle_s))
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read."""
+        """Return one exact answer for each read."""
         if execution.must_not_wait():
-            return self._soon.drive(reads, lambda read: self._told(read, limit_of(read), None))
+            return self._soon.drive(reads, lambda read: self._request(read, limit_of(read), None))
         asked = [(read, limit_of(read)) for read in reads]
         return await each_by_threads(self._read, asked, self.turns, weigh=read_bytes)
 
     @property
     def answers_soon(self) -> bool:
-        """Whether the last answer came so soon that a moment is enough for the next."""
+        """Whether the last answer came so soon that the next is expected within a moment."""
         return self._soon.expected
 
     def _read(self, asked: tuple[Read, int | None]) -> ReadResult:
@@ -312,14 +312,14 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         while True:
             patience = self._patience
             try:
-                return self._told(*asked, patience)
+                return self._request(*asked, patience)
             except UnavailableError as error:
                 known = error
-            if self._patience == patience:  # else it came too slowly, and gets the time that it needs
+            if self._patience == patience:  # otherwise it came too slowly, and now gets the time it needs
                 time.sleep(attempts.pause_after(known))
 
-    def _told(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
-        """Return the answer to one request, or raise an error that says what was read."""
+    def _request(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
+        """Return the answer to one request, or raise an error that names the read."""
         began = time.monotonic()
         try:
             found = self._read_once(read, limit, patience)
@@ -334,7 +334,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         options = get_options(read)
         try:
             return self._answer(read, options, limit, patience)
-        except Exception as error:  # judged here, or passed on
+        except Exception as error:  # judged here, or raised again
             name = type(error).__name__
             if name == "NotModifiedError" and "if_none_match" in options:
                 return ReadResult("unspecified", b"", read.if_not_equal, now())
@@ -345,7 +345,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
             if name == "NotSupportedError" or "non-partial response" in str(error):
                 options.pop("range", None)
                 return self._answer(read, options, limit, patience)
-            # the last is what azurite answers for a range of nothing
+            # the last is azurite's answer to an empty range
             if status_of(error) == 416 or any(text in str(error) for text in _BEYOND):
                 return self._beyond(read, patience)
             raise
@@ -357,7 +357,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         result = obstore.get(store, read.key, options=options) if options else obstore.get(store, read.key)
         meta, start = result.meta, result.range[0]
         check_announced(meta["size"], limit)
-        # a server that knows no ranges would send everything to somebody who wants nothing of it
+        # a server without ranges would send everything, of which nothing is wanted
         if read.start == read.stop and "range" not in options:
             return fit(RangeAnswer(b"", start, meta["size"], generation_of(meta)), read)
         body = self._body(result, result.range[1] - start)
@@ -371,7 +371,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         return fit(piece, read)
 
     def _body(self, result: Any, size: int) -> memoryview:
-        """Return the bytes of an answer; after one that a slow line brings too late, requests may take longer."""
+        """Return the bytes of an answer; after a timeout on a slow line, requests may take longer."""
         began = time.monotonic()
         try:
             return memoryview(result.bytes())
@@ -381,7 +381,7 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
             raise
 
     def _end(self, read: Read, limit: int | None, patience: int | None) -> ReadResult:
-        """Return the last bytes of an object from a server that must be told where they begin (Azure's)."""
+        """Return the last bytes of an object from a server that needs to know where they begin (Azure's)."""
         head = self._head_within(read.key, patience)
         if head is None:
             return ReadResult("missing", b"", NO_VALUE, now())
@@ -415,27 +415,27 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
         return None if found is None else float(found.meta["last_modified"].timestamp())
 
     def _head(self, path: str) -> Any:
-        """Return what is known of an object without its value, or None if it is missing."""
+        """Return the metadata of an object, or None if it is missing."""
         return self._head_within(path, self._patience)
 
     def _head_within(self, path: str, patience: int | None) -> Any:
-        """Do what `_head` does in the time that there is."""
+        """Like `_head`, within a time limit."""
         import obstore
 
         try:
             return obstore.get(self._stores(patience), path, options={"head": True})
-        except Exception as error:  # judged here, or passed on
+        except Exception as error:  # judged here, or raised again
             if is_missing(error):
                 return None
             raise
 
     async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys below the directory of `prefix`, a page of a thousand at a time."""
+        """Yield the keys below the directory of `prefix`, in pages of a thousand."""
         import obstore
 
         directory = prefix.rpartition("/")[0]
         stream: Any = None
-        last: str | None = None  # path listed; a listing that broke off goes on behind it
+        last: str | None = None  # the last path listed; an interrupted listing continues behind it
 
         def page() -> list[Entry]:
             nonlocal stream, last
@@ -457,12 +457,12 @@ class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
 
         while entries := await execution.offload(persist_blocking, self.retry, page):
             yield entries
-            if len(entries) < _LIST_PAGE:  # obstore fills all but the last
+            if len(entries) < _LIST_PAGE:  # obstore fills all pages but the last
                 return
 
 
 def _patience(size: int, idle_s: float) -> int:
-    """Return how often a time limit is doubled for a value of some size."""
+    """Return how often the time limit is doubled for a value of this size."""
     return int(size / (idle_s * SLOWEST_LINE)).bit_length()
 
 

@@ -1,17 +1,17 @@
-"""The known facts of fsspec's filesystems, by protocol, and the verbs that stand in the place of theirs.
+"""The known facts of fsspec's filesystems by protocol, and replacements for their verbs.
 
-A protocol that is not in `PROMISES` promises nothing: its values have no generations, a write that fails may leave a
-part of the value, and no condition can be checked.  Where a value can be had together with its version, in one
-request or from one open file, the verb `read` does so; it returns the bytes and what `info` would say of them.
+A protocol that is not in `PROMISES` promises nothing: its values have no generations, a failed write may leave a part
+of the value, and no condition can be checked.  If a value can be had together with its version, in one request or from
+one open file, the verb `read` does so; it returns the bytes and the members of `info`.
 
-FTP has one connection for commands, and a number for failures that means many things: 550 is a missing file, a
-directory in its place, or one that must not be read.  fsspec calls every failure a missing file, leaves the connection
-as it is when a transfer broke, and lets threads talk at once.  Here one thread talks at a time, 550 is looked into,
-every other failure is what it is, and a connection on which something went wrong is made anew.
+FTP has one connection for commands, and a failure number with many meanings: 550 is a missing file, a directory in its
+place, or an unreadable file.  fsspec calls every failure a missing file, keeps a connection after a broken transfer,
+and lets threads talk at once.  Here one thread talks at a time, 550 is investigated, every other failure has its own
+error, and a connection with a failure is replaced.
 
-SFTP answers most failures with a text and no number; what it means is left to `info`.  A move over an existing file is
-an extension that not every server has.  Two threads of paramiko's client wait for each other's answers for ever, so one
-talks at a time here too.
+SFTP answers most failures with a text and no number; `info` decides on the meaning.  A move over an existing file is an
+extension that not every server has.  Two threads of paramiko's client can wait for each other's answers for ever, so
+only one talks at a time.
 """
 
 from __future__ import annotations
@@ -41,31 +41,31 @@ class FilesystemPromise:
     """The known facts of a protocol."""
 
     traits: tuple[str, ...] = ()
-    """The members of `info` that change with every write and make a generation; none without them."""
+    """The members of `info` that change with every write and make a generation; without any, there is none."""
     renames: bool = False
-    """Whether values are written under another name and then renamed: a write that fails leaves the old value."""
+    """Whether values are written under another name and then renamed: a failed write leaves the old value."""
     creates: bool = False
-    """Whether a value can be created where none may be, whoever else writes, by the verb `insert`."""
+    """Whether the verb `insert` creates a value only if none exists, against all other writers."""
     coarse: bool = False
     """Whether two writes in one moment may leave the same generation."""
     writes: bool = True
-    """Whether there is anything to write to; archives are read, and written by drivers of fsstore."""
+    """Whether the filesystem can be written; archives are written by drivers of fsstore."""
     waits: bool = True
-    """Whether verbs may take long, so that a pool thread calls them; otherwise that of the caller does."""
+    """Whether verbs may take long, so that a pool thread calls them instead of the caller's."""
     verbs: Verbs = field(default_factory=dict)
-    """Functions that stand in the place of verbs of a synchronous filesystem."""
+    """Functions that replace verbs of a synchronous filesystem."""
     coroutines: Verbs = field(default_factory=dict)
-    """The same for an asynchronous one."""
+    """Coroutine functions that replace verbs of an asynchronous one."""
 
     @property
     def features(self) -> Features:
-        """The abilities of a store that is served so."""
+        """The features of a store over such a filesystem."""
         return Features(
             waits=self.waits, writable=self.writes, create_only=self.creates, coarse_generations=self.coarse
         )
 
 
-# Local files: the version is that of the file which was opened.
+# Local files: the version is that of the open file.
 
 
 def _facts(found: os.stat_result) -> dict[str, Any]:
@@ -79,7 +79,7 @@ def _local_info(_filesystem: Any, path: str) -> dict[str, Any]:
 
 def _local_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
     """Return bytes of a file, and its version."""
-    with filesystem._open(path, "rb") as file:  # not `open`, which takes as long again
+    with filesystem._open(path, "rb") as file:  # `open` takes twice as long
         number = file.fileno()
         facts = _facts(os.fstat(number))
         size = (facts["size"] if stop is None else stop) - start
@@ -90,15 +90,15 @@ def _local_read(filesystem: Any, path: str, start: int, stop: int | None) -> tup
 
 
 def _local_move(_filesystem: Any, path: str, target: str) -> None:
-    """Give a file another name, in place of one that has it."""
+    """Rename a file, replacing an existing one."""
     Path(path).replace(target)
 
 
-# The memory of fsspec, without walks over all its files: a value is an object, and so is its version.
+# fsspec's memory, without walks over all its files: a value is an object, and so is its version.
 
 
 def _memory_facts(file: Any, size: int) -> dict[str, Any]:
-    # one member: to write three of them down would take as long as all else that a small read does
+    # a single member: formatting three of them would take as long as the rest of a small read
     return {"version": f"{id(file)} {round(file.modified.timestamp() * 1e6)} {size}", "size": size}
 
 
@@ -115,14 +115,14 @@ def _memory_info(filesystem: Any, path: str) -> dict[str, Any]:
 
 
 def _memory_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[memoryview, dict[str, Any]]:
-    """Return bytes of a file, which are not copied, and its version."""
+    """Return bytes of a file, uncopied, and its version."""
     file = _memory_file(filesystem, path)
     value = file.getvalue()
     return memoryview(value)[start:stop], _memory_facts(file, len(value))
 
 
 def _memory_insert(filesystem: Any, path: str, value: bytes) -> bool:
-    """Store a value unless the path exists; the dictionary decides who is first."""
+    """Store a value unless the path exists; the dictionary decides the winner."""
     from fsspec.implementations.memory import MemoryFile
 
     mine = MemoryFile(filesystem, path, value)
@@ -130,10 +130,10 @@ def _memory_insert(filesystem: Any, path: str, value: bytes) -> bool:
 
 
 def _memory_find(filesystem: Any, _directory: str) -> dict[str, Any]:
-    """Return the files that are there, while others write.
+    """Return all files, even while others write.
 
-    Copying the names makes no object that the garbage collector counts: where something hooks into that, as dask does,
-    a listing of pairs may see the dictionary change.
+    Copying the names makes no object that the garbage collector counts: if something hooks into the collector, as dask
+    does, a listing of pairs may see the dictionary change.
     """
     store = filesystem.store
     for _ in range(READ_ATTEMPTS):
@@ -150,7 +150,7 @@ def _memory_find(filesystem: Any, _directory: str) -> dict[str, Any]:
 
 
 def _member(filesystem: Any, path: str, *span: int) -> bytes:
-    """Return a member of an archive: a directory has no value; fsspec 2026.7 raises `KeyError` for none."""
+    """Return a member of an archive.  A directory has no value; fsspec 2026.7 raises `KeyError` for a missing one."""
     try:
         value: bytes = filesystem.cat_file(path, *span)
     except (KeyError, ValueError):
@@ -160,11 +160,11 @@ def _member(filesystem: Any, path: str, *span: int) -> bytes:
     return value
 
 
-# Clouds: the answer that brings a value says its version.
+# Clouds: the answer with a value tells its version.
 
 
 async def _google_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
-    """Return bytes of an object, and its version, which servers other than Google's leave to `info`."""
+    """Return bytes of an object, and its version; servers other than Google's tell that only in `info`."""
     part = {} if (start, stop) == (0, None) else {"Range": f"bytes={start}-{'' if stop is None else stop - 1}"}
     headers, body = await filesystem._call("GET", filesystem.url(path), headers=part)
     generation = headers.get("x-goog-generation")
@@ -189,7 +189,7 @@ async def _azure_read(filesystem: Any, path: str, start: int, stop: int | None) 
 
 
 async def _azure_find(filesystem: Any, directory: str) -> dict[str, Any]:
-    """Return what is below a directory; adlfs (2026.8.0) answers with a list of one name where that is a blob, too."""
+    """Return everything below a directory; adlfs (2026.8.0) answers with a list of one name if it is a blob, too."""
     container, prefix, _ = filesystem.split_path(f"{directory.rstrip('/')}/")
     async with filesystem.service_client.get_container_client(container=container) as client:
         listed = client.list_blobs(include=["metadata"], name_starts_with=prefix)
@@ -202,8 +202,8 @@ async def _azure_find(filesystem: Any, directory: str) -> dict[str, Any]:
 
 # FTP.
 
-_ABSENT = ("550", "501")  # the second is what some servers say of a directory that is missing
-_BEYOND = "554"  # what begins behind the end
+_ABSENT = ("550", "501")  # some servers send the second for a missing directory
+_BEYOND = "554"  # a start behind the end
 _DENIED = ("530", "532")
 _UNKNOWN_COMMAND = ("500", "502", "504")
 _BROKEN = frozenset(("SSHException", "EOFError", "TimeoutError", "ConnectionError"))
@@ -211,29 +211,29 @@ _LOST = (ftplib.error_temp, ftplib.error_reply, ftplib.error_proto, EOFError, OS
 
 
 def _turn(filesystem: Any) -> fork.Lock:
-    """Return the lock of who talks to a server.  The object holds it: filesystems with the same options are equal."""
+    """Return the lock on the connection to a server.  The object holds it, because equal filesystems differ."""
     lock: fork.Lock = vars(filesystem).setdefault("_turn_of_fsstore", fork.lock())
     return lock
 
 
 def _talk(filesystem: Any, call: Callable[[], T]) -> T:
-    """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
+    """Return `call()`, alone on the connection; a lost one is closed, and the next call makes a new one."""
     with _turn(filesystem):
         try:
             _log_in(filesystem)
             return call()
         except (FileNotFoundError, PermissionError) as error:
-            said = _behind(error)
-            if said is None:
+            cause = _cause_of(error)
+            if cause is None:
                 raise
-            failure = said
+            failure = cause
         except ftplib.error_perm as error:
             failure = error
         except _LOST as error:
             failure = error
         if not isinstance(failure, ftplib.error_perm):
             filesystem.ftp.close()
-    raise _meant(failure)
+    raise _ftp_error(failure)
 
 
 def _log_in(filesystem: Any) -> None:
@@ -243,8 +243,8 @@ def _log_in(filesystem: Any) -> None:
             filesystem.ftp.prot_p()
 
 
-def _behind(error: BaseException) -> Exception | None:
-    """Return the failure that fsspec calls a missing file, unless it is one, or None."""
+def _cause_of(error: BaseException) -> Exception | None:
+    """Return the failure that fsspec reports as a missing file, or None if the file is missing."""
     seen: BaseException | None = error
     for _ in range(10):
         seen = None if seen is None else seen.__cause__ or seen.__context__
@@ -253,8 +253,8 @@ def _behind(error: BaseException) -> Exception | None:
     return None
 
 
-def _meant(error: Exception) -> Exception:
-    """Return the error that a failure of FTP means."""
+def _ftp_error(error: Exception) -> Exception:
+    """Return the error for a failure of FTP."""
     text = redact(str(error)) or "the connection ended"
     if isinstance(error, ftplib.error_perm):
         if text[:3] in _ABSENT:
@@ -266,7 +266,7 @@ def _meant(error: Exception) -> Exception:
 
 
 def _looked_into(filesystem: Any, path: str, call: Callable[[], T]) -> T:
-    """Return `call()`, where a refusal with 550 is a missing file only if the server lists none of this name."""
+    """Return `call()`; a refusal with 550 is a missing file only if the server lists none of this name."""
     try:
         return _talk(filesystem, call)
     except FileNotFoundError as error:
@@ -300,7 +300,7 @@ def _ftp_ls(filesystem: Any, path: str) -> list[dict[str, Any]]:
 
 
 def _listed(ftp: Any, path: str) -> list[tuple[str, dict[str, str]]]:
-    """Return names and facts of a directory, from the list for programs or else from that for people."""
+    """Return names and facts of a directory, from the machine-readable list or else from the one for people."""
     try:
         return list(ftp.mlsd(path))
     except ftplib.error_perm as error:
@@ -313,7 +313,7 @@ def _listed(ftp: Any, path: str) -> list[tuple[str, dict[str, str]]]:
 
 
 def _ftp_read(filesystem: Any, path: str, start: int = 0, stop: int | None = None) -> bytes:
-    """Return bytes of a file.  A part that has come ends the transfer, about which the server may complain."""
+    """Return bytes of a file.  A partial read breaks off the transfer, about which the server may complain."""
 
     def call() -> bytes:
         ftp, out = filesystem.ftp, bytearray()
@@ -338,14 +338,14 @@ def _ftp_read(filesystem: Any, path: str, start: int = 0, stop: int | None = Non
 
 
 def _ftp_write(filesystem: Any, path: str, value: bytes) -> None:
-    """Store a value; a directory that is missing on the way is a `FileNotFoundError`."""
+    """Store a value; a missing directory raises `FileNotFoundError`."""
     from io import BytesIO
 
     _talk(filesystem, lambda: filesystem.ftp.storbinary(f"STOR {path}", BytesIO(value)))
 
 
 def _ftp_make(filesystem: Any, path: str, exist_ok: bool) -> None:
-    """Make a directory and those above it, unless they are there by now."""
+    """Create a directory and those above it, unless they exist by now."""
 
     def call() -> None:
         filesystem.invalidate_cache()
@@ -353,19 +353,19 @@ def _ftp_make(filesystem: Any, path: str, exist_ok: bool) -> None:
 
     try:
         _talk(filesystem, call)
-    except FileNotFoundError:  # 550: somebody else made it, or it cannot be made
+    except FileNotFoundError:  # 550: another client created it, or it cannot be created
         if _ftp_info(filesystem, path)["type"] != "directory":
             raise NotADirectoryError(path) from None
 
 
 def _ftp_move(filesystem: Any, path: str, target: str) -> None:
-    """Give a file another name, in place of one that has it."""
+    """Rename a file, replacing an existing one."""
     try:
         _talk(filesystem, lambda: filesystem.ftp.rename(path, target))
     except (FileNotFoundError, StoreError) as error:
         if isinstance(error, UnavailableError):
             raise
-        _ftp_remove(filesystem, target)  # some servers want the name to be free
+        _ftp_remove(filesystem, target)  # some servers require the name to be free
         _talk(filesystem, lambda: filesystem.ftp.rename(path, target))
 
 
@@ -377,7 +377,7 @@ def _ftp_remove(filesystem: Any, path: str) -> None:
 
 
 def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
-    """Return `call()`, alone on the connection; one that is lost is closed, and made anew by whoever talks next."""
+    """Return `call()`, alone on the connection; a lost one is closed, and the next call makes a new one."""
     with _turn(filesystem):
         transport = filesystem.client.get_transport()
         if transport is None or not transport.is_active():
@@ -395,7 +395,7 @@ def _sftp_talk(filesystem: Any, call: Callable[[], T]) -> T:
 
 
 def _sftp_verb(verb: str, *named: tuple[str, Any]) -> Callable[..., Any]:
-    """Return what calls a verb of the filesystem, one thread at a time."""
+    """Return a function that calls a verb of the filesystem, one thread at a time."""
 
     def call(filesystem: Any, *arguments: Any) -> Any:
         return _sftp_talk(filesystem, lambda: getattr(filesystem, verb)(*arguments, **dict(named)))
@@ -417,7 +417,7 @@ def _sftp_read(filesystem: Any, path: str, start: int | None = None, stop: int |
 
 
 def _sftp_move(filesystem: Any, path: str, target: str) -> None:
-    """Give a file another name, in place of one that has it."""
+    """Rename a file, replacing an existing one."""
 
     def call() -> None:
         try:
@@ -425,7 +425,7 @@ def _sftp_move(filesystem: Any, path: str, target: str) -> None:
         except OSError as error:
             if error.errno is not None:
                 raise
-            with suppress(FileNotFoundError):  # the server lacks that extension, and wants the name to be free
+            with suppress(FileNotFoundError):  # the server lacks the extension, and requires the name to be free
                 filesystem.ftp.remove(target)
             filesystem.ftp.rename(path, target)
 

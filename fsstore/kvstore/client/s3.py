@@ -1,9 +1,9 @@
 """S3 through the client of an s3fs filesystem, request by request.
 
-s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read
-under a condition, and repeat failed writes by themselves, whose answers may only have been lost.
-So the client is called directly: one GET a read, `If-None-Match` and `If-Match` on reads and writes, and after a lost
-answer a look at whose the object is (see `write_surely`).
+s3fs's own verbs ask for the size before a whole read, treat an empty range as the whole object, cannot read under a
+condition, and repeat failed writes although perhaps only the answer was lost.  So the client is called directly: one
+GET for each read, `If-None-Match` and `If-Match` on reads and writes, and after a lost answer a check of the object's
+mark (see `write_surely`).
 
 Conditional deletes are refused: S3 has no such request that every server honours.
 """
@@ -75,7 +75,7 @@ class S3Engine(TakesValues, TellsModified):
         self.home, self.retry, self.turns = home, retry or Retry(), Turns(concurrency)
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read, from one request each."""
+        """Return one exact answer for each read, from one request each."""
 
         async def read_all(filesystem: Any) -> list[ReadResult]:
             def ask(read: Read) -> Awaitable[ReadResult]:
@@ -122,13 +122,13 @@ class S3Engine(TakesValues, TellsModified):
         )
 
     def takes_from(self, other: object) -> bool:
-        """Return whether `other` reaches the same server with the same credentials."""
+        """Return whether `other` uses the same server with the same credentials."""
         return isinstance(other, S3Engine) and self.home.is_like(other.home)
 
     async def take_values(
         self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
     ) -> list[ReadResult]:
-        """Have the storage copy objects, one request each."""
+        """Let the storage copy objects, with one request each."""
 
         async def take_all(filesystem: Any) -> list[ReadResult]:
             return await each(lambda pair: persist(self.retry, lambda: _take(filesystem, pair)), pairs, self.turns)
@@ -153,7 +153,7 @@ class S3Engine(TakesValues, TellsModified):
         return [Stamp(NO_VALUE, now())] * len(paths)
 
     async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
-        """Yield the keys below a prefix in S3's order, a response a page."""
+        """Yield the keys below a prefix in S3's order, one page for each response."""
         bucket, _, start = prefix.partition("/")
         more: dict[str, str] = {}
         while True:
@@ -174,8 +174,8 @@ class S3Engine(TakesValues, TellsModified):
 async def _tries_once(filesystem: Any) -> bool:
     """Make the HTTP sessions of the client send each request once, and return whether that is certain.
 
-    aiohttp repeats a PUT whose connection broke, on the grounds that PUT is idempotent; under a condition it is not.
-    The sessions are out of reach of any public interface, and made by the first request.
+    aiohttp repeats a PUT after a broken connection, on the grounds that PUT is idempotent; a conditional one is not.
+    No public interface reaches the sessions, which the first request creates.
     """
     client = await filesystem.set_session()
     http_session = getattr(getattr(client, "_endpoint", None), "http_session", None)
@@ -190,7 +190,7 @@ async def _client_call(filesystem: Any, method: str, arguments: dict[str, Any]) 
     await filesystem.set_session()
     client = await filesystem.get_s3(arguments.get("Bucket"))
     verb = getattr(client, method)
-    # requester-pays and encryption options of the filesystem apply to our requests too
+    # requester-pays and encryption options of the filesystem apply to our requests, too
     return await verb(**filesystem._get_s3_method_kwargs(verb, **arguments))  # it has no public form
 
 
@@ -203,7 +203,7 @@ async def _call(filesystem: Any, method: str, path: str, arguments: dict[str, An
 
 
 async def _page(filesystem: Any, prefix: str, asked: dict[str, str]) -> Any:
-    """Return a page of a listing; what does not say that it is one, and whole, would miss keys."""
+    """Return a page of a listing; an answer that is not clearly a whole page would miss keys."""
     answer = await _call(filesystem, "list_objects_v2", prefix, asked)
     told = answer.get("KeyCount", len(answer.get("Contents", [])))
     more = answer.get("IsTruncated")
@@ -255,8 +255,7 @@ async def _get(filesystem: Any, arguments: dict[str, Any], limit: int | None, re
 
 
 async def _beyond(filesystem: Any, read: Read) -> ReadResult:
-    """Return the answer to a range that starts at or behind the end, which S3 refuses without naming the
-    size."""
+    """Return the answer to a range that starts at or behind the end, which S3 refuses without telling the size."""
     try:
         head = await _head(filesystem, read.key)
         if head is None:
@@ -268,7 +267,7 @@ async def _beyond(filesystem: Any, read: Read) -> ReadResult:
 
 
 async def _take(filesystem: Any, pair: tuple[str, str]) -> ReadResult:
-    """Have an object copied; some servers say that it failed in an answer that begins as a success."""
+    """Copy an object; some servers report a failure in an answer that begins as a success."""
     source, target = (_arguments(path) for path in pair)
     try:
         answer = await _client_call(filesystem, "copy_object", {**target, "CopySource": source})
@@ -284,7 +283,7 @@ async def _take(filesystem: Any, pair: tuple[str, str]) -> ReadResult:
 
 
 async def _found(filesystem: Any, path: str) -> Standing | None:
-    """Return what is known of the object at a path, or raise an error of ours."""
+    """Return the present state of the object at a path, or raise a translated error."""
     try:
         head = await _head(filesystem, path)
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
@@ -298,10 +297,10 @@ async def _found(filesystem: Any, path: str) -> Standing | None:
 
 
 async def _head(filesystem: Any, path: str) -> Any:
-    """Return what is known of an object without its value, or None if it is missing."""
+    """Return the metadata of an object, or None if it is missing."""
     try:
         head = await _client_call(filesystem, "head_object", _arguments(path))
-    except Exception as error:  # judged here, or passed on
+    except Exception as error:  # judged here, or raised again
         if is_missing(error):
             return None
         raise
@@ -324,7 +323,7 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
     arguments = _arguments(write.key)
     try:
         if not await _tries_once(filesystem) and write.if_equal != UNKNOWN:
-            await _head(filesystem, write.key)  # the first request makes the sessions
+            await _head(filesystem, write.key)  # the first request creates the sessions
             attempts.ambiguous |= not await _tries_once(filesystem)
         if write.value is None:
             await _client_call(filesystem, "delete_object", arguments)
@@ -341,7 +340,7 @@ async def _put(filesystem: Any, write: Write, *, attempts: Attempts, mark: str) 
     except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
         conditional = write.if_equal != UNKNOWN
         if conditional and (status_of(error) == 412 or (status_of(error) == 404 and is_missing(error))):
-            # live filesystems come with the retries of botocore
+            # live filesystems have the retries of botocore
             attempts.ambiguous |= _retried(error)
             raise ConflictError from None
         failure = located(error, "writing", f"s3://{write.key}")

@@ -1,9 +1,9 @@
 """HTTP, strictly: through the client of fsstore, or the session of fsspec's `HTTPFileSystem`.
 
-fsspec's own reads trust the server: a server that ignores `Range`, or answers with another range, gives
-wrong bytes without a word.  Here every answer is judged: status, `Content-Range`, length, content coding.
-The entity tag is the generation; a server without tags gets `Last-Modified` instead, where HTTP lets it
-count as a strong validator (two seconds older than the answer).
+fsspec's own reads trust the server: if it ignores `Range`, or answers with another range, they silently return wrong
+bytes.  Here every answer is checked: status, `Content-Range`, length, content coding.  The entity tag is the
+generation; without a tag, `Last-Modified` takes its place if HTTP lets it count as a strong validator (two seconds
+older than the answer).
 
 Read-only, and not listable: HTTP has no listing.
 """
@@ -52,13 +52,13 @@ from fsstore.runtime import execution
 T = TypeVar("T")
 
 IDENTITY = {"Accept-Encoding": "identity"}
-"""Headers of every request: values are wanted as they are stored."""
+"""Headers of every request: values are wanted in their stored form."""
 _DATED = b"date:"
-_BLOCK = 64 * 1024  # bytes that a server which thinks in blocks may send too many
+_BLOCK = 64 * 1024  # bytes that a server which rounds to blocks may send too many
 
 
 def generation_of(headers: Mapping[str, str]) -> bytes:
-    """Return the generation that response headers state, or `UNKNOWN`."""
+    """Return the generation in response headers, or `UNKNOWN`."""
     tag = headers.get("etag")
     if tag:
         return tag.encode("latin-1", "replace")
@@ -66,7 +66,7 @@ def generation_of(headers: Mapping[str, str]) -> bytes:
     if modified and date:
         try:
             age = parsedate_to_datetime(date) - parsedate_to_datetime(modified)
-        except (ValueError, TypeError, OverflowError, IndexError):  # of a date that is none
+        except (ValueError, TypeError, OverflowError, IndexError):  # an invalid date
             return UNKNOWN
         if age.total_seconds() >= 2:
             return _DATED + modified.encode("latin-1", "replace")
@@ -74,7 +74,7 @@ def generation_of(headers: Mapping[str, str]) -> bytes:
 
 
 def validator(generation: bytes) -> dict[str, str]:
-    """Return the request header that asks for the value unless it still has this generation."""
+    """Return the header that requests the value unless it still has this generation."""
     text = entity_tag(generation.removeprefix(_DATED))
     if text is None:
         return {}
@@ -82,15 +82,15 @@ def validator(generation: bytes) -> dict[str, str]:
 
 
 def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> ReadResult:
-    """Return the answer to `read` that an HTTP response is, or raise why it is none."""
+    """Return the answer to `read` from an HTTP response, or raise an error that tells why it has none."""
     generation = generation_of(headers)
     if status == 304 and validator(read.if_not_equal):
         return ReadResult("unspecified", b"", read.if_not_equal, now())
     if status in (404, 410):
         return ReadResult("missing", b"", NO_VALUE, now())
     if status == 200:
-        piece = received(200, body, size=_said(read, headers, body), generation=generation)
-        if read.stop is not None:  # we may have received the beginning only
+        piece = received(200, body, size=_expected_size(read, headers, body), generation=generation)
+        if read.stop is not None:  # perhaps only the beginning was received
             piece = piece._replace(total=_total(read, headers, body))
         return _known(read, fit(piece, read))
     span = range_of_header(headers.get("content-range"))
@@ -101,28 +101,28 @@ def judge(read: Read, status: int, headers: Mapping[str, str], body: Buffer) -> 
     if is_coded(headers):
         raise UnimplementedError("the server compressed a byte range")
     if range_header(read) is None:
-        told = headers.get("content-range")
-        raise UnavailableError(f"the server sent {len(body)} bytes as {told!r} for the whole value")
+        place = headers.get("content-range")
+        raise UnavailableError(f"the server sent {len(body)} bytes as {place!r} for the whole value")
     return _known(read, fit(received(206, body, size=None, place=span, generation=generation), read))
 
 
 def _total(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
-    """Return the size of a value that a server sent whole, for a read that ends before it."""
+    """Return the size of a value that a server sent whole, although the read ends before it."""
     if not is_empty(read) and len(body) < (read.stop or 0):
         return len(body)
     return _announced(headers)
 
 
-def _said(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
-    """Return the size that the body must have; None if that is not said, or if enough of it has come."""
+def _expected_size(read: Read, headers: Mapping[str, str], body: Buffer) -> int | None:
+    """Return the size that the body must have; None if it is not announced, or if enough bytes have come."""
     enough = read.stop is not None and (is_empty(read) or len(body) >= read.stop)
     return None if enough else _announced(headers)
 
 
 def _announced(headers: Mapping[str, str]) -> int | None:
     size = headers.get("content-length") or ""
-    told = size.isascii() and size.isdecimal() and headers.get("transfer-encoding") is None
-    return int(size) if told and not is_coded(headers) else None
+    is_valid = size.isascii() and size.isdecimal() and headers.get("transfer-encoding") is None
+    return int(size) if is_valid and not is_coded(headers) else None
 
 
 def _known(read: Read, result: ReadResult) -> ReadResult:
@@ -133,7 +133,7 @@ def _known(read: Read, result: ReadResult) -> ReadResult:
 
 
 class Asking(Protocol):
-    """Something that asks web servers: the client of fsstore, or a `Session`."""
+    """An object that makes requests: the client of fsstore, or a `Session`."""
 
     async def get(self, url: str, extra: Mapping[str, str], want: Want) -> Reply:
         """Return the response for an encoded URL, after redirects."""
@@ -141,12 +141,12 @@ class Asking(Protocol):
 
 
 class Client(Protocol):
-    """Where such a thing is found.  `drives` says whether a thread may drive it without an event loop."""
+    """A provider of an `Asking`.  `drives` tells whether a thread may drive it without an event loop."""
 
     drives: bool
 
     async def visit(self, call: Callable[[Asking], Awaitable[T]]) -> T:
-        """Return `await call(asking)`, run on the event loop that it belongs to."""
+        """Return `await call(asking)`, run on the right event loop."""
         ...
 
 
@@ -171,7 +171,7 @@ class HttpEngine(AnswersSoon, TellsModified):
         return other
 
     async def read_many(self, reads: list[Read]) -> list[ReadResult]:
-        """Return one exact answer a read."""
+        """Return one exact answer for each read."""
         if execution.must_not_wait():
             return self._soon.drive(reads, self._read_here)
 
@@ -208,7 +208,7 @@ class HttpEngine(AnswersSoon, TellsModified):
         raise failure
 
     async def modified(self, key: str) -> float | None:
-        """Return when a value was modified, as the server says with its first byte."""
+        """Return when a value was modified, according to the answer with its first byte."""
 
         async def ask(asking: Asking) -> Reply:
             url = encode_url(key) + self.query
@@ -218,40 +218,40 @@ class HttpEngine(AnswersSoon, TellsModified):
             found = await self.client.visit(ask)
             text = found.headers.get("last-modified") if found.status in (200, 206) else None
             return None if text is None else parsedate_to_datetime(text).timestamp()
-        except (ValueError, TypeError, OverflowError, IndexError):  # no date
+        except (ValueError, TypeError, OverflowError, IndexError):  # an invalid date
             return None
         except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
             failure = located(error, "reading", key)
         raise failure
 
-    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:  # the contract names it
+    async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
         """Refuse: HTTP is read-only here."""
         raise UnimplementedError("KeyValueStore does not support writing")
 
-    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:  # the contract names it
+    async def pages(self, prefix: str) -> AsyncIterator[Sequence[Entry]]:
         """Refuse: HTTP has no listing."""
         raise UnimplementedError("KeyValueStore does not support listing")
         yield []
 
 
 def _most(read: Read) -> int | None:
-    """Return how many bytes of a part may come: what is asked for, and some more where a server thinks in blocks."""
+    """Return the greatest size of a partial answer: the requested size, and a margin for rounding to blocks."""
     if read.stop is None and read.start >= 0:
         return None
     return _BLOCK + (-read.start if read.stop is None else read.stop - read.start)
 
 
 def _most_of(status: int, headers: Mapping[str, str], want: Want) -> int | None:
-    """Return how many bytes of a body are received at most, one more than is allowed included; None: all."""
+    """Return how many bytes of a body to receive at most, one more than allowed so that an excess shows; None: all."""
     enough = useful(status, headers, want.stop)
     if enough is not None:
-        return enough + _BLOCK  # of failures the beginning
+        return enough + _BLOCK  # the beginning of an error page
     allowed = want.part if status == 206 else want.limit
     return None if allowed is None else allowed + 1
 
 
 class Session:
-    """The session of an `HTTPFileSystem`, with everything that it was told."""
+    """The session of an `HTTPFileSystem`, with all its settings."""
 
     drives = False
 
@@ -279,7 +279,7 @@ class _Asking:
         headers = {**common.pop("headers", {}), **self._session.headers, **extra}
         async with session.get(URL(url, encoded=True), headers=headers, **common) as response:
             check_size(want, response.status, response.content_length or 0)
-            unwanted = response.status == 200 and want.stop == 0  # the server knows no ranges
+            unwanted = response.status == 200 and want.stop == 0  # the server ignores ranges
             most = _most_of(response.status, response.headers, want)
             read = response.content.read
             body: Buffer = b"" if unwanted else await collect(read, self._session.idle_s, most)
@@ -290,7 +290,7 @@ class _Asking:
 
 
 def encode_url(url: str) -> str:
-    """Return a URL whose path is not encoded, encoded: `%` too, so that any key can be said."""
+    """Return a URL with its path encoded, `%` included, so that any key can be expressed."""
     head, slashes, rest = url.partition("://")
     host, slash, path = rest.partition("/")
     encoded = percent_encode(path.encode("utf-8", "surrogateescape"), safe="/:@!$&'()*+,;=~-._")

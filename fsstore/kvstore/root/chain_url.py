@@ -1,7 +1,7 @@
 """Chains of fsspec filesystems as root URLs: `simplecache::s3://bucket/a/b`, `zip://inner::file:///a.zip`.
 
-fsspec writes a chain from the inside out: the first link is what answers, the last is what it stands on.  One link
-carries the path of the store, the first that is no cache; the rest of the chain is the filesystem.
+fsspec writes a chain from the inside out: the first link answers, the last is the base.  One link carries the path of
+the store, the first that is not a cache; the rest of the chain is the filesystem.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ def is_chain(text: str) -> bool:
 
 
 def _carrier(links: list[str]) -> int:
-    """Return which link carries the path: the first that is written with one or has paths of its own."""
+    """Return the index of the link that carries the path: the first that has one or has paths of its own."""
     from fsstore.kvstore.root.open_engine import shares_paths  # the first to import fsspec
 
     return next(number for number, link in enumerate(links) if "://" in link or not shares_paths(link))
 
 
 def names_file(url: str) -> bool:
-    """Return whether the root that a URL or chain names may be a file: its path does not end with a slash.
+    """Return whether the root of a URL or chain may be a file: its path has no trailing slash.
 
     >>> names_file("https://h/a.json"), names_file("zip::https://h/a.zip")
     (True, False)
@@ -42,7 +42,7 @@ def names_file(url: str) -> bool:
 
 
 def split_chain(text: str) -> tuple[str, str]:
-    """Return the chain without the path of the link that carries it, and that path decoded.
+    """Return the chain without the path in it, and that path decoded.
 
     >>> split_chain("simplecache::s3://bucket/a/b")
     ('simplecache::s3://bucket/', 'a/b')

@@ -1,9 +1,8 @@
-"""The kinds of roots that storage libraries serve: `fsspec` (any protocol), `s3`, `gcs`, `http`, `abfs`.
+"""The kinds of roots behind storage libraries: `fsspec` (any protocol), `s3`, `gcs`, `http`, `abfs`.
 
-JSON members are TensorStore's, and `storage_options` for what only the fsspec filesystem knows.  Cloud roots are
-served by obstore where it is installed and by the fsspec filesystem otherwise: same answers, same tests.
-
-`fsspec_scheme` makes every protocol of fsspec a root URL.
+JSON members are TensorStore's, and `storage_options` for settings that only the fsspec filesystem knows.  obstore
+serves cloud roots if it is installed, otherwise the fsspec filesystem: same answers, same tests.  `fsspec_scheme` makes
+every protocol of fsspec a root URL.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ class FsspecKind(RootKind):
         return with_storage_options(members, options)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
-        """Return the path, and what stands before it as `url`."""
+        """Return the path, and the part before it as `url`."""
         host, _, path = rest.partition("/")
         return decode_path(path), {"url": guard(f"{scheme}://{host}/")}
 
@@ -103,7 +102,7 @@ class FsspecKind(RootKind):
         return f"{scheme}://{host}{slash}{encode_path(decode_path(inner) + path, safe='@')}"
 
     async def open(self, opening: KvOpening) -> KvDriver:
-        """Return the driver over the filesystem that the URL names."""
+        """Return the driver over the filesystem of the URL."""
         from fsstore.kvstore.root.open_engine import engine_for_url
 
         url, options = str(reveal(opening.members["url"])), reveal(opening.members.get("storage_options", {}))
@@ -129,7 +128,7 @@ class FsspecKind(RootKind):
 
 @dataclass(frozen=True)
 class BucketKind(RootKind):
-    """Roots that are a bucket (or container) and a path: what differs between clouds are the fields below."""
+    """Roots that are a bucket (or container) and a path; the fields hold the differences between clouds."""
 
     id: str
     schemes: tuple[str, ...]
@@ -145,7 +144,7 @@ class BucketKind(RootKind):
     def _bucket(self, value: Any) -> str:
         name = string(value)
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}[A-Za-z0-9]", name):
-            shown = name.rpartition("@")[2]  # what stands before may be a credential
+            shown = name.rpartition("@")[2]  # the part before may be a credential
             raise JsonError(f"Invalid {self.label} {self.bucket} name: {quote(shown)}")
         return name
 
@@ -167,7 +166,7 @@ class BucketKind(RootKind):
         """Return the members with `storage_options`."""
         return with_storage_options(members, options)
 
-    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the contract's
+    def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # the signature of the contract
         """Return the path and the bucket."""
         reject_query(rest)
         bucket, _, path = rest.partition("/")
@@ -226,7 +225,7 @@ class BucketKind(RootKind):
 
 
 def _as_text(members: Mapping[str, Json], resources: Mapping[str, Any]) -> str | None:
-    """Return what tells how a bucket is reached; None if an object says a part of it, such as a session of botocore."""
+    """Return the settings of a bucket as text; None if one of them is an object, such as a session of botocore."""
     plain = {name: value for name, value in resources.items() if isinstance(value, dict | str)}
     try:
         return dumps([{name: reveal(value) for name, value in members.items()}, plain])
@@ -236,13 +235,13 @@ def _as_text(members: Mapping[str, Json], resources: Mapping[str, Any]) -> str |
 
 @dataclass(frozen=True)
 class S3Kind(BucketKind):
-    """Buckets of S3, on Amazon's servers or on others, which may check conditions or not (see `condition_check`)."""
+    """Buckets of S3, on Amazon's servers or on others, which may not check conditions (see `client.credential`)."""
 
     def members(self, fields: Fields) -> dict[str, Json]:
-        """Take `use_conditional_write` besides: left out, the server is asked."""
-        wish = fields.take("use_conditional_write", boolean)
+        """Take `use_conditional_write`, too; without it, the server is asked."""
+        conditional = fields.take("use_conditional_write", boolean)
         members = super().members(fields)
-        return members if wish is None else {**members, "use_conditional_write": wish}
+        return members if conditional is None else {**members, "use_conditional_write": conditional}
 
     def _engine(self, members: Mapping[str, Json], resources: Mapping[str, Any]) -> tuple[Engine, str]:
         reach = self.reach(str(members[self.bucket]), members, resources)
@@ -252,7 +251,7 @@ class S3Kind(BucketKind):
 
 @dataclass(frozen=True)
 class AzureKind(BucketKind):
-    """Containers of Azure: a URL may name the account too, `abfs://container@account.dfs.core.windows.net/path`."""
+    """Containers of Azure: a URL may also name the account, `abfs://container@account.dfs.core.windows.net/path`."""
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:
         """Return the path, the container and the account, if the URL names one."""
@@ -265,7 +264,7 @@ class AzureKind(BucketKind):
         return found, members | ({"account_name": account["account"]} if account else {})
 
     def to_url(self, path: str, members: Mapping[str, Json]) -> str:
-        """Return the URL, with the account where the spec has one."""
+        """Return the URL, with the account if the spec has one."""
         account = members.get("account_name")
         url = super().to_url(path, {name: value for name, value in members.items() if name != "account_name"})
         container = f"://{members[self.bucket]}"
@@ -274,9 +273,9 @@ class AzureKind(BucketKind):
 
 @dataclass(frozen=True)
 class GrpcKind(BucketKind):
-    """Google's buckets under the name of another transport: `gcs_grpc`, served as `gcs` is.
+    """Google's buckets under the name of another transport: `gcs_grpc`, served like `gcs`.
 
-    Members of these specs about the transport are ignored, as are unknown ones, which TensorStore ignores.
+    Members of these specs about the transport are ignored, and so are unknown ones, as in TensorStore.
     """
 
     def members(self, fields: Fields) -> dict[str, Json]:
@@ -341,7 +340,7 @@ ABFS = AzureKind(
 
 
 def fsspec_scheme(scheme: str) -> KvKind | None:
-    """Return the kind of a root URL whose scheme is a protocol of fsspec that means nothing else to fsstore."""
+    """Return the kind of a root URL with a protocol of fsspec that has no other meaning in fsstore."""
     if scheme in registry.kvstores.names() or scheme in registry.drivers.names():
         return None
     from fsstore.kvstore.root.open_engine import knows
@@ -349,4 +348,4 @@ def fsspec_scheme(scheme: str) -> KvKind | None:
     return FSSPEC if scheme not in _OWN and knows(scheme) else None
 
 
-_OWN = frozenset({"fsstore"})  # our own fsspec protocols whose names are no kind
+_OWN = frozenset({"fsstore"})  # our own fsspec protocols, which are not kinds

@@ -1,7 +1,7 @@
 """Live objects as stores: fsspec filesystems, mappings, paths, and stores of zarr-python.
 
-They are recognised by what they can do and by the names of their classes, so that nothing is imported for them.
-Their options, credentials included, stay inside the object: a store over a live object has no JSON form.
+They are recognised by their abilities and the names of their classes, so that nothing is imported for them.  Their
+options, credentials included, stay inside the object: a store over a live object has no JSON form.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fsstore.values.json_value import Json, quote
 
 
 def from_live(source: Any, *, single_writer: bool = False) -> KvPrefix:
-    """Return the store that a live object is, or raise `StoreError`.
+    """Return the store for a live object, or raise `StoreError`.
 
-    An fsspec filesystem, an `FSMap`, a path of universal_pathlib, a zarr-python store, or a mutable mapping of keys
-    to bytes.  `single_writer` promises that no other process, and nobody past fsstore, writes to it.
+    Live objects are fsspec filesystems, `FSMap`s, paths of universal_pathlib, zarr-python stores, and mutable mappings
+    of keys to bytes.  `single_writer` promises that only this process writes to it, and only through fsstore.
     """
     driver, path = _prefix_of(source)
     return KvPrefix(guarded(driver, {"single_writer": single_writer}), path)
@@ -81,7 +81,7 @@ def filesystem_prefix(filesystem: Any, path: str) -> KvPrefix:
 
 
 def _far_prefix(store: Any) -> KvPrefix | None:
-    """Return the store over a filesystem like that of a store of zarr-python, if that one is bound to an event loop."""
+    """Return the store over a copy of a zarr-python store's filesystem, if the original is bound to an event loop."""
     from fsstore.kvstore.client.credential import ReadOnlyEngine
     from fsstore.kvstore.engine.driver import EngineDriver
     from fsstore.kvstore.root.open_engine import is_bound
@@ -121,8 +121,8 @@ def _web_prefix(filesystem: Any, url: str) -> KvPrefix:
 class MappingDriver:
     """A store over a mutable mapping of keys to bytes.  Generations are digests of the values.
 
-    A plain `dict` can create a key atomically, and deleting what must be missing takes but a look; other conditions are
-    refused, because other writers of the mapping know no lock.
+    A plain `dict` can create a key atomically, and a deletion on condition of absence is only a check; other conditions
+    are refused, because other writers of the mapping take no lock.
     """
 
     id: ClassVar[str] = "mapping"
@@ -157,7 +157,7 @@ class MappingDriver:
         return ReadResult("value", bytes(value[start:stop]), generation, now(), len(value))
 
     async def write_many(self, writes: Sequence[Write]) -> list[Stamp]:
-        """Apply the writes, one after the other."""
+        """Apply the writes in order."""
         for write in writes:
             if write.value is not None or write.if_equal != NO_VALUE:
                 check_condition(write, self.features)
@@ -240,21 +240,21 @@ class ZarrStoreDriver:
         if read.start == read.stop == 0:
             return await self._look(read.key)
         bounded = read.stop is not None and read.start < read.stop
-        wish = RangeByteRequest(read.start, read.stop) if bounded and read.start >= 0 else None
-        found = await self.store.get(read.key, default_buffer_prototype(), wish)
+        span = RangeByteRequest(read.start, read.stop) if bounded and read.start >= 0 else None
+        found = await self.store.get(read.key, default_buffer_prototype(), span)
         if found is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         value = memoryview(found.as_numpy_array()).cast("B") if len(found) else memoryview(b"")
-        if wish is None:
+        if span is None:
             start, stop = resolve_range(read.start, read.stop, len(value))
             return ReadResult("value", value[start:stop], UNKNOWN, now(), len(value))
-        if len(value) != wish.end - wish.start:
-            resolve_range(wish.start, wish.end, await self.store.getsize(read.key))
-            raise StoreError(f"the store sent {len(value)} bytes for bytes [{wish.start}, {wish.end})")
+        if len(value) != span.end - span.start:
+            resolve_range(span.start, span.end, await self.store.getsize(read.key))
+            raise StoreError(f"the store sent {len(value)} bytes for bytes [{span.start}, {span.end})")
         return ReadResult("value", value, UNKNOWN, now())
 
     async def _look(self, key: str) -> ReadResult:
-        """Return the size of a value.  Directories have one too, and are told apart by a byte that they do not have."""
+        """Return the size of a value.  Directories have a size, too, but no first byte."""
         from zarr.abc.store import RangeByteRequest
         from zarr.core.buffer import default_buffer_prototype
 
@@ -262,8 +262,8 @@ class ZarrStoreDriver:
             size = await self.store.getsize(key)
         except (FileNotFoundError, NotADirectoryError):
             return ReadResult("missing", b"", NO_VALUE, now())
-        wish = RangeByteRequest(0, 1) if size else None
-        found = await self.store.get(key, default_buffer_prototype(), wish)
+        first = RangeByteRequest(0, 1) if size else None
+        found = await self.store.get(key, default_buffer_prototype(), first)
         if found is None:
             return ReadResult("missing", b"", NO_VALUE, now())
         return ReadResult("value", b"", UNKNOWN, now(), size)

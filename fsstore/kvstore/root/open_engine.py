@@ -1,7 +1,7 @@
-"""Which engine serves an fsspec filesystem, and how one is made: from a URL and options, or from a live object.
+"""The engine for an fsspec filesystem, made from a URL and options, or from a live object.
 
 Filesystems made here never share instances with the rest of the process, keep no listings, and leave retries to us.
-A missing optional package is reported with the extra that brings it.
+The error for a missing optional package names the extra to install.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import fsspec
 from fsspec.registry import available_protocols, registry
 
 from fsstore.errors import StoreError, UnimplementedError
-from fsstore.kvstore.client.credential import endpoint_of, questioned
+from fsstore.kvstore.client.credential import endpoint_of, probed
 from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
 from fsstore.kvstore.client.s3 import S3Engine
 from fsstore.kvstore.client.web import HttpEngine, Session
@@ -24,7 +24,7 @@ from fsstore.kvstore.engine.contract import Engine, Retry, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home, check_key, guarded, let_go
 from fsstore.redaction import redact
 
-_CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 do not know the first
+_CHAINED = ("ChainedFileSystem", "CachingFileSystem")  # versions of 2024 lack the first
 _EXTRAS = {
     "s3": ("s3fs", "fsstore[s3]"),
     "s3a": ("s3fs", "fsstore[s3]"),
@@ -47,7 +47,7 @@ def filesystem_class(protocol: str) -> Any:
     """Return the filesystem class of a protocol, or raise an error that names the package to install."""
     try:
         return fsspec.get_filesystem_class(protocol)
-    except (AttributeError, ImportError) as error:  # of a package without it, or that has given it up
+    except (AttributeError, ImportError) as error:  # the package lacks the filesystem, or has dropped it
         package, extra = _EXTRAS.get(protocol, ("", ""))
         advice = f"it needs the package {package}: pip install '{extra}'" if package else redact(str(error))
         raise UnimplementedError(f'The filesystem "{protocol}" is not available: {advice}') from None
@@ -60,12 +60,12 @@ def shares_paths(protocol: str) -> bool:
     try:
         bases = {base.__name__ for base in filesystem_class(protocol).__mro__}
         return not bases.isdisjoint(_CHAINED)
-    except StoreError:  # what it is shows when it is opened
+    except StoreError:  # opening it will raise the error
         return True
 
 
 def protocols_of(filesystem: Any) -> tuple[str, ...]:
-    """Return the names of a filesystem or filesystem class; caches before fsspec 2025.9 show what is behind them."""
+    """Return the names of a filesystem or its class; caches before fsspec 2025.9 show their base's."""
     kind: Any = filesystem if isinstance(filesystem, type) else type(filesystem)
     is_cache = any(base.__name__ == "CachingFileSystem" for base in kind.__mro__)
     protocol = kind.protocol if is_cache else filesystem.protocol
@@ -73,7 +73,7 @@ def protocols_of(filesystem: Any) -> tuple[str, ...]:
 
 
 def unwrapped(filesystem: Any, path: str) -> tuple[Any, str]:
-    """Return the filesystem and path below `dir`, which only puts a path before others."""
+    """Return the filesystem and path below `dir` filesystems, which only prepend a path."""
     while "dir" in protocols_of(filesystem):
         filesystem, path = filesystem.fs, f"{filesystem.path}/{path.lstrip('/')}"
     return filesystem, path
@@ -85,7 +85,7 @@ def is_bound(filesystem: Any) -> bool:
 
 
 def home_of(filesystem: Any) -> Home:
-    """Return the home of a live filesystem, or of its like on our loop where its client belongs to another."""
+    """Return the home of a live filesystem, or of a copy on our loop if its client belongs to another."""
     if not is_bound(filesystem):
         return Home(None, filesystem)
     options = {**filesystem.storage_options, "skip_instance_cache": True}
@@ -95,7 +95,7 @@ def home_of(filesystem: Any) -> Home:
 
 def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, Any]:
     out = {**options, "skip_instance_cache": True}
-    if not cls.async_impl or "dir" in protocols_of(cls):  # that one must be what the filesystem below it is
+    if not cls.async_impl or "dir" in protocols_of(cls):  # a `dir` filesystem must be as the one below it is
         return out
     out |= {"asynchronous": True, "use_listings_cache": False}
     if "s3" in protocols_of(cls):
@@ -112,7 +112,7 @@ def _options(cls: Any, options: Mapping[str, Any], retry: Retry) -> dict[str, An
 def engine_for_url(
     url: str, options: Mapping[str, Any], *, retry: Retry | None = None, concurrency: int | None = 32
 ) -> tuple[Engine, str]:
-    """Return an engine for an fsspec URL (chains with `::` too), and the path in it that the URL names.
+    """Return an engine for an fsspec URL (even a chain with `::`), and the path of the URL in it.
 
     A trailing slash of the URL is kept.
     """
@@ -130,24 +130,24 @@ def engine_for_url(
     filesystem, root, failure = None, "", None
     try:
         filesystem, root = make()
-    except Exception as error:  # noqa: BLE001  # whatever a library raises that logs in
+    except Exception as error:  # noqa: BLE001  # libraries that log in may raise anything
         failure = translate(error).within(f'Cannot open the filesystem "{protocol}"')
-    if filesystem is None and failure is not None:  # out here, so that the library's own does not stand behind it
+    if filesystem is None and failure is not None:  # raised out here, so that the library's error is not its context
         raise failure
     if chained:
-        root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec says that of the link behind it
+        root = "" if url.startswith(("dir::", "dir://::")) else root  # fsspec returns the next link's
         root += "/" if url.endswith("/") and root and not root.endswith("/") else ""
         filesystem, root = unwrapped(filesystem, root)
-    else:  # a letter more keeps what would be cut off: slashes at the end
+    else:  # an extra letter preserves trailing slashes, which would be cut off
         root = cls._strip_protocol(url + "x")[:-1]
     if chained or not cls.async_impl:
         return engine_of(filesystem, retry=policy, concurrency=concurrency), root
     engine = _async_engine(protocols_of(cls), Home(lambda: make()[0]), policy, concurrency)
-    return questioned(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
+    return probed(engine, endpoint_of({}, options)) if isinstance(engine, S3Engine) else engine, root
 
 
 class PlainFileDriver(EngineDriver):
-    """Local files through fsspec.  Keys are paths as the `file` store has them: absolute, or below `root`."""
+    """Local files through fsspec.  Keys are paths as in the `file` store: absolute, or below `root`."""
 
     def _path(self, key: str) -> str:
         rest = key if self.root else key.removeprefix("/")
@@ -169,7 +169,7 @@ def plain_driver(opening: KvOpening, protocol: str) -> KvDriver:
 def _has_coroutines(filesystem: Any, protocols: tuple[str, ...]) -> bool:
     """Return whether to use the coroutines of a filesystem.
 
-    Caches of fsspec show those of the filesystem behind them, which do not look into the cache; but for `simplecache`.
+    Caches of fsspec, except `simplecache`, show the coroutines of their base, which do not look into the cache.
     """
     if "simplecache" in protocols:
         return bool(filesystem.async_impl)
@@ -182,7 +182,7 @@ def engine_of(filesystem: Any, *, retry: Retry | None = None, concurrency: int |
     if _has_coroutines(filesystem, protocols):
         engine = _async_engine(protocols, home_of(filesystem), retry or Retry(), concurrency)
         if isinstance(engine, S3Engine):
-            return questioned(engine, endpoint_of({}, vars(filesystem)))
+            return probed(engine, endpoint_of({}, vars(filesystem)))
         return engine
     return SyncEngine(filesystem, protocols[0], retry=retry)
 

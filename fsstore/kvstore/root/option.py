@@ -1,7 +1,7 @@
-"""How the members and resources of cloud roots become options of obstore and of fsspec filesystems.
+"""Members and resources of cloud roots as options of obstore and of fsspec filesystems.
 
-Credentials come from the environment, the profile files and the metadata services of the cloud, as the libraries
-find them.  Given ones (`storage_options`) stay in memory: see `secret.guard`.  S3 has a module of its own, `aws`.
+Credentials come from the environment, the profile files and the metadata services of the cloud, as the libraries find
+them.  Given ones (`storage_options`) stay in memory: see `secret.guard`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fsstore.kvstore.client.credential import (
     Credentials,
     CredentialSource,
     NamedSource,
+    endpoint_of,
     function_name,
     obstore_provider,
 )
@@ -38,7 +39,7 @@ IDLE = frozenset(
         *("batch_size", "default_block_size", "default_cache_type", "default_fill_cache", "cache_regions", "use_ssl"),
     )
 )
-"""Options about what fsstore does by itself, or not at all."""
+"""Options for matters that fsstore handles itself, or not at all."""
 OF_REQUESTS = frozenset(
     (
         *("headers", "params", "cookies", "auth", "allow_redirects", "max_redirects", "compress"),
@@ -47,33 +48,33 @@ OF_REQUESTS = frozenset(
         *("read_bufsize", "max_line_size", "max_field_size"),
     )
 )
-"""Options that the HTTP filesystem hands on to each request of aiohttp."""
+"""Options that the HTTP filesystem passes to each request of aiohttp."""
 _OF_EVERY_CLASS = IDLE | {"storage_options", "protocol", "fo", "target_protocol", "target_options"}
 
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """How a bucket is reached, in the words of both client libraries."""
+    """Access to a bucket, in the terms of both client libraries."""
 
     store: Make
     """Makes obstore's store."""
     options: Callable[[], dict[str, Any]]
-    """Returns those of the fsspec filesystem."""
+    """Returns the options of the fsspec filesystem."""
     for_both: bool = True
-    """Whether obstore can do all that is asked for."""
+    """Whether obstore can do everything asked for."""
     endpoint: str = ""
     source: CredentialSource | None = None
-    """Where credentials come from, if they are looked after here."""
+    """The source of credentials, if fsstore renews them."""
 
 
 def take_options(fields: Fields) -> dict[str, Json]:
-    """Take `storage_options`, in the words of the fsspec filesystem."""
+    """Take `storage_options`, the options of the fsspec filesystem."""
     options = fields.take("storage_options", obj, default={})
     return with_storage_options({}, options)
 
 
 def with_storage_options(members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
-    """Return members with `storage_options` added to those there are."""
+    """Return members with `storage_options` merged in."""
     merged = {**reveal(members.get("storage_options", {})), **options}
     if merged.get("credential_provider"):
         merged["credential_provider"] = function_name(merged["credential_provider"])
@@ -81,7 +82,7 @@ def with_storage_options(members: Mapping[str, Json], options: Mapping[str, Any]
 
 
 def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] = frozenset()) -> None:
-    """Refuse options that nobody knows, by name; `own` are known to fsstore, others to the fsspec filesystem."""
+    """Raise an error for unknown options, by name; fsstore knows `own`, the fsspec filesystem the others."""
     unknown = [name for name in options if name not in own | _OF_EVERY_CLASS]
     if not unknown:
         return
@@ -102,7 +103,7 @@ def check_options(scheme: str, options: Mapping[str, Any], own: frozenset[str] =
 
 
 def check_chain(url: str, options: Mapping[str, Any]) -> None:
-    """Refuse options that a filesystem in a chain would take, and do nothing with."""
+    """Refuse options that a filesystem in a chain would accept and ignore."""
     links = [link.partition("://")[0] if "://" in link else link for link in url.split("::")]
     first = {name: value for name, value in options.items() if name not in links}
     for number, link in enumerate(links):
@@ -119,14 +120,14 @@ _DEAF = frozenset(
         *("zip", "tar", "libarchive", "simplecache", "filecache", "blockcache", "http", "https"),
     )
 )
-"""Filesystems that take any option, at least until the first request; others hand it to a client, or refuse it."""
+"""Filesystems that accept any option, at least until the first request; others pass it to a client, or refuse it."""
 
 
 _RENEWED = {
     "gs": "for gs:// the client renews those of an account or a machine: token='/path/to/account.json' or 'cloud'",
     "abfs": "for abfs:// the client renews those of an application: tenant_id, client_id and client_secret",
 }
-"""The option that takes the place of a function, for credentials that expire."""
+"""The options that replace a function, for credentials that expire."""
 
 _CLASSES = {
     "http": "fsspec's HTTPFileSystem",
@@ -137,9 +138,9 @@ _CLASSES = {
 
 
 def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
-    """Return which client library serves a root."""
-    wish = members.get("engine")
-    if wish == "obstore":
+    """Return the client library for a root."""
+    requested = members.get("engine")
+    if requested == "obstore":
         if not possible:
             raise UnimplementedError("obstore cannot serve this URL or these options; leave `engine` out")
         if find_spec("obstore") is None:
@@ -150,7 +151,7 @@ def choose_engine(members: Mapping[str, Json], *, possible: bool) -> Library:
                 " the method spawn or forkserver, or leave `engine` out"
             )
         return "obstore"
-    if wish is None and possible and find_spec("obstore") is not None:
+    if requested is None and possible and find_spec("obstore") is not None:
         return "obstore" if _obstore_works() else "fsspec"
     return "fsspec"
 
@@ -162,18 +163,18 @@ def _obstore_process() -> int:
 
 
 def _obstore_works() -> bool:
-    """Return whether obstore's threads are of this process."""
+    """Return whether obstore's threads belong to this process."""
     return _obstore_process() == os.getpid()
 
 
 def concurrency_from(resources: Mapping[str, Any], name: str) -> int | None:
-    """Return how many requests may run at once, or None where the resource leaves it open."""
+    """Return the number of requests at once, or None if the resource leaves it open."""
     threads = getattr(resources.get(name), "threads", None)
     return int(threads) if threads else None
 
 
 def gcs_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
-    """Return how a bucket of Google's cloud is reached; through obstore without credentials requests are anonymous."""
+    """Return the access to a bucket of Google's cloud; without credentials, obstore makes anonymous requests."""
     project = (resources.get("gcs_user_project") or {}).get("project_id")
     given: Mapping[str, Any] = reveal(members.get("storage_options", {}))
     check_options("gs", given)
@@ -203,7 +204,7 @@ _AZURE = frozenset(("account_name", "account_key", "sas_token", "anon"))
 
 
 def azure_reach(container: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
-    """Return how a container of Azure is reached."""
+    """Return the access to a container of Azure."""
     del resources
     given: Mapping[str, Any] = reveal(members.get("storage_options", {}))
     check_options("abfs", given)
@@ -230,32 +231,31 @@ _BOTH = frozenset(
         *("endpoint_url", "requester_pays", "client_kwargs"),
     )
 )
-"""Options that both libraries are given in their own words; of others only s3fs knows."""
+"""Options that have an equivalent in both libraries; only s3fs knows the others."""
 _CLIENT = frozenset(("endpoint_url", "region_name"))
 _KINDS = ("default", "anonymous", "environment", "imds", "ecs", "profile", "provider")
-_ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
 @dataclass(frozen=True)
 class S3Access:
-    """How a bucket is reached.  `source` gives credentials; without one, requests are not signed."""
+    """Access to a bucket of S3.  `source` gives credentials; without one, requests are not signed."""
 
     endpoint: str
     region: str
     source: CredentialSource | None
     requester_pays: bool
     options: Mapping[str, Any]
-    """Those of the caller."""
+    """The caller's options."""
 
     @cached_property
     def for_both(self) -> bool:
-        """Whether obstore can do what the options say."""
+        """Whether obstore supports all options."""
         client = self.options.get("client_kwargs") or {}
         return set(self.options) <= _BOTH | IDLE and set(client) <= _CLIENT
 
     @property
     def renewable(self) -> CredentialSource | None:
-        """The source, unless it has the same credentials for ever."""
+        """The source, unless its credentials never change."""
         return None if isinstance(self.source, _Fixed) else self.source
 
     def s3fs_options(self) -> dict[str, Any]:
@@ -297,15 +297,15 @@ class S3Access:
 
 
 def s3_access(members: Mapping[str, Json], resources: Mapping[str, Any]) -> S3Access:
-    """Return how the bucket of a spec is reached."""
+    """Return the access to the bucket of a spec."""
     options: Mapping[str, Any] = reveal(members.get("storage_options", {}))
     check_options("s3", options, _BOTH)
     client = options.get("client_kwargs") or {}
     profile = _Profile(options.get("profile") or _given(resources).get("profile"))
-    endpoint = options.get("endpoint_url") or client.get("endpoint_url") or reveal(members.get("endpoint"))
+
     region = client.get("region_name") or members.get("aws_region") or os.environ.get("AWS_REGION")
     return S3Access(
-        endpoint=str(endpoint or _variable(*_ENDPOINTS) or profile.setting("endpoint_url")),
+        endpoint=endpoint_of(members, options) or profile.setting("endpoint_url"),
         region=str(region or os.environ.get("AWS_DEFAULT_REGION") or profile.setting("region")),
         source=_source(options, resources, profile),
         requester_pays=bool(options.get("requester_pays") or members.get("requester_pays")),
@@ -314,7 +314,7 @@ def s3_access(members: Mapping[str, Json], resources: Mapping[str, Any]) -> S3Ac
 
 
 def s3_reach(bucket: str, members: Mapping[str, Json], resources: Mapping[str, Any]) -> Reach:
-    """Return how a bucket of S3 is reached."""
+    """Return the access to a bucket of S3."""
     access = s3_access(members, resources)
     return Reach(access.obstore_maker(bucket), access.s3fs_options, access.for_both, access.endpoint, access.renewable)
 
@@ -327,7 +327,7 @@ def _given(resources: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def _source(options: Mapping[str, Any], resources: Mapping[str, Any], profile: _Profile) -> CredentialSource | None:
-    """Return where credentials come from, or None for requests without."""
+    """Return the source of credentials, or None for unsigned requests."""
     key, secret = (
         options.get("key") or options.get("username"), options.get("secret") or options.get("password")
     )  # fmt: skip
@@ -351,24 +351,20 @@ def _source(options: Mapping[str, Any], resources: Mapping[str, Any], profile: _
         return _Fixed(Credentials(key, secret, os.environ.get("AWS_SESSION_TOKEN")))
     if given.get("type") == "environment":
         raise _missing()
-    if _variable("AWS_SKIP_SIGNATURE").lower() in ("1", "true", "yes", "on"):
+    if os.environ.get("AWS_SKIP_SIGNATURE", "").lower() in ("1", "true", "yes", "on"):
         return None
     return profile
 
 
-def _variable(*names: str) -> str:
-    return next(filter(None, map(os.environ.get, names)), "")
-
-
 @dataclass(frozen=True, slots=True)
 class _Fixed:
-    """Credentials that were given."""
+    """Credentials given as options."""
 
     credentials: Credentials
 
     @property
     def due(self) -> bool:
-        """Never: nobody could be asked."""
+        """False: given credentials are never renewed."""
         return False
 
     def fresh(self) -> Credentials:
@@ -376,11 +372,11 @@ class _Fixed:
         return self.credentials
 
     def refused(self, used: Credentials) -> None:
-        """Keep them: there are no others."""
+        """Do nothing: there are no other credentials."""
 
 
 class _Profile:
-    """The credentials of a profile, or those that the machine has, as Amazon's own tools find them."""
+    """The credentials of a profile, or the machine's own, found as by Amazon's tools."""
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -389,11 +385,9 @@ class _Profile:
         self._known: Credentials | None = None
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the other is the same profile."""
         return isinstance(other, _Profile) and self.name == other.name
 
     def __hash__(self) -> int:
-        """Return a hash of its name."""
         return hash(self.name)
 
     @cached_property
@@ -411,13 +405,13 @@ class _Profile:
         failure = None
         try:
             return str(self._session.get_scoped_config().get(name) or "")
-        except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
+        except Exception as error:  # noqa: BLE001  # no such profile, or malformed files
             failure = translate(error).within("Cannot find AWS credentials")
         raise failure
 
     @property
     def due(self) -> bool:
-        """Whether nobody was asked yet, or what was found is about to expire."""
+        """Whether credentials have not been looked up, or are about to expire."""
         if self._found is None:
             return True
         from botocore.credentials import RefreshableCredentials
@@ -425,14 +419,14 @@ class _Profile:
         return isinstance(self._found, RefreshableCredentials) and self._found.refresh_needed()
 
     def refused(self, used: Credentials) -> None:
-        """Look again, unless others were found by now."""
+        """Look credentials up again, unless newer ones are known."""
         with self._lock:
             if self._known == used:
                 self._found = self._known = None
                 self.__dict__.pop("_session", None)
 
     def fresh(self) -> Credentials:
-        """Return the credentials, or raise an error that says how to give some."""
+        """Return the credentials, or raise an error that tells how to give some."""
         with self._lock:
             if self._found is None:
                 self._found = self._look()
@@ -446,7 +440,7 @@ class _Profile:
         failure: StoreError | None = None
         try:
             found = self._session.get_credentials()
-        except Exception as error:  # noqa: BLE001  # there is no such profile, or the files are malformed
+        except Exception as error:  # noqa: BLE001  # no such profile, or malformed files
             found, failure = None, translate(error).within("Cannot find AWS credentials")
         if found is None:
             raise failure or _missing(self.name)
@@ -471,14 +465,14 @@ def _session(source: CredentialSource) -> Any:
         """The credentials of a source."""
 
         async def get_frozen_credentials(self) -> Any:
-            """Return what the source gives now."""
+            """Return the present credentials of the source."""
             from botocore.credentials import ReadOnlyCredentials
 
             known = await execution.offload(source.fresh) if source.due else source.fresh()
             return ReadOnlyCredentials(known.key, known.secret, known.token)
 
     class SourceSession(AioSession):  # type: ignore[misc]  # as above
-        """A session that is like another of the same source: S3 may copy from one to the other."""
+        """A session equal to others of the same source, so that S3 may copy from one to the other."""
 
         def __init__(self) -> None:
             super().__init__()

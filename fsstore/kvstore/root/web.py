@@ -1,10 +1,10 @@
 """The `http` root: `{"driver": "http", "base_url": ..., "headers": [...], "path": ...}`, and its drivers.
 
 A URL `https://host/a/b?query` has the base `https://host?query` and the path `/a/b`.  The query is appended to every
-request; where it or the headers carry credentials, JSON and messages do not show them.
+request; if it or the headers hold credentials, JSON and messages do not show them.
 
-The client is fsstore's own, unless another is named: it asks for several small values in the time in which others ask
-for one, starts no threads and survives a fork.
+The default client is fsstore's own: it fetches several small values in the time that others take for one, starts no
+threads and survives a fork.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fsstore.values.registry import decode_path, encode_path
 
 
 class HttpDriver(EngineDriver):
-    """A read-only store over a web server.  A key may start with the slash that ends the host."""
+    """A read-only store over a web server.  A key may start with the slash after the host."""
 
     id: ClassVar[str] = "http"
 
@@ -90,7 +90,7 @@ class HttpKind(KindDefaults):
         return {**members, **take_engine(fields, self.id), **take_options(fields)}
 
     def with_options(self, members: Mapping[str, Json], options: Mapping[str, Any]) -> dict[str, Json]:
-        """Return the members with `headers`, and with `storage_options` for what else the HTTP filesystem takes."""
+        """Return the members with `headers`, and with `storage_options` for other options of the HTTP filesystem."""
         rest = dict(options)
         client = dict(rest.pop("client_kwargs", None) or {})
         given = {**(client.pop("headers", None) or {}), **(rest.pop("headers", None) or {})}
@@ -148,34 +148,34 @@ class HttpKind(KindDefaults):
 
 
 def root_of(base: str) -> str:
-    """Return a URL without query as the start of paths: not encoded, but for a user in it."""
+    """Return a URL without query as the start of paths: decoded, except for the user."""
     scheme, slashes, rest = base.partition("://")
     host, slash, path = rest.partition("/")
     return scheme + slashes + host + slash + unquote(path)
 
 
 def _library(members: Mapping[str, Json], url: str, headers: Mapping[str, str]) -> Library:
-    """Return which client serves a web server."""
-    wish = members.get("engine")
-    if wish in {None, "fsstore"}:
+    """Return the client library for a web server."""
+    requested = members.get("engine")
+    if requested in {None, "fsstore"}:
         from fsstore.kvstore.web.client import check_able
 
         try:
             check_able(url, headers)
         except UnimplementedError:
-            if wish is not None:
+            if requested is not None:
                 raise
         else:
             return "fsstore"
-    parts = urlsplit(url)  # obstore encodes paths itself, and knows neither queries nor users
+    parts = urlsplit(url)  # obstore encodes paths itself, and cannot handle queries and users
     plain = not parts.query and "@" not in parts.netloc and "%" not in parts.path
     return choose_engine(members, possible=plain)
 
 
 def own_engine(url: str, headers: dict[str, str], retry: Retry, concurrency: int | None) -> Any:
-    """Return the engine over fsstore's own client for a web server, whose URL may have a query.
+    """Return the engine over fsstore's own client for a web server; the URL may have a query.
 
-    There is one client a server: a thousand signed URLs, each a root, would open a thousand connections.
+    All roots of a server share a client: a thousand signed URLs, each a root, would open a thousand connections.
     """
 
     def make() -> Engine:
@@ -207,7 +207,7 @@ def obstore_engine(base: str, headers: dict[str, str], retry: Retry, concurrency
 
     from fsstore.kvstore.client.object_store import ObstoreEngine, client_options
 
-    place = base.removesuffix("/")  # obstore puts a slash of its own before the key
+    place = base.removesuffix("/")  # obstore adds a slash before the key
 
     def store(config: dict[str, Any], timeout_s: float) -> Any:
         options = client_options(retry, timeout_s, allow_http=True, headers=headers)

@@ -1,11 +1,11 @@
-"""The HTTP client of fsstore: `GET` over connections that are kept, on one event loop or a thread that waits.
+"""The HTTP client of fsstore: `GET` over kept-alive connections, on one event loop or a thread that waits.
 
-It is the default, being as strict as the others and cheaper: a connection that the server closed while nobody used it
-is replaced without a word; any other failure is raised as the error it is.  Redirects are followed here, hop by hop:
-`follow` may refuse one by raising, `judge` an address that a name leads to, and headers that were given for one origin
-are never sent to another.  Connections are kept for a while, the ones used last, so that a set of references to a
-thousand servers does not hold all of them.  A server that once sent what nobody asked for gets a connection a request
-from then on, because on one that is kept its surplus could pass for an answer.
+It is the default, being as strict as the others and cheaper.  An idle connection that the server has closed is silently
+replaced; any other failure is raised.  Redirects are followed here, hop by hop: `follow` may refuse one by raising,
+`judge` may refuse an address of a name, and headers given for one origin are never sent to another.  The most recently
+used connections are kept for a while, so that a set of references to a thousand servers does not hold all of them.  A
+server that once sent unrequested bytes gets a new connection for each request, because on a kept one its surplus could
+pass for an answer.
 
 HTTP/2, proxies reached by TLS or SOCKS, and cookies are left to other clients.
 """
@@ -38,10 +38,10 @@ from fsstore.values.json_value import quote
 
 
 class KeptConnections(dict[Exchange, str]):
-    """Idle connections with their origins, at most `most`; the one used last is the last.
+    """Idle connections with their origins, at most `most`, the most recently used last.
 
-    Those of an event loop hear what comes unasked, and close themselves when nobody has used them for long.  Those of
-    threads, which are few, are looked at before each request, and the event loop of fsstore closes old ones.
+    Connections of an event loop notice unrequested bytes, and close themselves after a long idle time.  Those of
+    threads, which are few, are checked before each request, and the event loop of fsstore closes old ones.
     """
 
     def __init__(self, most: int, *, of_loop: bool = True) -> None:
@@ -50,28 +50,28 @@ class KeptConnections(dict[Exchange, str]):
         self._of_loop = self._is_seen_to = of_loop
 
     def take(self, origin: str, distrusted: Container[str]) -> Exchange | None:
-        """Return the connection to a server that was used last of those that have rested, and keep it no longer."""
+        """Remove and return the most recently used connection to a server that has rested, or None."""
         with self._lock:
             if not self._of_loop:
                 self._look_at(origin)
             trusted = origin not in distrusted
             while (connection := self._last(origin, trusted=trusted)) is not None:
                 if self.pop(connection, None) is None:
-                    continue  # a finalizer has asked meanwhile
+                    continue  # a finalizer has made a request meanwhile
                 if trusted and connection.clean and monotonic() - connection.last_active < CONNECTION_KEPT_S:
                     return connection
                 connection.leave()
         return None
 
     def _look_at(self, origin: str) -> None:
-        """Leave the connections to a server on which something has come unasked."""
+        """Drop the connections to a server on which unrequested bytes have arrived."""
         for connection, place in [*self.items()]:
             if place == origin and not connection.clean:
                 self.pop(connection, None)
                 connection.leave()
 
     def _last(self, origin: str, *, trusted: bool) -> Exchange | None:
-        """Return the connection to a server that was used last, but not one that has to rest."""
+        """Return the most recently used connection to a server, except one that has to rest."""
         for connection, place in [*reversed(self.items())]:
             if place == origin and not (trusted and connection.open and not connection.rested):
                 return connection
@@ -91,7 +91,7 @@ class KeptConnections(dict[Exchange, str]):
             loop.call_soon_threadsafe(_see_to, weakref.ref(self), loop)
 
     def close_old(self) -> None:
-        """Close what nobody has used for long."""
+        """Close connections that have been idle for long."""
         with self._lock:
             for connection in [*self]:
                 if monotonic() - connection.last_active >= CONNECTION_KEPT_S:
@@ -118,12 +118,12 @@ def _see_to(kept: weakref.ref[KeptConnections], loop: asyncio.AbstractEventLoop)
 
 
 class _Closing:
-    """A socket that is closed when Ctrl-C leaves it behind, without a word."""
+    """A socket that closes itself silently when Ctrl-C leaves it behind."""
 
     def __del__(self) -> None:
-        """Close the socket, if it has got so far as to be one; at the end the names of this module are gone."""
-        try:  # noqa: SIM105  # `contextlib` is gone by then
-            self.close()  # type: ignore[attr-defined]  # those of both classes below
+        """Close the socket if it was created; at exit, the names of this module are gone."""
+        try:  # noqa: SIM105  # `contextlib` is gone at exit
+            self.close()  # type: ignore[attr-defined]  # a method of both classes below
         except AttributeError:
             pass
 
@@ -137,7 +137,7 @@ class _SecureSocket(_Closing, ssl.SSLSocket):
 
 
 class SocketConnection(Exchange):
-    """A connection of the thread that asks.  Its coroutines never wait: they block, or raise `MayWait`."""
+    """A connection of the requesting thread.  Its coroutines never wait: they block, or raise `MayWait`."""
 
     def __init__(self, made: socket.socket) -> None:
         self._socket = made
@@ -146,17 +146,17 @@ class SocketConnection(Exchange):
         self._unread.register(made.fileno(), select.POLLIN)
 
     def connect(self, address: str, port: int, moment_s: float) -> None:
-        """Connect the socket, which is as patient from then on."""
+        """Connect the socket; `moment_s` becomes its timeout."""
         self._socket.settimeout(moment_s)
         self._socket.connect((address, port))
 
     @property
     def clean(self) -> bool:
-        """Whether nothing has arrived that would be taken for the next answer."""
+        """Whether no bytes have arrived that would be taken for the next answer."""
         return super().clean and not (isinstance(self._socket, ssl.SSLSocket) and self._socket.pending())
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
-        """Speak TLS from now on; an end of the connection that TLS does not tell is an error."""
+        """Start TLS; an end of the connection without TLS's closing message is an error."""
         if not self.open:
             raise ConnectionResetError("the connection is closed")
         context.sslsocket_class = _SecureSocket
@@ -181,13 +181,13 @@ class SocketConnection(Exchange):
             self.close()
             raise ConnectionResetError(f"the server closed the connection: {error}") from error
         except BaseException:
-            self.close()  # what still arrives would be taken for the answer to the next request
+            self.close()  # a late answer would be taken for the answer to the next request
             raise
         reply, self._reply = self._reply, None
         return reply
 
     def _receive(self) -> None:
-        """Take what arrives within a moment, until the answer is late."""
+        """Receive the bytes of a moment; raise `TimeoutError` if the answer is late."""
         nbytes = self._socket.recv_into(self.get_buffer(-1))
         if nbytes:
             self._take(nbytes)
@@ -199,17 +199,17 @@ class SocketConnection(Exchange):
             raise TimeoutError
 
     def _is_late(self) -> bool:
-        """Return whether a moment is over, and a few more will not do at the pace so far."""
+        """Return whether a moment has passed, and at this pace a few more will not suffice."""
         elapsed = monotonic() - self._asked
         if elapsed <= MOMENT_S or self._body is None:
             return elapsed > MOMENT_S
         return elapsed * len(self._body) > MOMENTS * MOMENT_S * self._filled
 
     def leave(self) -> None:
-        """Close the connection, after a look at what it is that came unasked: bytes, or only the end."""
+        """Close the connection, after a check whether bytes arrived unrequested or only its end."""
         if self.open and not self.clean:
             self._socket.settimeout(0)
-            with contextlib.suppress(OSError):  # the end, or only a part of a record of TLS
+            with contextlib.suppress(OSError):  # the end, or only a part of a TLS record
                 if self._socket.recv(1):
                     self._hear_unasked()
         self.close()
@@ -221,7 +221,7 @@ class SocketConnection(Exchange):
 
 
 class SocketDial(Dial):
-    """Makes such connections, to addresses that are known to the event loop's `there`."""
+    """Makes connections for threads, to addresses that the event loop's dial `there` knows."""
 
     def __init__(self, there: Dial, idle_s: float, judge: Judge | None = None) -> None:
         super().__init__(idle_s, CONNECTION_KEPT_S, judge)
@@ -269,7 +269,7 @@ _URL = re.compile(r"(https?://[^/?#\s]+)([!-~]*)", re.ASCII)
 
 
 def check_able(url: str, headers: Mapping[str, str]) -> None:
-    """Raise `UnimplementedError` if a server cannot be reached, or headers not be sent, by this client."""
+    """Raise `UnimplementedError` if this client cannot reach a server, or send these headers."""
     odd = sorted(_LEFT_TO_OTHERS & {name.lower() for name in headers})
     if odd:
         raise UnimplementedError(f"The client of fsstore does not send the header {odd[0]}; leave `engine` out")
@@ -277,9 +277,9 @@ def check_able(url: str, headers: Mapping[str, str]) -> None:
 
 
 class HttpClient:
-    """Requests over kept connections.  Used on one event loop at a time; another loop starts with none.
+    """Requests over kept connections.  Used on one event loop at a time; another loop starts without connections.
 
-    Threads may drive it without a loop, and are told to leave to one what may take long.
+    Threads may drive it without a loop; `MayWait` tells them to leave long requests to a loop.
     """
 
     drives = True
@@ -313,7 +313,7 @@ class HttpClient:
         origin, route = start, home
         for _ in range(_HOPS):
             at_home = route[:3] == home[:3]
-            if at_home and not route.authorization:  # a server that sends us on does not repeat the user
+            if at_home and not route.authorization:  # a server that redirects does not repeat the user
                 origin, route = start, home
             fields = self._common(route, at_home=at_home)
             lines = "".join([f"{name}: {value}\r\n" for name, value in extra.items()])
@@ -344,7 +344,7 @@ class HttpClient:
 
     @staticmethod
     def _distrust(client: weakref.ref[HttpClient], origin: str) -> None:
-        """Use no connection to a server twice any more."""
+        """Use a new connection for each request to a server from now on."""
         found = client()
         if found is None:
             return
@@ -361,9 +361,9 @@ class HttpClient:
         return reply
 
     def _side(self) -> tuple[KeptConnections, Dial]:
-        """Return what keeps and what makes connections where this runs: on an event loop, or on a thread without one.
+        """Return the connections and the dial for this place: an event loop, or a thread without one.
 
-        Threads share connections of their own, and know what names the loop has looked up.
+        Threads share connections of their own, and know the names that the loop has looked up.
         """
         if execution.must_not_wait():
             if self._forks != fork.process.forks:
@@ -377,7 +377,7 @@ class HttpClient:
         return self.kept, self._dial
 
     def _made(self) -> tuple[KeptConnections, Dial, tuple[KeptConnections, Dial]]:
-        """Return what keeps and makes connections on a loop, and what does on threads."""
+        """Return the connections and the dial of a loop, and both for threads."""
         dial = Dial(self._idle_s, CONNECTION_KEPT_S, self._judge)
         here = SocketDial(dial, self._idle_s, self._judge)
         return KeptConnections(self._most), dial, (KeptConnections(self._most, of_loop=False), here)
@@ -392,7 +392,7 @@ class HttpClient:
         return found
 
     def _common(self, route: Route, *, at_home: bool) -> str:
-        """Return the header fields of every request to an origin."""
+        """Return the header fields common to all requests to an origin."""
         found = self._fields.get((route, at_home))
         if found is None:
             own = {name: value for name, value in self._headers.items() if at_home or name.lower() in _FOR_ANYBODY}
@@ -403,7 +403,7 @@ class HttpClient:
             if route.head and route.proxy is not None and route.proxy.authorization:
                 lines["Proxy-Authorization"] = route.proxy.authorization
             text = "".join(f"{name}: {value}\r\n" for name, value in {**lines, **own}.items())
-            found = text.encode().decode("latin-1")  # tags come and go as Latin-1, what the user gave is UTF-8
+            found = text.encode().decode("latin-1")  # tags are sent as Latin-1, but headers of the user are UTF-8
             self._fields[route, at_home] = found
         return found
 

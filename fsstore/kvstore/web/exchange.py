@@ -1,16 +1,16 @@
-"""One connection to a web server as the bytes of answers to its `GET` come, whoever receives them.
+"""One connection to a web server, as the bytes of answers to `GET` arrive.
 
-A batch of small values spends its time in the client: aiohttp needs about 110 µs of processor a request, this needs a
-third.  A value of known length is received into the memory it is handed out in, and is never copied; what is small
-arrives with its head and is copied once.
+A batch of small values spends its time in the client: aiohttp needs about 110 µs of processor a request, this code a
+third.  A value of known length is received into its final memory and is never copied; a small one arrives with its head
+and is copied once.
 
-One request is under way on a connection at a time, and HTTP does not say which request an answer is for: a server that
-sends more than it was asked for would have its surplus taken for the next answer.  Whatever arrives unasked therefore
-ends the connection, is told to `when_unasked`, and takes the answer before it along, unless that was the first on its
-connection and so belongs to the one request there was.
+One request is under way on a connection at a time, and HTTP does not tell which request an answer belongs to: the
+surplus of a server that sends too much would be taken for the next answer.  Any unrequested bytes therefore end the
+connection and are reported to `when_unasked`.  The answer before them is rejected, too, unless it was the first on its
+connection and so can belong only to the one request.
 
-The cost of a hostile server is bounded: heads (those of interim answers included), trailers, and answers that are no
-values by 64 KiB, values by what `Want` says.
+The cost of a hostile server is bounded: heads (including interim answers), trailers, and error pages by 64 KiB, values
+by `Want`.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _HEAD = re.compile(
     r"HTTP/1\.([01]) ([1-9][0-9]{2})(?: [^\n]*)?(?:\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[^\r\n\0]*)*+", re.ASCII
 )
 _SWITCHING = "101"
-_MOST_RATIO = 100  # of an inflated value to what was sent unasked: text seldom passes 50, zeros reach 1,000
-_LINE_LIMIT = 4096  # bytes between two chunks of a body
+_MOST_RATIO = 100  # of an inflated value to its unrequested compression: text seldom exceeds 50, zeros reach 1,000
+_LINE_LIMIT = 4096  # bytes of a line between two chunks of a body
 _TRAILER_LIMIT = 64 * 1024
 
 
 class Head(NamedTuple):
     """The head of an answer, before its body: `headers` by name in lower case.
 
-    `keeps` says whether the connection may be used again.
+    `keeps` tells whether the connection may be used again.
     """
 
     status: int
@@ -59,16 +59,16 @@ class Head(NamedTuple):
 
 
 def end_of_head(data: bytearray, start: int, stop: int) -> tuple[int, int] | None:
-    """Return where the head that begins at `start` ends and where what follows begins, or None if it goes on."""
+    """Return the end of the head that begins at `start`, and the start of the body; None if the head goes on."""
     end = data.find(b"\n\r\n", start, stop)
-    bare = data.find(b"\n\n", start, stop if end < 0 else end + 1)  # some servers leave carriage returns out
+    bare = data.find(b"\n\n", start, stop if end < 0 else end + 1)  # some servers omit carriage returns
     if bare >= 0:
         return bare, bare + 2
     return None if end < 0 else (end, end + 3)
 
 
 def _malformed(why: str) -> UnavailableError:
-    # worth another try: a proxy or a restart in between is likelier than a server that always speaks like this
+    # worth another try: a proxy or a restart is likelier than a server that is always wrong
     return UnavailableError(f"The answer is not proper HTTP: {why}")
 
 
@@ -79,7 +79,7 @@ def parse_head(data: bytes) -> Head:
         text = _FOLD.sub(" ", text)
     text = text.replace("\r\n", "\n").removesuffix("\r")
     proper = _HEAD.match(text)
-    if proper is None or proper[2] == _SWITCHING:  # to a protocol that nobody asked for
+    if proper is None or proper[2] == _SWITCHING:  # a switch to an unrequested protocol
         raise _malformed(f"it begins with {text[:40]!r}")
     if proper.end() != len(text):
         raise _malformed(f"a header is {text[proper.end() :][:40].strip()!r}")
@@ -96,14 +96,14 @@ def parse_head(data: bytes) -> Head:
 
 
 def _keeps(headers: Mapping[str, str], *, old: bool) -> bool:
-    """Return whether a connection may be used after an answer; one that says two lengths is not to be trusted."""
+    """Return whether a connection may be used after an answer; one with two lengths is not trusted."""
     if "transfer-encoding" in headers and (old or "content-length" in headers):
         return False
-    wish = headers.get("connection")
-    if wish is None:
+    given = headers.get("connection")
+    if given is None:
         return not old
-    wishes = [word.strip() for word in wish.lower().split(",")]
-    return "close" not in wishes and (not old or "keep-alive" in wishes)
+    options = [word.strip() for word in given.lower().split(",")]
+    return "close" not in options and (not old or "keep-alive" in options)
 
 
 def framing(head: Head) -> int:
@@ -136,13 +136,13 @@ class ChunkedBody:
         self.beyond = False
         """Whether bytes followed that belong to no chunk."""
         self._pending = bytearray()
-        self._missing = 0  # of the chunk that arrives
-        self._ended = False  # the last chunk has been announced; what follows are trailers
-        self._closing = False  # the line end that follows a chunk is due
+        self._missing = 0  # bytes of the current chunk
+        self._ended = False  # after the last chunk, when trailers follow
+        self._closing = False  # the line end behind a chunk is due
         self._trailers = 0
 
     def feed(self, data: memoryview) -> None:
-        """Take what arrived."""
+        """Take arriving bytes."""
         pending, at = self._pending, 0
         pending += data
         while not self.done:
@@ -160,12 +160,12 @@ class ChunkedBody:
                 raise _malformed("a line between chunks does not end")
             if end < 0:
                 break
-            self._heed(bytes(pending[at:end]).removesuffix(b"\r"))
+            self._take_line(bytes(pending[at:end]).removesuffix(b"\r"))
             at = end + 1
         del pending[:at]
         self.beyond = self.done and bool(pending)
 
-    def _heed(self, line: bytes) -> None:
+    def _take_line(self, line: bytes) -> None:
         """Take a line between chunks: the end of one, the size of the next, or a trailer."""
         if self._ended:
             self._trailers += len(line)
@@ -185,17 +185,17 @@ class ChunkedBody:
 
 
 def is_coded(headers: Mapping[str, str]) -> bool:
-    """Return whether a server says that a body is not the value as it is stored."""
+    """Return whether a body is encoded, and so not the stored value."""
     return (headers.get("content-encoding") or "identity").lower() != "identity"
 
 
 def inflate(
     body: bytes | bytearray | memoryview, headers: Mapping[str, str], limit: int | None, stop: int | None = None
 ) -> memoryview:
-    """Return a value that a server compressed although it was asked not to, or its first `stop` bytes.
+    """Return a value that a server compressed without being asked, or its first `stop` bytes.
 
-    More than `limit` bytes are refused, and without a limit what is out of proportion to the bytes sent: a megabyte of
-    gzip may hold a gigabyte.
+    More than `limit` bytes are refused, and without a limit a size out of proportion to the compressed bytes: a
+    megabyte of gzip may hold a gigabyte.
     """
     coding = (headers.get("content-encoding") or "").lower()
     if coding not in ("gzip", "x-gzip", "deflate"):
@@ -226,8 +226,8 @@ def inflate(
 class Want(NamedTuple):
     """The purpose of a request: values of at most `limit` bytes, parts of at most `part`.
 
-    `stop`: how much is of use of a value that comes whole although a part was asked for; the rest, if it is much, is
-    not received.  `tunnel`: a way through a proxy, whose bytes are those of another server from then on.
+    `stop` is the useful length of a value sent whole instead of a part; a long rest is not received.  `tunnel` marks a
+    way through a proxy, whose later bytes come from another server.
     """
 
     limit: int | None = None
@@ -240,7 +240,7 @@ ANYTHING = Want()
 
 
 class Reply(NamedTuple):
-    """A response: what `judge` of the client for the web takes.  Names of headers are in lower case, or of any."""
+    """A response for `client.web.judge`.  Header names are in lower case, or looked up in any case."""
 
     status: int
     headers: Mapping[str, str]
@@ -248,28 +248,28 @@ class Reply(NamedTuple):
 
 
 class Exchange:
-    """A connection that is `open`, or was, and the answer that arrives on it."""
+    """A connection that is or was `open`, and the answer that arrives on it."""
 
     def __init__(self) -> None:
         self._unread = select.poll()
         self._scratch = bytearray(SMALL_BYTES)
         self._view = memoryview(self._scratch)
-        self._asks = -1  # the exchange that begins here does not count
+        self._asks = -1  # the exchange that starts here does not count
         self._begin(ANYTHING)
         self.when_unasked: Callable[[], None] = _ignore
         self.open = True
 
     def _begin(self, want: Want) -> None:
-        """Await an answer from now on."""
+        """Start to await an answer."""
         self._want = want
-        self._used = 0  # bytes of heads in the scratch
-        self._seen = 0  # of these, the ones of interim answers
+        self._used = 0  # bytes of heads in the buffer
+        self._seen = 0  # bytes of interim answers among them
         self._head: Head | None = None
-        self._body: memoryview | None = None  # a value of known length, and how much of it has arrived
+        self._body: memoryview | None = None  # a value of known length, filled up to `_filled`
         self._filled = 0
         self._chunks: ChunkedBody | None = None
         self._rest: bytearray | None = None  # a value that ends with the connection
-        self._enough: int | None = None  # how much of the body is of use; None: all
+        self._enough: int | None = None  # the useful length of the body; None: all
         self.silent = True
         self._reply: Reply | None = None
         self._asks += 1
@@ -278,25 +278,25 @@ class Exchange:
 
     @property
     def rested(self) -> bool:
-        """Whether so much time has passed since a long answer that what a server sent behind it has arrived."""
+        """Whether enough time has passed since a long answer for any surplus behind it to have arrived."""
         return self._arrived <= SMALL_BYTES or monotonic() - self.last_active >= WIRE_REST_S
 
     @property
     def clean(self) -> bool:
-        """Whether the connection may be used again: nothing has arrived that would be taken for the next answer.
+        """Whether the connection may be used again: no bytes have arrived that would be taken for the next answer.
 
         Bytes behind the last answer have closed it; the system may hold more, or the end.
         """
         return self.open and not self._unread.poll(0)
 
     def get_buffer(self, sizehint: int) -> memoryview:
-        """Return where the next bytes go."""
+        """Return the memory for the next bytes."""
         if self._body is not None:
             return self._body[self._filled :]
         return self._view[self._used :]
 
     def _take(self, nbytes: int) -> None:
-        """Take a part of the answer, which is where `get_buffer` says."""
+        """Take a part of the answer, received into `get_buffer`."""
         self.last_active, self.silent = monotonic(), False
         self._arrived += nbytes
         if self._body is not None:
@@ -310,14 +310,14 @@ class Exchange:
             self._find_head()
 
     def _find_head(self) -> None:
-        """Look for the end of the head, and begin the body."""
+        """Look for the end of the head, and start the body."""
         while (place := end_of_head(self._scratch, self._seen, self._used)) is not None:
             end, begin = place
             head = parse_head(bytes(self._view[self._seen : end]))
             if head.status >= 200:
                 self._begin_body(head, begin)
                 return
-            self._seen = begin  # more is to come
+            self._seen = begin  # the final answer is to come
         if self._used == SMALL_BYTES:
             raise UnavailableError(f"The head of the answer has more than {SMALL_BYTES} bytes")
 
@@ -376,45 +376,45 @@ class Exchange:
         self._reply = Reply(head.status, head.headers, body)
 
     def _hear_unasked(self) -> None:
-        """End the connection: nobody asked for what has come."""
+        """End the connection because of unrequested bytes."""
         if self.open:
             self.close()
             self.when_unasked()
 
     def _distrust_answer(self) -> None:
-        """End the connection behind an answer that more has come with; raise if it may be an earlier request's."""
+        """End the connection because of bytes behind an answer; raise if it may belong to an earlier request."""
         self._hear_unasked()
         if self._asks > 1:
             raise UnavailableError("The server sent more than one answer, and it cannot be told which was asked for")
 
     async def ask(self, request: bytes, want: Want = ANYTHING) -> Reply:
         """Return the response to a request."""
-        raise NotImplementedError  # each way of receiving defines it
+        raise NotImplementedError  # each subclass defines it
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
-        """Speak TLS from now on, with a server of this name."""
-        raise NotImplementedError  # each way of receiving defines it
+        """Start TLS with a server of this name."""
+        raise NotImplementedError  # each subclass defines it
 
     def leave(self) -> None:
-        """Close the connection, which is not used again, after a look at what the system may hold for it."""
-        raise NotImplementedError  # each way of receiving defines it
+        """Close the connection for good, after a check for bytes that the system may hold."""
+        raise NotImplementedError  # each subclass defines it
 
     def close(self) -> None:
         """Close the connection."""
-        raise NotImplementedError  # each way of receiving defines it
+        raise NotImplementedError  # each subclass defines it
 
 
 def _ignore() -> None:
-    """Do nothing: the place of a callback that nobody gave."""
+    """Do nothing: the default callback."""
 
 
 def _is_enough(enough: int | None, size: int) -> bool:
-    """Return whether what follows in a body of some size is not worth receiving, to use the connection again."""
+    """Return whether so much of a body is useless that closing the connection beats receiving it."""
     return enough is not None and size > enough + SMALL_BYTES
 
 
 def check_size(want: Want, status: int, size: int) -> None:
-    """Raise if a body is larger than what was wanted may be."""
+    """Raise if a body is larger than the request allows."""
     if status == 200:
         check_announced(size, want.limit)
     elif status == 206 and want.part is not None and size > want.part:
@@ -422,28 +422,28 @@ def check_size(want: Want, status: int, size: int) -> None:
 
 
 def useful(status: int, headers: Mapping[str, str], stop: int | None) -> int | None:
-    """Return how many bytes of a body are of use: of failures the beginning; None: all."""
+    """Return the useful length of a body: none of an error page; None: all."""
     if status not in (200, 206):
         return 0
     return None if status == 206 or (stop and is_coded(headers)) else stop
 
 
 def _room(size: int) -> memoryview:
-    """Return memory for a value: NumPy's, which is not set to zero first, and has large pages where it is large."""
+    """Return memory for a value from NumPy, which does not clear it, and uses large pages for large ones."""
     try:
         return np.empty(size, np.uint8).data
     except (MemoryError, ValueError) as error:
         raise ResourceExhaustedError(f"A value of {size} bytes is more than memory can hold") from error
 
 
-# Headers that a caller gives.
+# Headers of the caller.
 
 _NAME = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"
 _LINE = re.compile(_NAME + r"[ \t]*:[^\r\n\0]*")
 
 
 def header_line(value: Any) -> str:
-    """Return a line such as `"Name: value"`, or raise `JsonError`."""
+    """Return the line if it has the form `"Name: value"`; raise `JsonError` otherwise."""
     text = string(value)
     if not _LINE.fullmatch(text):
         raise JsonError('Expected header such as "Name: value"')
@@ -451,7 +451,7 @@ def header_line(value: Any) -> str:
 
 
 def headers_of(lines: Iterable[str]) -> dict[str, str]:
-    """Return headers by name; those of one name as the list that they are."""
+    """Return headers by name; several of one name are joined to a list."""
     headers: dict[str, str] = {}
     for line in lines:
         name, _, value = map(str.strip, line.partition(":"))
@@ -460,7 +460,7 @@ def headers_of(lines: Iterable[str]) -> dict[str, str]:
 
 
 def check_headers(headers: Any) -> None:
-    """Raise `JsonError`, with all that is wrong, unless these are headers by name."""
+    """Raise `JsonError`, with all problems, unless the argument holds headers by name."""
     if not isinstance(headers, Mapping):
         raise JsonError("Expected headers by name")
     odd = [name for name, value in headers.items() if not _is_line(name, value)]

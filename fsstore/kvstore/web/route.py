@@ -1,10 +1,9 @@
-"""How a web server is reached: directly or through a proxy, by which address, with which trust.
+"""The way to a web server: directly or through a proxy, by which address, with which trust.
 
-The environment decides, as it does for other programs: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` (and the
+The environment decides, as for other programs: `http_proxy`, `https_proxy`, `all_proxy` and `no_proxy` (and the
 settings of the system on Windows and macOS), `SSL_CERT_FILE` and `SSL_CERT_DIR`.  Certificates are always verified.
-
-Names are looked up once in ten seconds, whatever the number of connections, and their addresses tried in turns of a
-quarter of a second, so that a network without a way to one of them does not stop the others.
+Names are looked up once in ten seconds, for all connections.  The next address is tried after a quarter of a second, so
+that an unreachable one does not block the others.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from fsstore.redaction import redact_url
 from fsstore.runtime.tuning import MOMENT_S, NAMES_KEPT_S, SILENT_S, SLOWEST_ANSWER
 from fsstore.values.json_value import quote
 
-_STAGGER = 0.25  # seconds before the next address is tried too, as RFC 8305 recommends
+_STAGGER = 0.25  # seconds before the next address is tried, too, as RFC 8305 recommends
 
 # The connection of an event loop, and the `GET` under way on it.
 
 
 class Connection(Exchange, asyncio.BufferedProtocol):
-    """A connection of the running loop.  `idle_s` is how long a server may be silent, `kept_s` how long we may."""
+    """A connection of the running loop.  `idle_s` is a server's longest silence, `kept_s` the longest idle time."""
 
     def __init__(self, idle_s: float, kept_s: float) -> None:
         super().__init__()
@@ -50,14 +49,14 @@ class Connection(Exchange, asyncio.BufferedProtocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Remember where to write."""
+        """Take the transport."""
         if isinstance(transport, asyncio.Transport):
             self._transport = transport
         if (socket := transport.get_extra_info("socket")) is not None:
             self._unread.register(socket.fileno(), select.POLLIN)
 
     async def secure(self, context: ssl.SSLContext, name: str) -> None:
-        """Speak TLS from now on, with a server of this name."""
+        """Start TLS with a server of this name."""
         if self._transport is None or not self.open:
             raise ConnectionResetError("the connection is closed")
         self._transport = await self._loop.start_tls(self._transport, self, context, server_hostname=name)
@@ -74,13 +73,13 @@ class Connection(Exchange, asyncio.BufferedProtocol):
         try:
             return await self._waiter
         except BaseException:
-            self.close()  # what still arrives would be taken for the answer to the next request
+            self.close()  # a late answer would be taken for the answer to the next request
             raise
         finally:
             self._waiter = None
 
     def _check(self) -> None:
-        """Fail a request whose server has been silent for too long; close what nobody has used for long."""
+        """Fail a request whose server has been silent for too long; close a connection that has been idle for long."""
         self._timer = None
         if not self.open:
             return
@@ -104,11 +103,11 @@ class Connection(Exchange, asyncio.BufferedProtocol):
             return
         try:
             self._take(nbytes)
-            self._tell(waiter)
+            self._hand_out(waiter)
         except Exception as error:  # noqa: BLE001  # the request under way carries it
             self._fail(error)
 
-    def _tell(self, waiter: asyncio.Future[Reply]) -> None:
+    def _hand_out(self, waiter: asyncio.Future[Reply]) -> None:
         """Hand out the answer if it is complete."""
         reply, self._reply = self._reply, None
         if reply is not None:
@@ -120,14 +119,14 @@ class Connection(Exchange, asyncio.BufferedProtocol):
             self._waiter.set_exception(error)
 
     def eof_received(self) -> bool:
-        """End a body that ends with the connection."""
+        """Complete a body that ends with the connection."""
         waiter = self._waiter
         body = self._rest
         if body is None or waiter is None or waiter.done() or not _is_end(self._transport):
             return False
         try:
             self._finish(body)
-            self._tell(waiter)
+            self._hand_out(waiter)
         except StoreError as error:
             self._fail(error)
         return False
@@ -149,7 +148,7 @@ class Connection(Exchange, asyncio.BufferedProtocol):
             self._transport.abort()
 
     def leave(self) -> None:
-        """Close the connection, soon, where it is to be seen what it is that came unasked."""
+        """Close the connection, a moment later if unrequested bytes may still be identified."""
         if self.open and not self.clean:
             self._loop.call_later(MOMENT_S / 2, self.close)
         else:
@@ -157,7 +156,7 @@ class Connection(Exchange, asyncio.BufferedProtocol):
 
 
 def _is_end(transport: asyncio.Transport | None) -> bool:
-    """Return whether the server ended the connection: without the last word of TLS, anybody may have."""
+    """Return whether the server ended the connection: without TLS's closing message, anyone may have."""
     tls = None if transport is None else transport.get_extra_info("ssl_object")
     try:
         return tls is None or not tls.read(1)
@@ -169,27 +168,27 @@ def _is_end(transport: asyncio.Transport | None) -> bool:
 
 Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
 
-_LONGEST = 255  # bytes of a name; preparing a long one takes time that grows with its square
+_LONGEST = 255  # bytes of a name; preparing it takes time quadratic in its length
 _PLAIN = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?|\[[0-9a-f:.]+(%[a-z0-9_.-]+)?\]", re.ASCII)
 _HOSTS = frozenset({"localhost", "localhost.localdomain", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"})
 _LOCAL_ENDS = (".localhost", ".internal", ".localdomain", ".localdomain4", ".localdomain6")
 _SERVICES = frozenset(
     map(ipaddress.ip_address, ("fd00:ec2::254", "fd20:ce::254", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
-"""Addresses at which clouds tell a machine its credentials, where they are not link-local."""
+"""Addresses that give a machine its cloud credentials, besides link-local ones."""
 _TRANSLATED = tuple(map(ipaddress.IPv6Network, ("64:ff9b::/96", "64:ff9b:1::/48", "::/96", "::ffff:0:0:0/96")))
-"""Networks whose last 32 bits are an address of IPv4."""
+"""Networks whose last 32 bits are an IPv4 address."""
 
 
 def prepared(name: str) -> str:
-    """Return the name of a host in the letters that are looked up; raises `ValueError` where there are none.
+    """Return the name of a host in the form for look-ups; raise `ValueError` for an invalid one.
 
     >>> prepared("LocalHost"), prepared("bücher.example")
     ('localhost', 'xn--bcher-kva.example')
     """
     if len(name) > _LONGEST:
         raise ValueError(f"the name of a host has {len(name)} characters")
-    if not name.isascii():  # the codec knows the letters of Unicode 3.2 only
+    if not name.isascii():  # the codec knows only the letters of Unicode 3.2
         name = unicodedata.normalize("NFKC", name)
         if any(letter.isdecimal() and not letter.isascii() for letter in name):
             raise ValueError("digits of another script in the name of a host")
@@ -198,14 +197,14 @@ def prepared(name: str) -> str:
 
 
 def is_plain(host: str) -> bool:
-    """Return whether a prepared host (without a port) is a name or an address that every client reads alike."""
+    """Return whether a prepared host (without a port) is a name or an address that every client interprets alike."""
     return _PLAIN.fullmatch(host) is not None
 
 
 def is_internal(host: str) -> bool:
     """Return whether a host, with or without a port, is written as loopback, link-local or unspecified.
 
-    Numbers in any base and with missing parts are addresses too: `2130706433`, `0x7f.1`.
+    Numbers in any base and with missing parts are addresses, too: `2130706433`, `0x7f.1`.
     """
     name = host.rpartition("@")[2].lower()
     name = name[1:].partition("]")[0] if name.startswith("[") else name.partition(":")[0]
@@ -220,7 +219,7 @@ def is_internal(host: str) -> bool:
 
 
 def _address(name: str) -> Address | None:
-    """Return the address that a text is read as, by us or by the resolver of the system."""
+    """Return the address for a text, as interpreted by us or by the system's resolver."""
     try:
         return ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
@@ -232,7 +231,7 @@ def _address(name: str) -> Address | None:
 
 
 def is_internal_address(address: Address | str) -> bool:
-    """Return whether an address is loopback, link-local, unspecified or multicast, or tells credentials."""
+    """Return whether an address is loopback, link-local, unspecified or multicast, or a source of credentials."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0]) if isinstance(address, str) else address
     except ValueError:
@@ -243,7 +242,7 @@ def is_internal_address(address: Address | str) -> bool:
 
 
 def _within(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
-    """Return the addresses of IPv4 that an address of IPv6 may lead to."""
+    """Return the IPv4 addresses that an IPv6 address may lead to."""
     inside = [address.ipv4_mapped, address.sixtofour, *(address.teredo or ())]
     if any(address in network for network in _TRANSLATED):
         inside.append(ipaddress.IPv4Address(int(address) & 0xFFFFFFFF))
@@ -251,7 +250,7 @@ def _within(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
 
 
 def _is_internal(address: Address) -> bool:
-    first = address.version == 4 and int(address) >> 24 == 0  # 0.0.0.0/8 is "this host" too
+    first = address.version == 4 and int(address) >> 24 == 0  # 0.0.0.0/8 is "this host", too
     return (
         first
         or address in _SERVICES
@@ -266,7 +265,7 @@ _PORTS = {"http": 80, "https": 443}
 
 
 class Proxy(NamedTuple):
-    """A proxy and what it is told about who asks."""
+    """A proxy, and the authorization sent to it."""
 
     host: str
     port: int
@@ -277,7 +276,7 @@ class Proxy(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The way to an origin.  `host` is the value of the header, with the port where it is not the scheme's own."""
+    """The way to an origin.  `host` is the value of the header, with the port unless it is the scheme's default."""
 
     scheme: str
     name: str
@@ -291,7 +290,7 @@ class Route(NamedTuple):
 
     @property
     def head(self) -> str:
-        """The text before the path in a request: the origin, where a proxy reads it."""
+        """The text before the path in a request: the origin if a proxy reads it."""
         return f"http://{self.host}" if self.proxy is not None and self.scheme == "http" else ""
 
 
@@ -318,7 +317,7 @@ def route_to(origin: str) -> Route:
 
 
 def proxy_of(scheme: str, host: str) -> Proxy | None:
-    """Return the proxy that the environment wants between us and `host:port`, if any."""
+    """Return the proxy that the environment prescribes for `host:port`, if any."""
     from urllib.request import getproxies, proxy_bypass
 
     proxies = getproxies()
@@ -335,7 +334,7 @@ def proxy_of(scheme: str, host: str) -> Proxy | None:
 
 
 def _proxy_at(url: str) -> Proxy | None:
-    """Return the proxy at a URL; None if it is reached in another way, or the URL is none: nothing of it is shown."""
+    """Return the proxy at a URL; None if it needs another protocol or the URL is invalid, without showing any of it."""
     try:
         parts = urlsplit(url)
         name, port = parts.hostname, parts.port or 80
@@ -350,7 +349,7 @@ def _allowed(parts: SplitResult) -> str:
 
 
 def trust() -> ssl.SSLContext:
-    """Return whom we trust: the certificates of the system, or those that the environment names."""
+    """Return the trusted certificates: the system's, or those that the environment names."""
     return _trust(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
 
 
@@ -369,14 +368,14 @@ class Dial:
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[list[str]]]] = {}
 
     async def connect(self, route: Route) -> Exchange:
-        """Return a new connection to an origin, through its proxy and with TLS where the route says so.
+        """Return a new connection to an origin, through its proxy and with TLS if the route has them.
 
-        `judge` may refuse an address by raising; the addresses it saw are those that are connected to.  Addresses
-        behind a proxy are the proxy's to judge.
+        `judge` may refuse an address by raising; only addresses it has seen are connected to.  Addresses behind a proxy
+        are left to the proxy.
         """
         limit = min(SILENT_S, self._idle_s)
         try:
-            async with asyncio.timeout(limit):  # before 3.12 wait_for may swallow being cancelled
+            async with asyncio.timeout(limit):  # before 3.12, wait_for may swallow a cancellation
                 return await self._connect(route)
         except TimeoutError as error:
             raise ConnectionError(f"{route.host} did not accept a connection within {limit:g} s") from error
@@ -405,7 +404,7 @@ class Dial:
             raise from_status(reply.status, f"from the proxy that was asked for a way to {place}")
 
     async def _reach(self, name: str, port: int, context: ssl.SSLContext | None, origin: str | None = None) -> Exchange:
-        """Return a connection to one of the addresses of a host: the first that answers."""
+        """Return a connection to the first address of a host that answers."""
         addresses = await self._addresses(name, port)
         self._approve(addresses, origin)
         calls = [partial(self._open, address, port, context, name) for address in addresses]
@@ -422,7 +421,7 @@ class Dial:
             )
         except (ssl.SSLCertVerificationError, ConnectionError):
             raise
-        except OSError as error:  # no way to the host, and what a broken handshake raises
+        except OSError as error:  # no way to the host, or a broken handshake
             raise ConnectionError(str(error)) from error
         return connection
 
@@ -433,7 +432,7 @@ class Dial:
                 self._judge(origin, address)
 
     def known(self, name: str, port: int) -> list[str]:
-        """Return the addresses of a host if they need not be looked up now; any thread may ask."""
+        """Return the addresses of a host if they are known now; any thread may call this."""
         try:
             return [str(ip_address(name))]
         except ValueError:
@@ -443,7 +442,7 @@ class Dial:
         return task.result() if task is not None and fresh else []
 
     async def _addresses(self, name: str, port: int) -> list[str]:
-        """Return the addresses of a host, those of its two families in turns."""
+        """Return the addresses of a host, alternating between its two families."""
         found = self.known(name, port)
         if found:
             return found
@@ -468,24 +467,24 @@ async def _look_up(name: str, port: int) -> list[str]:
 
 
 async def first_connected(calls: Sequence[Callable[[], Coroutine[Any, Any, Connection]]]) -> Connection:
-    """Return what the first call that succeeds returns; each begins when those before have failed or take long."""
+    """Return the result of the first call that succeeds; each starts when the earlier ones have failed or take long."""
     rest = iter(calls)
-    begun: list[asyncio.Task[Connection]] = []
+    tasks: list[asyncio.Task[Connection]] = []
     won: asyncio.Task[Connection] | None = None
     try:
         while won is None:
             call = next(rest, None)
             if call is not None:
-                begun.append(asyncio.create_task(call()))
-            waiting = [task for task in begun if not task.done()]
+                tasks.append(asyncio.create_task(call()))
+            waiting = [task for task in tasks if not task.done()]
             if not waiting:
-                return begun[0].result()  # its error: all have failed
+                return tasks[0].result()  # raises the first error: all have failed
             limit = None if call is None else _STAGGER
             await asyncio.wait(waiting, timeout=limit, return_when=asyncio.FIRST_COMPLETED)
-            won = next((task for task in begun if task.done() and not task.exception()), None)
+            won = next((task for task in tasks if task.done() and not task.exception()), None)
         return won.result()
     finally:
-        for task in begun:
+        for task in tasks:
             if task is not won:
                 task.add_done_callback(_close_late)
                 task.cancel()
