@@ -308,7 +308,6 @@ class KvStore(Specified):
         return hash((self._open.spec.kind.id, id(self._transaction)))
 
     def __repr__(self) -> str:
-        """Return `KvStore({...})`."""
         try:
             return pretty("KvStore", self._open.effective_spec().to_json())
         except UnimplementedError:

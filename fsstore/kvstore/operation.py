@@ -64,7 +64,6 @@ class TimestampedStorageGeneration:
         return self
 
     def __repr__(self) -> str:
-        """Return the form that TensorStore prints."""
         time = f"{self.time:.6f}" if math.isfinite(self.time) else str(self.time)
         return f"KvStore.TimestampedStorageGeneration({self.generation!r}, {time})"
 
@@ -109,7 +108,6 @@ class KvReadResult:
         return self
 
     def __repr__(self) -> str:
-        """Return the form that TensorStore prints."""
         return f"KvStore.ReadResult(state={self.state!r}, value={self.value!r}, stamp={self.stamp!r})"
 
 
@@ -300,13 +298,11 @@ class Batch:
             raise
 
     def __enter__(self) -> Self:
-        """Return the batch."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Submit the batch."""
         self.submit()
 
     def __del__(self) -> None:

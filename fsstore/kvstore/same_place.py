@@ -62,7 +62,6 @@ def relation(place: OpenKv | KvPrefix, other: OpenKv | KvPrefix) -> Relation | N
 
 
 def _steps(place: OpenKv | KvPrefix) -> list[_Stratum]:
-    """Return the levels of a place, from the root outwards."""
     if isinstance(place, OpenKv):
         plain = place.within(None)
         if plain.base is not None:

@@ -97,7 +97,6 @@ class Transaction:
         self.ledger.abort()
 
     def __enter__(self) -> Self:
-        """Return the transaction."""
         return self
 
     def __exit__(

@@ -255,7 +255,6 @@ class Committer:
         return True
 
     async def _follow(self, manifest: Manifest, newest: Version, root: Root, sink: Sink) -> Manifest:
-        """Return the manifest whose newest version has this root."""
         config, log2 = manifest.config, manifest.config.version_tree_arity_log2
         when = max(time.time_ns(), newest.commit_time + 1)
         new = Version(newest.generation + 1, root.height, root.location, root.statistics, when)

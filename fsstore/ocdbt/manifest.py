@@ -531,7 +531,6 @@ def decode_manifest(data: bytes, *, number: int = 0) -> Manifest:
 
 
 def _check(cursor: Cursor, versions: list[Version], refs: list[VersionNodeRef], arity_log2: int) -> None:
-    """Raise unless the references fit the newest generation."""
     ranges = {height: (first, last) for height, first, last in ranges_below(versions[-1].generation, arity_log2)}
     previous = 65
     for ref in refs:

@@ -443,7 +443,6 @@ def _note_ends(leaf: Node, ends: dict[DataFile, int]) -> None:
 
 
 async def _check_files(source: DatabaseSource, ends: dict[DataFile, int], report: VerifyReport) -> None:
-    """Read the last byte that a value needs in every data file."""
     report.num_files = len(ends)
     places = [Location(file, end - 1, 1) for file, end in ends.items() if end]
     for start in range(0, len(places), AT_ONCE):

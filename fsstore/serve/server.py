@@ -97,7 +97,6 @@ def _knows(codecs: Iterable[Any]) -> bool:
 
 
 def _page(path: str, url: str, nodes: Mapping[str, Node]) -> str:
-    """Return the link to a page with one layer."""
     node = nodes[path]
     first = node if node.kind == "array" else nodes[f"{node.prefix}{_levels(node)[0]}"]
     dtype = first.document.get("data_type", first.document.get("dtype", ""))

@@ -321,7 +321,6 @@ def _days_before(year: int, month: int, day: int, lengths: tuple[int, ...]) -> i
 
 
 def _date(days: float, lengths: tuple[int, ...]) -> str:
-    """Return the date that lies `days` into a calendar."""
     if not np.isfinite(days):
         return ""
     year, day = divmod(int(days), sum(lengths))

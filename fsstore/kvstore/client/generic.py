@@ -57,7 +57,6 @@ class Asked:
         self.brings = "read" in verbs  # returns a value with its version
 
     async def __call__(self, verb: str, *arguments: Any) -> Any:
-        """Call a verb."""
         own = self.verbs.get(verb)
         if own is not None:
             found = own(self.filesystem, *arguments)

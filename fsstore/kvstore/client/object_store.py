@@ -54,13 +54,13 @@ from fsstore.runtime import execution
 from fsstore.runtime.tuning import MOMENT_S, PAGE, SLOWEST_LINE
 from fsstore.values.json_value import quote
 
-# Writes through obstore: objects with marks, conditional writes, and deletions.
+# Writes through obstore: objects with marks, conditional writes, deletions and copies.
 
 _NO_VERSION = "1"  # a version that no object has, like `NO_TAG`; only Google's cloud compares versions
 
 
-class WritesObjects:
-    """The writing part of an engine over obstore."""
+class WritesObjects(TakesValues):
+    """The writing part of an engine over obstore: writes, deletions, and copies inside one bucket."""
 
     __slots__ = ()
     retry: Retry
@@ -148,6 +148,32 @@ class WritesObjects:
             return None
         return Standing(generation_of(head.meta), head.attributes.get(MARK), head.meta["last_modified"].timestamp())
 
+    def takes_from(self, other: object) -> bool:
+        """Return whether `other` is this bucket, with the same credentials."""
+        return self is other and self.features.writable
+
+    async def take_values(
+        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
+    ) -> list[ReadResult]:
+        """Let the storage copy objects, with one request each."""
+        return await each_by_threads(self._take, pairs, self.turns, offload=offload_whole)
+
+    def _take(self, pair: tuple[str, str]) -> ReadResult:
+        import obstore
+
+        def copy() -> ReadResult:
+            try:
+                obstore.copy(self._writer(0), pair[0], pair[1])
+            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
+                if is_missing(error):
+                    return ReadResult("missing", b"", NO_VALUE, now())
+                failure = located(error, "copying", self.shown + pair[0])
+            else:
+                return ReadResult("value", b"", UNKNOWN, now())
+            raise failure
+
+        return persist_blocking(self.retry, copy)
+
 
 def generation_of(meta: Any) -> bytes:
     """Return the generation of an object: its entity tag and version."""
@@ -209,52 +235,11 @@ def get_options(read: Read) -> dict[str, Any]:
     return {**options, "if_none_match": tag} if tag is not None else options
 
 
-# Copies inside one bucket, made by the object store itself.
-
-
-class CopiesObjects(TakesValues):
-    """An engine over obstore that fulfils `TakesValues`."""
-
-    __slots__ = ()
-    retry: Retry
-    shown: str
-    features: Features
-    turns: Turns
-    _writer: Any
-
-    def takes_from(self, other: object) -> bool:
-        """Return whether `other` is this bucket, with the same credentials."""
-        return self is other and self.features.writable
-
-    async def take_values(
-        self, other: object, pairs: Sequence[tuple[str, str]], *, unseen: bool = False
-    ) -> list[ReadResult]:
-        """Let the storage copy objects, with one request each."""
-
-        return await each_by_threads(self._take, pairs, self.turns, offload=offload_whole)
-
-    def _take(self, pair: tuple[str, str]) -> ReadResult:
-        import obstore
-
-        def copy() -> ReadResult:
-            try:
-                obstore.copy(self._writer(0), pair[0], pair[1])
-            except Exception as error:  # noqa: BLE001  # the boundary: every foreign error is translated here
-                if is_missing(error):
-                    return ReadResult("missing", b"", NO_VALUE, now())
-                failure = located(error, "copying", self.shown + pair[0])
-            else:
-                return ReadResult("value", b"", UNKNOWN, now())
-            raise failure
-
-        return persist_blocking(self.retry, copy)
-
-
 _BEYOND = ("Wanted range starting at", "bytes 0--1/0")
 _LIST_PAGE = 1000  # S3's page
 
 
-class ObstoreEngine(WritesObjects, CopiesObjects, AnswersSoon, TellsModified):
+class ObstoreEngine(WritesObjects, AnswersSoon, TellsModified):
     """Strict verbs over an obstore store, built by `make(retry_config, timeout_s)`; `shown` precedes paths in messages.
 
     Large values are written through separate stores, whose requests may take as long as a slow line needs.

@@ -78,7 +78,6 @@ def _local_info(_filesystem: Any, path: str) -> dict[str, Any]:
 
 
 def _local_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
-    """Return bytes of a file, and its version."""
     with filesystem._open(path, "rb") as file:  # `open` takes twice as long
         number = file.fileno()
         facts = _facts(os.fstat(number))
@@ -175,7 +174,6 @@ async def _google_read(filesystem: Any, path: str, start: int, stop: int | None)
 
 
 async def _azure_read(filesystem: Any, path: str, start: int, stop: int | None) -> tuple[bytes, dict[str, Any]]:
-    """Return bytes of a blob, and its version."""
     container, blob, version = filesystem.split_path(path)
     part = {} if (start, stop) == (0, None) else {"offset": start, "length": None if stop is None else stop - start}
     async with filesystem.service_client.get_blob_client(container=container, blob=blob) as client:
@@ -254,7 +252,6 @@ def _cause_of(error: BaseException) -> Exception | None:
 
 
 def _ftp_error(error: Exception) -> Exception:
-    """Return the error for a failure of FTP."""
     text = redact(str(error)) or "the connection ended"
     if isinstance(error, ftplib.error_perm):
         if text[:3] in _ABSENT:

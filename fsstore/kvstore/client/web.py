@@ -126,7 +126,6 @@ def _announced(headers: Mapping[str, str]) -> int | None:
 
 
 def _known(read: Read, result: ReadResult) -> ReadResult:
-    """Return "unspecified" if the server sent a value that the caller has."""
     if result.generation != UNKNOWN and result.generation == read.if_not_equal:
         return ReadResult("unspecified", b"", result.generation, result.time)
     return result

@@ -114,7 +114,6 @@ class KeyRange:
         return low[:length]
 
     def __repr__(self) -> str:
-        """Return the form TensorStore prints."""
         return f"KvStore.KeyRange({self.inclusive_min!r}, {self.exclusive_max!r})"
 
 

@@ -251,7 +251,6 @@ def _write_group(writes: Sequence[Write | LateWrite], protocol: Protocol, dirty:
 
 
 def _publish(staged: Sequence[Staged], protocol: Protocol, dirty: set[bytes]) -> list[Stamp]:
-    """Make values durable and give them their names."""
     if protocol.sync:
         make_durable([one.held for one in staged if one.held is not None])
     return [one.publish(dirty) for one in staged]

@@ -163,7 +163,6 @@ def _obstore_process() -> int:
 
 
 def _obstore_works() -> bool:
-    """Return whether obstore's threads belong to this process."""
     return _obstore_process() == os.getpid()
 
 

@@ -155,7 +155,6 @@ def root_of(base: str) -> str:
 
 
 def _library(members: Mapping[str, Json], url: str, headers: Mapping[str, str]) -> Library:
-    """Return the client library for a web server."""
     requested = members.get("engine")
     if requested in {None, "fsstore"}:
         from fsstore.kvstore.web.client import check_able

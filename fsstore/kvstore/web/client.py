@@ -392,7 +392,6 @@ class HttpClient:
         return found
 
     def _common(self, route: Route, *, at_home: bool) -> str:
-        """Return the header fields common to all requests to an origin."""
         found = self._fields.get((route, at_home))
         if found is None:
             own = {name: value for name, value in self._headers.items() if at_home or name.lower() in _FOR_ANYBODY}

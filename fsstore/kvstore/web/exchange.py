@@ -260,7 +260,6 @@ class Exchange:
         self.open = True
 
     def _begin(self, want: Want) -> None:
-        """Start to await an answer."""
         self._want = want
         self._used = 0  # bytes of heads in the buffer
         self._seen = 0  # bytes of interim answers among them
@@ -310,7 +309,6 @@ class Exchange:
             self._find_head()
 
     def _find_head(self) -> None:
-        """Look for the end of the head, and start the body."""
         while (place := end_of_head(self._scratch, self._seen, self._used)) is not None:
             end, begin = place
             head = parse_head(bytes(self._view[self._seen : end]))

@@ -108,7 +108,6 @@ class Connection(Exchange, asyncio.BufferedProtocol):
             self._fail(error)
 
     def _hand_out(self, waiter: asyncio.Future[Reply]) -> None:
-        """Hand out the answer if it is complete."""
         reply, self._reply = self._reply, None
         if reply is not None:
             waiter.set_result(reply)
@@ -219,7 +218,6 @@ def is_internal(host: str) -> bool:
 
 
 def _address(name: str) -> Address | None:
-    """Return the address for a text, as interpreted by us or by the system's resolver."""
     try:
         return ipaddress.ip_address(name.partition("%")[0])
     except ValueError:
