@@ -3,9 +3,9 @@
 This is TensorStore's protocol, so both libraries may write the same store at once:
 
 * `os`: `<key>.__lock` is opened (created if need be) and locked as a whole with an open-file-description lock.  The
-  previous holder has renamed the file over the key or removed it, so the path is checked again: if it now leads away from
-  the locked file, the procedure starts over.  The system drops the lock when its holder dies; the file stays, and the
-  next writer empties and uses it.
+  previous holder has renamed the file over the key or removed it, so the path is checked again: if it leads to another
+  file by now, the procedure starts over.  The system drops the lock when its holder dies; the file stays, and the next
+  writer empties and uses it.
 * `lockfile`: the file is created exclusively; its existence is the lock.  It outlives its holder.
 * `none`: a file of a random name, no exclusion.
 
