@@ -492,6 +492,7 @@ class OcdbtKind(AdapterKind):
         return take_members(fields)
 
     def base_path(self, path: str) -> str:
+        """Return the path with a trailing slash."""
         return as_directory(path)
 
     def from_url(self, scheme: str, rest: str) -> tuple[str, dict[str, Json]]:  # one scheme only
