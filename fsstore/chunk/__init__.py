@@ -1,6 +1,6 @@
 """The chunk engine: one way to read and write chunked arrays, whatever their format.
 
-* `model`: a stored array as the engine knows it: chunk boundaries, keys, codecs, fill value
+* `model`: a stored array for the engine: chunk boundaries, keys, codecs, fill value
 * `request`: index transforms as requests of the engine, listed positions by chunk, and the arrays of results
 * `planner`: from a request to cells: the touched chunks, and the elements of each
 * `columns`: cells and boxes in bulk, as columns of integers

@@ -1,7 +1,7 @@
 """Cells and boxes in bulk, as columns of integers.
 
-A `CellRun` is many cells that follow each other in a plan; a cell is made when it is asked for.  Boxes of one array are
-cut into parts that lie within one chunk, all of them at once.
+A `CellRun` is many consecutive cells of a plan, made on demand.  Boxes of one array are divided into parts that lie
+within one chunk, all of them at once.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from fsstore.runtime.tuning import COLUMNS_FROM, FEW
 def batches(
     plan: FewPlan, model: ChunkModel, size: int, lanes: int = 1
 ) -> Iterator[tuple[Sequence[AnyCell], list[str]]]:
-    """Yield the cells of a plan, `size` at a time, with the keys of their chunks: of each of `lanes` in turn.
+    """Yield the cells of a plan, `size` at a time, with the keys of their chunks, from each of `lanes` in turn.
 
-    Lanes are parts of the plan far from each other.  Where two threads write to neighbouring parts of new memory at
-    once, both clear the same large page, and one of them in vain.
+    Lanes are parts of the plan that lie far apart.  If two threads write to neighbouring parts of new memory at once,
+    both clear the same large page, one of them in vain.
     """
     if not isinstance(plan, CellPlan):
         yield from _cut(plan.cells(), plan.keys(model), size)
@@ -59,9 +59,9 @@ def _cut(cells: Sequence[AnyCell], keys: list[str], size: int) -> Iterator[tuple
 
 
 class CellRun(Sequence[Cell]):
-    """The cells of a plan whose numbers, in the order of their chunks, are `numbers`.
+    """The cells of a plan with the given `numbers`, in the order of their chunks.
 
-    With `segments`, some of the plan's by component, the cells are those of these segments.
+    With `segments`, a selection of the plan's by component, the cells are the products of these.
     """
 
     __slots__ = ("_numbers", "_plan", "_segments")
@@ -73,7 +73,6 @@ class CellRun(Sequence[Cell]):
         self._segments = segments or [component.segments for component in plan.components]
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return len(self._numbers)
 
     @overload
@@ -83,7 +82,7 @@ class CellRun(Sequence[Cell]):
     def __getitem__(self, place: slice) -> CellRun: ...
 
     def __getitem__(self, place: int | slice) -> Cell | CellRun:
-        """Return one cell, or a run of some."""
+        """Return one cell, or a run of several."""
         if isinstance(place, slice):
             return CellRun(self._plan, self._numbers[place], self._segments)
         number = self._numbers[place]
@@ -96,7 +95,6 @@ class CellRun(Sequence[Cell]):
         return Cell.of(tuple(reversed(chosen)))
 
     def __iter__(self) -> Iterator[Cell]:
-        """Yield the cells."""
         if len(self) == math.prod(map(len, self._segments)):
             return map(Cell.of, product(*self._segments))
         chosen = []
@@ -111,7 +109,7 @@ class CellRun(Sequence[Cell]):
         return map(Cell.of, zip(*chosen, strict=True)) if chosen else iter([Cell.of(())] * len(self))
 
     def _places(self) -> list[Sequence[int]]:
-        """Return by component which segment each cell has."""
+        """Return the segment number of each cell by component."""
         if len(self._segments) == 1:
             return [self._numbers]
         if not self._segments:
@@ -120,7 +118,7 @@ class CellRun(Sequence[Cell]):
         return [places.tolist() for places in np.unravel_index(np.array(self._numbers, np.int64), shape)]
 
     def _chunks(self) -> list[IntArray]:
-        """Return the numbers of the chunks, a column an output dimension."""
+        """Return the numbers of the chunks, one column for each output dimension."""
         columns: dict[int, IntArray] = {}
         rows = zip(self._plan.components, self._segments, self._places(), strict=True)
         for component, segments, places in rows:
@@ -130,7 +128,7 @@ class CellRun(Sequence[Cell]):
         return [columns[output] for output in range(len(columns))]
 
     def boxes(self) -> Iterator[tuple[CellRun, list[Sequence[Segment | Points]]]]:
-        """Yield the run as a few runs that are products of segments, with these by component."""
+        """Yield the run as a few runs that are products of segments, with their segments by component."""
         begin, counts = 0, list(map(len, self._segments))
         for box in _boxes(counts, self._numbers.start, self._numbers.stop):
             end = begin + math.prod(map(len, box))
@@ -139,7 +137,7 @@ class CellRun(Sequence[Cell]):
             begin = end
 
     def of_one_shape(self, model: ChunkModel) -> Iterator[tuple[tuple[int, ...], list[int], Sequence[Cell]]]:
-        """Yield the cells whose chunks have one shape together: the shape, and their places."""
+        """Yield the cells grouped by the shape of their chunks: the shape, and their places."""
         if not self._plan.separable:
             shaped: dict[tuple[int, ...], list[int]] = {}
             for place, cell in enumerate(cells := list(self)):
@@ -153,7 +151,7 @@ class CellRun(Sequence[Cell]):
             begin += len(run)
 
     def even(self, size: int) -> int:
-        """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
+        """Return a number of cells, at most `size` and not much smaller, whose multiples end with rows of the grid."""
         return even(list(map(len, self._segments)), size)
 
     def keys(self, model: ChunkModel) -> list[str]:
@@ -172,7 +170,7 @@ class CellRun(Sequence[Cell]):
 
 
 def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, ...]]:
-    """Yield boxes of a grid, as places by dimension: those of the cells `[low, high)`, in their order."""
+    """Yield boxes of a grid, as places by dimension, that together hold the cells `[low, high)`, in order."""
     if not counts:
         yield ()
         return
@@ -192,7 +190,7 @@ def _boxes(counts: Sequence[int], low: int, high: int) -> Iterator[tuple[range, 
 def _of_one_shape(
     axes: Sequence[Axis], segments: Sequence[Sequence[Any]]
 ) -> Iterator[tuple[tuple[int, ...], IntArray, list[Sequence[Any]]]]:
-    """Yield the products of segments whose chunks have one shape: the shape, their places among all, and segments."""
+    """Yield the products of segments whose chunks have one shape: the shape, their places, and the segments."""
     apart = [_by_size(axis, each) for axis, each in zip(axes, segments, strict=True)]
     for sizes in product(*apart):
         places, some = np.zeros(1, np.int64), []
@@ -216,14 +214,14 @@ def _by_size(axis: Axis, segments: Sequence[Any]) -> dict[int, list[int]]:
 
 
 class PlainBox(NamedTuple):
-    """A box of an array: where it begins, its sizes, and along which dimensions its elements lie, in their order."""
+    """A box of an array: its origin, its sizes, and whether each dimension is kept in the result."""
 
     first: list[int]
     sizes: list[int]
     kept: list[bool]
 
     def chunk_count(self, steps: Sequence[int]) -> int:
-        """Return how many chunks with sides of `steps` it touches."""
+        """Return how many chunks with sides of `steps` the box touches."""
         return math.prod(
             [
                 (low + size - 1) // step - low // step + 1
@@ -233,7 +231,7 @@ class PlainBox(NamedTuple):
 
 
 def plain_box(maps: Sequence[OutputMap], shape: Sequence[int]) -> PlainBox | None:
-    """Return the box that a request selects; None if it selects nothing, lists, leaves gaps or turns dimensions."""
+    """Return the box that a request selects; None if it is empty, lists positions, has gaps or permutes dimensions."""
     first: list[int] = []
     sizes: list[int] = []
     kept: list[bool] = []
@@ -257,8 +255,8 @@ def plain_box(maps: Sequence[OutputMap], shape: Sequence[int]) -> PlainBox | Non
 class BoxParts(NamedTuple):
     """Parts of boxes, each within one chunk, as columns.
 
-    A row says which box, which chunk, where the part lies in the chunk (`low` to `high`) and in the box (`begin` to
-    `end`), and whether it is the whole chunk (`covers`).
+    A row holds the numbers of the box and of the chunk, the position of the part in the chunk (`low` to `high`) and in
+    the box (`begin` to `end`), and whether it is the whole chunk (`covers`).
     """
 
     box: IntArray
@@ -274,7 +272,9 @@ class BoxParts(NamedTuple):
         return BoxParts(*[column[chosen] for column in self])
 
     def cut(self, chosen: IntArray, steps: IntArray, inner: IntArray) -> tuple[IntArray, BoxParts]:
-        """Return some rows of chunks with sides of `steps` cut into parts of these, and which row each is of."""
+        """Return some rows divided into chunks of sides `inner`, given chunks of sides `steps`, and the original row of
+        each.
+        """
         first = self.chunk[chosen] * steps + self.low[chosen]
         ends = np.full(len(steps), np.iinfo(np.int64).max)
         found = cut_boxes(first, (self.high - self.low)[chosen], inner, ends)
@@ -284,13 +284,13 @@ class BoxParts(NamedTuple):
 
 
 def chunk_ends(axes: Sequence[Axis], extent: IntArray) -> IntArray:
-    """Return where the last chunk along each dimension ends, at the latest."""
+    """Return the latest end of the last chunk along each dimension."""
     clipped = [isinstance(axis, ClippedAxis) for axis in axes]
     return np.where(clipped, extent, np.iinfo(np.int64).max)
 
 
 def cut_boxes(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray) -> BoxParts:
-    """Return the parts of boxes in each chunk, sorted by chunk, those of one chunk in the order of their boxes."""
+    """Return the parts of boxes in each chunk, sorted by chunk, and within a chunk in the order of their boxes."""
     low = first // steps
     counts = (first + sizes - 1) // steps - low + 1
     each = counts.prod(1)
@@ -310,7 +310,7 @@ def cut_boxes(first: IntArray, sizes: IntArray, steps: IntArray, ends: IntArray)
 
 
 def rows_by_chunk(parts: BoxParts) -> IntArray:
-    """Return where the rows of each chunk begin, and the last end."""
+    """Return the first row of each chunk, and the end of the last."""
     chunk = parts.chunk
     changed = np.flatnonzero((chunk[1:] != chunk[:-1]).any(1)) + 1
     return np.concatenate(([0], changed, [len(chunk)]))

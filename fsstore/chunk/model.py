@@ -1,4 +1,4 @@
-"""A stored array as the engine knows it: its chunk boundaries, keys, codecs and fill value.
+"""A stored array for the engine: its chunk boundaries, keys, codecs and fill value.
 
 A format makes a `ChunkModel` from its documents.  For an array with fields (`component` set) the stored elements are
 structures and the array is one of their fields; its sub-array dimensions follow the others and are never cut.  With
@@ -47,7 +47,7 @@ class Axis(Protocol):
 
     @property
     def together(self) -> int:
-        """How many chunks, of those that follow each other, stand in one shard."""
+        """How many consecutive chunks lie in one shard."""
         ...
 
     def locate(self, positions: IntArray) -> IntArray:
@@ -67,7 +67,7 @@ class Axis(Protocol):
         ...
 
     def sizes_of(self, chunks: IntArray) -> IntArray | None:
-        """Return how many positions each chunk holds; None where all hold as many."""
+        """Return how many positions each chunk holds; None if all hold equally many."""
         ...
 
     def chunk_of(self, position: int) -> int:
@@ -103,7 +103,7 @@ class _EvenAxis:
 
 
 class RegularAxis(_EvenAxis):
-    """Chunks of one size, the first at 0; `together` of them at a time stand in one shard."""
+    """Chunks of one size, the first at 0; `together` consecutive ones lie in one shard."""
 
     __slots__ = ("together",)
 
@@ -125,7 +125,7 @@ class RegularAxis(_EvenAxis):
 
 
 class ClippedAxis(_EvenAxis):
-    """Chunks of one size, the first at 0, of which the last ends where the array does."""
+    """Chunks of one size, the first at 0; the last one ends with the array."""
 
     __slots__ = ("extent",)
     together = 1
@@ -139,7 +139,7 @@ class ClippedAxis(_EvenAxis):
         return min(step, rest)
 
     def sizes_of(self, chunks: IntArray) -> IntArray | None:
-        """Return how many positions each chunk holds; None where all hold as many."""
+        """Return how many positions each chunk holds; None if all hold equally many."""
         return np.minimum(self.step, self.extent - chunks * self.step) if self.extent % self.step else None
 
     def chunk_around(self, position: int) -> tuple[int, int, int]:
@@ -159,7 +159,7 @@ class VariableAxis:
 
     @property
     def sizes(self) -> list[int]:
-        """How many positions chunks hold, each number once."""
+        """The distinct chunk sizes."""
         found: list[int] = np.unique(np.diff(self.bounds)).tolist()
         return found
 
@@ -196,7 +196,7 @@ class VariableAxis:
 
 
 class PartAxis:
-    """A part of one chunk, `size` positions from `first` on, which goes by the number of that chunk."""
+    """A part of one chunk, `extent` positions from `first` on, under the number of that chunk."""
 
     __slots__ = ("chunk", "extent", "first")
     together = 1
@@ -239,9 +239,9 @@ def point_segment(axis: Axis, position: int) -> Segment:
 
 
 class SliceSegments(Sequence[Segment]):
-    """The segments of `count` positions, `low` the least and `step` apart, made when they are asked for.
+    """The segments of `count` positions from `low` upwards, `step` apart, made on demand.
 
-    `chunks` are the numbers of their chunks; each holds some of the positions.
+    `chunks` are the numbers of their chunks, each of which holds some of the positions.
     """
 
     __slots__ = ("_axis", "_count", "_low", "_step", "chunks")
@@ -250,7 +250,6 @@ class SliceSegments(Sequence[Segment]):
         self._axis, self._low, self._step, self._count, self.chunks = axis, low, step, count, chunks
 
     def __len__(self) -> int:
-        """Return the number of segments."""
         return len(self.chunks)
 
     @overload
@@ -260,32 +259,33 @@ class SliceSegments(Sequence[Segment]):
     def __getitem__(self, place: slice) -> SliceSegments: ...
 
     def __getitem__(self, place: int | slice) -> Segment | SliceSegments:
-        """Return one segment, or some."""
+        """Return one segment, or several."""
         if isinstance(place, slice):
             return SliceSegments(self._axis, self._low, self._step, self._count, self.chunks[place])
         return self._made(self.chunks[place])
 
     def __iter__(self) -> Iterator[Segment]:
-        """Yield the segments in order of chunks."""
         return map(self._made, self.chunks)
 
     @property
     def inner(self) -> range:
-        """The places of all segments but the first and last, which repeat after each `period`."""
+        """The places of the segments between the first and the last, which repeat after each `period`."""
         last = len(self) - 1
         known = self._step > 0 and isinstance(self._axis, RegularAxis | ClippedAxis)
         return range(1, last) if known and last > 1 and self.chunks[-1] - self.chunks[0] == last else range(0)
 
     @property
     def period(self) -> tuple[int, int]:
-        """After how many segments the same is selected of a chunk again, and how much further on that goes."""
-        size = self._axis.size(self.chunks[0])  # that of all but the last
+        """The number of segments after which the selection within a chunk repeats, and the number of positions they
+        select.
+        """
+        size = self._axis.size(self.chunks[0])  # the size of all chunks but the last
         common = gcd(self._step, size)
         return abs(self._step) // common, size // common
 
     @property
     def whole(self) -> tuple[int, int] | None:
-        """Where the first goes and how long each is, if all are whole chunks of one size, side by side; else None."""
+        """The first destination and the length of segments that are adjacent whole chunks of one size, or None."""
         axis, chunks = self._axis, self.chunks
         if self._step != 1 or not chunks or not isinstance(axis, RegularAxis | ClippedAxis):
             return None
@@ -298,7 +298,7 @@ class SliceSegments(Sequence[Segment]):
 
     @property
     def covers_some(self) -> bool:
-        """Whether all of some chunk is selected, in order."""
+        """Whether some chunk is selected entirely, in order."""
         return self._step == 1 and any(each.covers for each in self)
 
     def _made(self, chunk: int) -> Segment:
@@ -321,7 +321,7 @@ class SliceSegments(Sequence[Segment]):
 
 def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Segment]:
     """Return the segments of the positions `first + step * i` for `i` in `[0, count)`, in order of chunks."""
-    if step == 1 and count:  # nearly always, and often within one chunk
+    if step == 1 and count:  # the common case, often within one chunk
         chunk = axis.chunk_of(first)
         begin, size = first - axis.start(chunk), axis.size(chunk)
         if begin + count <= size:
@@ -332,7 +332,7 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
     chunks: Sequence[int] = range(axis.chunk_of(low), axis.chunk_of(high) + 1) if count else ()
     if (touched := min(len(chunks), count)) > _MOST_CHUNKS:
         raise ResourceExhaustedError(f"A request that touches {touched} chunks along a dimension is too large")
-    if len(chunks) > count:  # of long strides: most chunks between hold nothing that is wanted
+    if len(chunks) > count:  # a long stride: most chunks in between hold no selected position
         chunks = np.unique(axis.locate(low + abs(step) * np.arange(count))).tolist()
     segments = SliceSegments(axis, low, step, count, chunks)
     if not isinstance(axis, RegularAxis):
@@ -341,7 +341,7 @@ def slice_segments(axis: Axis, first: int, step: int, count: int) -> Sequence[Se
 
 
 def even(counts: Sequence[int], size: int) -> int:
-    """Return a number of cells of a grid, up to `size` and not much smaller, whose multiples end with its rows."""
+    """Return a number of cells of a grid, at most `size` and not much smaller, whose multiples end with its rows."""
     whole = 1
     for count in reversed(counts):
         if whole * count > size:
@@ -353,19 +353,21 @@ def even(counts: Sequence[int], size: int) -> int:
 
 # Chunk keys: the numbers of a chunk along each dimension as one string.
 
-_DIGITS = 20  # which no number of a chunk has
+_DIGITS = 20  # more than any chunk number has
 
 
 class ChunkKeys(Protocol):
-    """How chunks are called.  Where `is_joined`, keys are parts, one a dimension; else `of_columns` makes many."""
+    """Names of chunks.  With `is_joined`, keys consist of parts, one for each dimension; otherwise `of_columns` makes
+    many.
+    """
 
     @property
     def is_joined(self) -> bool:
-        """Whether keys are parts, one a dimension, joined."""
+        """Whether keys are joined from one part for each dimension."""
         ...
 
     def of_columns(self, columns: Sequence[Any]) -> list[str]:
-        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        """Return the keys of many chunks, given by a column of their numbers along each dimension."""
         ...
 
     def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
@@ -377,18 +379,18 @@ class ChunkKeys(Protocol):
         ...
 
     def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
-        """Return the numbers of the chunk whose key this is, or None if it is none."""
+        """Return the numbers in the key of a chunk, or None for any other key."""
         ...
 
 
 class WholeKeys:
-    """Keys made of all numbers together: the rest of `ChunkKeys`, for classes that have `key` and `numbers`."""
+    """Keys that are not joined from parts: the rest of `ChunkKeys`, for classes that have `key` and `numbers`."""
 
     __slots__ = ()
 
     @property
     def is_joined(self) -> bool:
-        """Keys are not made of parts."""
+        """False: keys have no parts."""
         return False
 
     def of_columns(self, columns: Sequence[Any]) -> list[str]:
@@ -397,15 +399,15 @@ class WholeKeys:
 
     def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
         """Raise, because a plain chunk has no parts."""
-        raise NotImplementedError  # `is_joined` says so
+        raise NotImplementedError  # see `is_joined`
 
     def key(self, chunk: Iterable[int]) -> str:
         """Return the key of a chunk."""
-        raise NotImplementedError  # every encoding has one
+        raise NotImplementedError  # each encoding defines it
 
     def numbers(self, key: str, rank: int) -> tuple[int, ...] | None:
-        """Return the numbers of the chunk whose key this is, or None if it is none."""
-        raise NotImplementedError  # every encoding has one
+        """Return the numbers in the key of a chunk, or None for any other key."""
+        raise NotImplementedError  # each encoding defines it
 
 
 class KeyEncoding(NamedTuple):
@@ -421,11 +423,11 @@ class KeyEncoding(NamedTuple):
 
     @property
     def is_joined(self) -> bool:
-        """Keys are parts, one a dimension, joined."""
+        """True: keys are joined from one part for each dimension."""
         return True
 
     def of_columns(self, columns: Sequence[Any]) -> list[str]:
-        """Return the keys of many chunks, whose numbers along each dimension are a column."""
+        """Return the keys of many chunks, given by a column of their numbers along each dimension."""
         return [self.key(numbers) for numbers in zip(*columns, strict=True)]
 
     def parts(self, numbers: Iterable[int], dimension: int) -> list[str]:
@@ -464,8 +466,8 @@ class ChunkModel:
     """The stored layout of one array.
 
     `axes` cut the array into chunks as stored (shards, if there are any); `chain` encodes one of them; `bind` gives the
-    chain of a chunk of another shape, for grids that vary.  `fill_value` fills what is missing: None where the format
-    has no fill value, which reads as zero (times: NaT, objects: None) and never elides a chunk.
+    chain of a chunk of another shape, for grids that vary.  `fill_value` fills missing chunks; None if the format has
+    no fill value, which reads as zero (times: NaT, objects: None) and never elides a chunk.
     """
 
     dtype: np.dtype[Any]
@@ -488,7 +490,7 @@ class ChunkModel:
         return self.keys.key(numbers[: self.key_rank] if self.key_rank is not None else numbers)
 
     def keys_of(self, columns: Sequence[IntArray]) -> list[str]:
-        """Return the keys of chunks whose numbers along each dimension are a column, of one chunk at least."""
+        """Return the keys of at least one chunk, given by a column of their numbers along each dimension."""
         some = columns[: self.key_rank]
         if not len(some):
             return [self.key(())] * len(columns[0]) if len(columns) else [self.key(())]
@@ -498,7 +500,7 @@ class ChunkModel:
         return texts[0] if len(texts) == 1 else list(map("".join, zip(*texts, strict=True)))
 
     def keys_of_product(self, numbers: Sequence[Sequence[int]]) -> list[str]:
-        """Return the keys of all chunks that have one of some numbers along each dimension, in the order of chunks."""
+        """Return the keys of all chunks with one of the given numbers along each dimension, in the order of chunks."""
         some = numbers[: self.key_rank]
         if not (some and self.keys.is_joined):
             return self.keys_of([each.reshape(-1) for each in np.meshgrid(*numbers, indexing="ij")])
@@ -506,7 +508,7 @@ class ChunkModel:
         return texts[0] if len(texts) == 1 else list(map("".join, product(*texts)))
 
     def numbers(self, key: str) -> tuple[int, ...] | None:
-        """Return the numbers that make a key, without those of trailing field dimensions; None for other keys."""
+        """Return the numbers in a key, without trailing field dimensions; None for other keys."""
         return self.keys.numbers(key, len(self.axes) if self.key_rank is None else self.key_rank)
 
     def chunk_shape(self, numbers: Sequence[int]) -> tuple[int, ...]:
@@ -514,7 +516,7 @@ class ChunkModel:
         return tuple([axis.size(number) for axis, number in zip(self.axes, numbers, strict=True)])
 
     def chunk_shapes(self, columns: Sequence[IntArray]) -> Iterator[tuple[int, ...]]:
-        """Yield the shapes of chunks whose numbers along each dimension are a column."""
+        """Yield the shapes of chunks, given by a column of their numbers along each dimension."""
         sizes = [axis.sizes_of(numbers) for axis, numbers in zip(self.axes, columns, strict=True)]
         count = len(columns[0])
         return zip(
@@ -539,10 +541,10 @@ class ChunkModel:
 
     @property
     def shard(self) -> ShardLayout | None:
-        """The layout of shards whose parts are read alone; in a grid of varying chunks shards are taken whole."""
+        """The layout of shards whose parts are read separately; in a grid of varying chunks shards are read whole."""
         return None if self.bind is not None or self.chain.shard is None else shard_of(self.chain)
 
     @property
     def is_partial(self) -> bool:
-        """Whether the array shows decoded chunks otherwise than they are: a field of them, or their bytes."""
+        """Whether the array shows something else than decoded chunks: a field of them, or their bytes."""
         return self.octets or self.component is not None

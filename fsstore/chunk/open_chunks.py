@@ -1,7 +1,7 @@
 """The chunks of one open array: the source of their bytes, and the cache of decoded chunks.
 
-Cached chunks are kept under the byte budget of a cache pool.  `OpenChunks` holds what is constant from one read or
-write to the next.
+Cached chunks are kept under the byte budget of a cache pool.  `OpenChunks` holds everything that is constant from one
+read or write to the next.
 """
 
 from __future__ import annotations
@@ -34,10 +34,9 @@ from fsstore.runtime.tuning import (
     WINDOW_CELLS,
 )
 
-CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk is said to take beside its elements
+CACHED_CHUNK_OVERHEAD = 256  # bytes that a cached chunk counts for besides its elements
 
-# Where the bytes of chunks come from: values of a key-value store here, entries of the shards in it
-# elsewhere.
+# The sources of chunks' bytes: values of a key-value store here, entries of shards elsewhere.
 
 
 class ByteRange(NamedTuple):
@@ -60,15 +59,15 @@ class Source(Protocol):
         ...
 
     async def read_whole(self, identities: Sequence[Any]) -> Sequence[ReadResult]:
-        """Return an answer for all the bytes behind each identity, in order."""
+        """Return the whole bytes behind each identity, in order."""
         ...
 
     def describe(self, identity: Any) -> str:
-        """Return how messages call what an identity stands for."""
+        """Return the name of an identity for messages."""
         ...
 
     def remembering(self) -> Source:
-        """Return the same source for the calls of one operation: it may remember what leads to the bytes."""
+        """Return a source for one operation: it may remember the way to the bytes, such as indexes."""
         ...
 
 
@@ -76,29 +75,29 @@ class ChunkSource(Source, Protocol):
     """Bytes by the keys of chunks."""
 
     def identities(self, keys: Sequence[str]) -> Sequence[Any]:
-        """Return the identities that stand for the chunks of keys."""
+        """Return the identities of the chunks with these keys."""
         ...
 
 
 class Presence(Protocol):
-    """The metadata of an array, as those see it who find that a chunk is missing."""
+    """The metadata of an array, for the check after a missing chunk."""
 
     @property
     def generation(self) -> bytes:
-        """The generation of the metadata that are known."""
+        """The generation of the known metadata."""
         ...
 
     async def is_as(self, known: bytes) -> bool:
-        """Whether the metadata that are stored are still of a generation; raises if the array is gone."""
+        """Whether the stored metadata still have a generation; raise if the array is gone."""
         ...
 
 
 class KvSource:
     """Values of a key-value store; identities are keys below the prefix.
 
-    A key that is missing may be that of an array which was moved or deleted since it was opened, and would read as fill
-    values.  Metadata are removed before chunks, so `presence` is asked for them after such an answer;
-    if they were written anew, by a move to and fro, the chunks are read again.
+    A missing key may belong to an array that was moved or deleted since it was opened, and would read as fill values.
+    Metadata are removed before chunks, so `presence` checks them after such an answer; if they were written anew, by a
+    move away and back, the chunks are read again.
     """
 
     __slots__ = ("_presence", "_store", "_whole")
@@ -126,7 +125,7 @@ class KvSource:
         return await self._certain(lambda: driver.read_many(list(map(Read, keys))))
 
     async def _certain(self, ask: Callable[[], Awaitable[Sequence[ReadResult]]]) -> Sequence[ReadResult]:
-        """Return answers; if one is missing, those between two looks at the metadata that saw the same."""
+        """Return answers; if one is missing, the metadata were the same before and after the read."""
         presence = self._presence
         if presence is None:
             return await ask()
@@ -144,24 +143,24 @@ class KvSource:
             return await until_unchanged(attempt, self._store.describe, reads=True)
 
     def describe(self, identity: Any) -> str:
-        """Return how messages call a key, which says where in the array the chunk lies: it is made of that."""
+        """Return the name of a key for messages; the key tells the position of the chunk."""
         return self._store.describe(identity)
 
     def remembering(self) -> KvSource:
-        """Return the source itself: keys lead to values."""
+        """Return the source itself: it holds no indexes to remember."""
         return self
 
 
-# Decoded chunks kept under the byte budget of a cache pool, and when they are good enough.
+# Decoded chunks under the byte budget of a cache pool, and when they are fresh enough.
 
 
 def _bytes_of(array: Array) -> int:
-    """Return how much memory the elements of an array take, those that are objects too."""
+    """Return the memory that the elements of an array take, including Python objects."""
     return array.nbytes + (sum(map(getsizeof, array.ravel().tolist())) if array.dtype.hasobject else 0)
 
 
 def _held(array: Array) -> int:
-    """Return how large what an array is a view of is, which lives as long as the array."""
+    """Return the size of the memory that an array is a view of, which lives as long as the array."""
     owner: Any = array
     while (below := getattr(owner, "base" if isinstance(owner, np.ndarray) else "obj", None)) is not None:
         owner = below
@@ -169,7 +168,7 @@ def _held(array: Array) -> int:
 
 
 class CachedChunk(NamedTuple):
-    """A decoded chunk (None where the chunk is missing) and what it was decoded from."""
+    """A decoded chunk (None for a missing one), with its generation and the time of the answer."""
 
     array: Array | None
     generation: bytes
@@ -180,8 +179,7 @@ class CachedChunk(NamedTuple):
 class ChunkCache:
     """The chunks of one view of an array in a pool.
 
-    `owner` stands for the view and `place` for where the chunks are stored.  `fresh_after`: chunks known at that time
-    or later need no recheck.
+    `owner` identifies the view and `place` the stored chunks.  Chunks known at `fresh_after` or later need no recheck.
     """
 
     pool: CachePool
@@ -191,7 +189,7 @@ class ChunkCache:
 
     @property
     def epoch(self) -> int:
-        """The number that moves on when chunks are dropped; taken before chunks are read that are to be kept."""
+        """A number that changes when chunks are dropped; it is taken before chunks are read for the cache."""
         return self.pool.epoch
 
     def find(self, identity: Any) -> CachedChunk | None:
@@ -204,19 +202,19 @@ class ChunkCache:
         return chunk.time >= self.fresh_after
 
     def keep(self, identity: Any, chunk: CachedChunk, epoch: int) -> None:
-        """Keep a chunk that was read since `epoch`, unless it was dropped meanwhile."""
+        """Cache a chunk that was read since `epoch`, unless it was dropped meanwhile."""
         size = CACHED_CHUNK_OVERHEAD
         if chunk.array is not None and self.pool.total_bytes_limit:
             size += _bytes_of(chunk.array)
             if _held(chunk.array) > 2 * chunk.array.nbytes:  # the budget counts the part, not the shard around it
                 chunk = chunk._replace(array=chunk.array.copy(order="K"))
         key = identity
-        while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and its number there
+        while isinstance(key, tuple):  # a part of a shard: the identity of the shard, and a number in it
             key = key[0]
         self.pool.put((self.owner, identity), chunk, size, group=(self.place, key), epoch=epoch)
 
     def forget(self, key: str) -> None:
-        """Drop what was decoded from a key that was written: a chunk, or the parts of a shard."""
+        """Drop everything decoded from a written key: a chunk, or the parts of a shard."""
         self.pool.discard_group((self.place, key))
 
 
@@ -249,7 +247,7 @@ class OpenChunks:
     _part: list[BoundChain] = field(init=False, compare=False, repr=False, default_factory=list)
 
     def __post_init__(self) -> None:
-        """Find out which boxes may wait: columns plan them, and what they touch is not too large."""
+        """Compute which boxes may wait: columns must be able to plan them, and they must not touch too much."""
         model = self.model
         chain, shard = model.chain, model.shard
         cut = all(isinstance(axis, RegularAxis | ClippedAxis) for axis in model.axes)
@@ -269,7 +267,7 @@ class OpenChunks:
     def in_parts(self, axes: tuple[Axis, ...], shape: tuple[int, ...], source: ChunkSource) -> OpenChunks:
         """Return the same chunks as their parts of a shape, which a grid of `axes` has, and which `source` finds."""
         chain = self._part[0] if self._part else None
-        if chain is None or chain.chunk.shape != shape:  # as nearly always those of the request before
+        if chain is None or chain.chunk.shape != shape:  # nearly always the part of the previous request
             chain = part_of(self.model.chain, shape)
             self._part[:] = [chain]
         model = replace(self.model, axes=axes, chain=chain)
@@ -281,7 +279,7 @@ class OpenChunks:
     def workers(self, each: int, fewest: int = 1) -> int:
         """Return how many threads may work at a request, each on chunks that take `each` bytes.
 
-        As many as were asked for; else one a core, or the `fewest` that are of use, as far as the window has room.
+        As many as the user asked for; otherwise one a core, or at least `fewest`, within the room of the window.
         """
         return self.threads or max(1, min(max(execution.core_count(), fewest), WINDOW_BYTES // each))
 

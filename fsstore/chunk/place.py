@@ -1,8 +1,8 @@
 """Moving elements between a chunk and the array of a request, cell by cell.
 
-Three ways, chosen once a request.  Slices only: one strided copy of views.  Slices and one list of positions: the
-same with one index array, which NumPy keeps in its place.  Anything else: an open mesh, an index array a dimension
-on both sides, all broadcast to the same shape.
+There are three ways, chosen once for each request.  Slices only: one strided copy of views.  Slices and one list of
+positions: the same with one index array, which NumPy keeps in its place.  Anything else: an open mesh, an index array a
+dimension on both sides, all broadcast to the same shape.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fsstore.runtime.tuning import FEW
 
 
 class _Repeated(NamedTuple):
-    """Segments at equal distances along a dimension of which the same is selected: which, what, and where it goes.
+    """Equidistant segments along a dimension with the same selection: their places, the selection, and its destination.
 
-    There are `times` of them, `length` elements of each, which go `apart` from each other, the first to `begin`.
-    `begin` is None where a number selects: then there is one, and it goes to no dimension.
+    There are `times` segments of `length` elements each; their destinations are `apart` from each other, the first at
+    `begin`.  `begin` is None if a number selects: then there is one segment, and its dimension is dropped.
     """
 
     places: slice | int
@@ -41,16 +41,16 @@ class _Repeated(NamedTuple):
 
     @property
     def outside(self) -> slice:
-        """From where they go to where, with what lies between."""
+        """The range of their destinations, including gaps."""
         begin = self.begin or 0
         return slice(begin, begin + (self.times - 1) * self.apart + self.length)
 
 
 def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) -> bool:
-    """Copy what is selected of `chunks`, which are the product of segments by dimension, to `target`.
+    """Copy the selections of `chunks`, which are the product of segments by dimension, to `target`.
 
-    The dimensions of `target` are those that segments go to, in their order.  Return False, with nothing copied, if it
-    would take more than half as many copies as there are chunks.
+    The dimensions of `target` are the segments' destinations, in order.  Return False, without copying, if that would
+    take more than half as many copies as there are chunks.
     """
     alike = [_alike(each) for each in segments]
     counts = list(map(len, segments))
@@ -66,7 +66,7 @@ def copy_boxes(target: Array, segments: Sequence[Sequence[Any]], chunks: Array) 
 
 
 def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
-    """Return the segments along a dimension, those together that select the same and go as far apart as they stand."""
+    """Return the segments along a dimension, combined if they have the same selection at equal distances."""
     known, period, apart = range(0), 1, 0
     places: Sequence[int] = range(len(segments))
     if isinstance(segments, SliceSegments) and (whole := segments.whole) is not None:
@@ -76,7 +76,7 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
         known, (period, apart) = segments.inner, segments.period
         places = sorted({0, *known[:period], *known[-period:], known.stop})
     found: list[_Repeated] = []
-    # the last place where the same is selected, and its number in `found`
+    # the last place with the same selection, and its number in `found`
     latest: dict[Any, tuple[int, int]] = {}
     for place in places:
         _, inside, outside, _, length = segments[place]
@@ -99,7 +99,7 @@ def _alike(segments: Sequence[Segment]) -> list[_Repeated]:
 
 
 def _cut(part: Array, alike: Sequence[_Repeated]) -> Array:
-    """Return a view of the target of segments, cut into one piece for each: the first dimensions count the pieces."""
+    """Return a view of the segments' target, divided into one piece for each: the first dimensions count the pieces."""
     counts = [each.times for each in alike]
     if all(each.apart == each.length for each in alike):
         rank = len(alike)
@@ -115,10 +115,10 @@ Index: TypeAlias = tuple[Any, ...]
 
 
 class Placing(Protocol):
-    """The part of a placement that reading needs; a cell is one of those that it places."""
+    """The part of a placement that reading needs; each cell is one that it places."""
 
     def target(self, cell: Any) -> Array | None:
-        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        """Return the part of the array that corresponds exactly to the cell's chunk, or None."""
         ...
 
     def numbers(self, cell: Any) -> Sequence[int]:
@@ -126,9 +126,9 @@ class Placing(Protocol):
         ...
 
     def span(self, cell: Any, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
-        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+        """Return the first and last selected element of a chunk with a shape and a memory order, as a range.
 
-        None where positions are listed.
+        The result is None for listed positions.
         """
         ...
 
@@ -146,14 +146,16 @@ class Placing(Protocol):
 
 
 class Sending(Placing, Protocol):
-    """A placement whose array is written from too."""
+    """A placement whose array is also written from."""
 
     def has_target(self, cell: Any) -> bool:
-        """Return whether a part of the array is exactly the cell's chunk."""
+        """Return whether a part of the array corresponds exactly to the cell's chunk."""
         ...
 
     def blocks(self, cells: Sequence[Any], shape: tuple[int, ...]) -> Array | None:
-        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part."""
+        """Return the part of the array that chunks of one shape fill, divided into them; None if they do not fill a
+        box.
+        """
         ...
 
     def copy_in(self, cell: Any, chunk: Array) -> None:
@@ -161,12 +163,12 @@ class Sending(Placing, Protocol):
         ...
 
     def source(self, cell: Any) -> Array | None:
-        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
+        """Return the elements that `copy_in` copies; None if positions are listed, perhaps twice."""
         ...
 
 
 class Placement:
-    """The array of a request, seen from its chunks.  Workers may use it at once: cells are disjoint."""
+    """The array of a request, addressed by its chunks.  Cells are disjoint, so several workers may use it at once."""
 
     __slots__ = ("_array", "_free", "_has_targets", "_lead", "_pointwise", "_rank", "_view", "plan")
 
@@ -182,21 +184,22 @@ class Placement:
         self._pointwise = len(plan.components) == 1 and not plan.separable and not plan.unused
 
     def target(self, cell: Cell) -> Array | None:
-        """Return the part of the array that is exactly the cell's chunk, or None if there is none."""
+        """Return the part of the array that corresponds exactly to the cell's chunk, or None."""
         if not self.has_target(cell):
             return None
         target: Array = self._view[(*[segment.outside for segment in cell.segments], ...)]
         return target
 
     def has_target(self, cell: Cell) -> bool:
-        """Return whether a part of the array is exactly the cell's chunk."""
+        """Return whether a part of the array corresponds exactly to the cell's chunk."""
         return cell.covers and self._has_targets
 
     def blocks(self, cells: Sequence[Cell], shape: tuple[int, ...]) -> Array | None:
-        """Return the part of the array that chunks of one shape fill, cut into them; None if it is no such part.
+        """Return the part of the array that chunks of one shape fill, divided into them; None if they do not fill a
+        box.
 
-        The cells follow each other in the plan: if the outer ones cover their chunks and the box has the size of all,
-        those between cover theirs.
+        The cells are consecutive in the plan: if the outer ones cover their chunks and the box has the total size, the
+        ones between cover theirs.
         """
         low, high = cells[0], cells[-1]
         if len(shape) != len(low.segments) or not (self.has_target(low) and self.has_target(high)):
@@ -212,9 +215,9 @@ class Placement:
         return self.plan.chunk_numbers(cell)
 
     def span(self, cell: Cell, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
-        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie.
+        """Return the first and last selected element of a chunk with a shape and a memory order, as a range.
 
-        None where positions are listed.
+        The result is None for listed positions.
         """
         if not self.plan.separable:
             return None
@@ -230,7 +233,7 @@ class Placement:
         view[outside] = chunk[inside]
 
     def copy_out_run(self, cells: Sequence[Cell], chunks: Array) -> None:
-        """Copy the selected elements of chunks, rows of an array, to the array: as boxes where these are fewer."""
+        """Copy the selected elements of chunks, rows of an array, to the array: as boxes if these are fewer."""
         if len(cells) < FEW or not (isinstance(cells, CellRun) and self.plan.basic) or self._lead:
             self._copy_out_each(cells, chunks)
             return
@@ -254,10 +257,10 @@ class Placement:
         chunk[inside] = values
 
     def source(self, cell: Cell) -> Array | None:
-        """Return the elements that `copy_in` copies; None where positions are listed, perhaps twice."""
+        """Return the elements that `copy_in` copies; None if positions are listed, perhaps twice."""
         if not self.plan.basic:
             return None
-        values: Array = self._view[(*self._outside(cell), ...)]  # an array, also where it is one element
+        values: Array = self._view[(*self._outside(cell), ...)]  # an array even for a single element
         first: Index = (*[0] * len(self._lead), ...)
         return values[first] if self._lead else values
 
@@ -318,20 +321,20 @@ class Placement:
 
 
 class BoxPlacement:
-    """A `Placement` of boxes, which know where they go or come from."""
+    """A `Placement` of boxes, which hold their own target."""
 
     __slots__ = ()
 
     def target(self, box: ChunkBox) -> Array | None:
-        """Return where the box goes if it is its chunk."""
+        """Return the target of a box that covers its chunk, otherwise None."""
         return box.target if box.covers else None
 
     def has_target(self, box: ChunkBox) -> bool:
-        """Return whether the box is its chunk."""
+        """Return whether the box covers its chunk."""
         return box.covers
 
     def blocks(self, boxes: Sequence[ChunkBox], shape: tuple[int, ...]) -> Array | None:
-        """Return None: boxes go to arrays of their own."""
+        """Return None: boxes have separate targets."""
         return None
 
     def numbers(self, box: ChunkBox) -> Sequence[int]:
@@ -339,20 +342,20 @@ class BoxPlacement:
         return box.numbers
 
     def span(self, box: ChunkBox, shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
-        """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
+        """Return the first and last selected element of a chunk with a shape and a memory order, as a range."""
         return _span(box.inside, shape, order)
 
     def copy_out(self, box: ChunkBox, chunk: Array) -> None:
-        """Copy the selected elements of the chunk to where they go."""
+        """Copy the selected elements of the chunk to the target."""
         copy_elements(box.target, chunk[box.inside])
 
     def copy_out_run(self, boxes: Sequence[ChunkBox], chunks: Array) -> None:
-        """Copy the selected elements of chunks, rows of an array, to where they go."""
+        """Copy the selected elements of chunks, rows of an array, to their targets."""
         for (_, inside, _, target), chunk in zip(boxes, chunks, strict=True):
             copy_elements(target, chunk[inside])
 
     def copy_in(self, box: ChunkBox, chunk: Array) -> None:
-        """Copy what the box holds to its place in the chunk."""
+        """Copy the values of the box to their place in the chunk."""
         chunk[box.inside] = box.target
 
     def source(self, box: ChunkBox) -> Array:
@@ -368,7 +371,7 @@ _BOXES = BoxPlacement()
 
 
 class _FewPlacement(BoxPlacement):
-    """A `BoxPlacement` of the boxes of one plan, which go to one array."""
+    """A `BoxPlacement` for the boxes of one plan, whose targets lie in one array."""
 
     __slots__ = ("_plan",)
 
@@ -388,7 +391,7 @@ class _FewPlacement(BoxPlacement):
 
 
 def _blocks(part: Array, count: int, shape: tuple[int, ...]) -> Array | None:
-    """Return a part of an array cut into `count` chunks of a shape; None if it has more elements."""
+    """Return a part of an array divided into `count` chunks of a shape; None if its size differs."""
     return blocks_of(part, shape) if part.size == count * math.prod(shape) else None
 
 
@@ -400,7 +403,7 @@ def placement_of(plan: FewPlan, array: Array) -> Sending:
 
 
 def _span(inside: Sequence[Any], shape: Sequence[int], order: Sequence[int]) -> tuple[int, int] | None:
-    """Return between which elements of a chunk of a shape, laid out in an order, the selected ones lie."""
+    """Return the first and last selected element of a chunk with a shape and a memory order, as a range."""
     first = last = 0
     for axis in order:
         chosen = inside[axis]

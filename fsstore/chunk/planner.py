@@ -37,16 +37,17 @@ from fsstore.chunk.request import (
 
 _tuple = tuple.__new__  # makes a named tuple in a third of the time
 BoxSide: TypeAlias = "tuple[int, int | slice, slice | None, bool]"
-"""A box along one dimension: the number of its chunk, what it selects there, where that goes, and if that is all.
+"""A box along one dimension: the number of its chunk, the selection there, the destination, and whether it is the
+whole.
 
-Where a number selects, it goes to no dimension.
+A number as the selection has no destination.
 """
 
 
 class ChunkBox(NamedTuple):
-    """A cell that knows by itself where it goes: the numbers of its chunk, the index of the elements there, the target.
+    """A cell that holds its own target: the numbers of its chunk, the index of its elements there, and the target.
 
-    `covers`: they are the whole chunk, in its shape.  It is also the plan of a request that touches nothing else.
+    `covers`: they are the whole chunk, in its shape.  It is also the plan of a request that touches no other chunk.
     """
 
     numbers: Sequence[int]
@@ -56,7 +57,7 @@ class ChunkBox(NamedTuple):
 
     @property
     def cell_count(self) -> int:
-        """The number of cells: it is a plan of one."""
+        """One: it is a plan of a single cell."""
         return 1
 
     @property
@@ -69,7 +70,7 @@ class ChunkBox(NamedTuple):
         return [self]
 
     def even(self, size: int) -> int:
-        """Return how many cells, up to `size`, are taken at a time."""
+        """Return how many cells, at most `size`, are taken at a time."""
         return 1
 
     def keys(self, model: ChunkModel) -> list[str]:
@@ -81,7 +82,7 @@ class ChunkBox(NamedTuple):
         return self.numbers
 
     def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
-        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
+        """Return the numbers of the touched chunks along the first `rank` dimensions."""
         return [tuple(self.numbers[:rank])]
 
     def onto(self, array: np.ndarray[Any, np.dtype[Any]]) -> ChunkBox:
@@ -90,7 +91,7 @@ class ChunkBox(NamedTuple):
 
 
 class ChunkBoxes(NamedTuple):
-    """The plan of a box over a few chunks: its sides in each along each dimension, and the array of its elements."""
+    """The plan of a box over a few chunks: its sides in each chunk by dimension, and the array of its elements."""
 
     sides: Sequence[Sequence[BoxSide]]
     array: np.ndarray[Any, np.dtype[Any]]
@@ -110,7 +111,7 @@ class ChunkBoxes(NamedTuple):
         return found
 
     def even(self, size: int) -> int:
-        """Return how many cells, up to `size`, are taken at a time."""
+        """Return how many cells, at most `size`, are taken at a time."""
         return size
 
     def keys(self, model: ChunkModel) -> list[str]:
@@ -122,7 +123,7 @@ class ChunkBoxes(NamedTuple):
         return cell.numbers
 
     def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
-        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
+        """Return the numbers of the touched chunks along the first `rank` dimensions."""
         return list(product(*[[side[0] for side in each] for each in self.sides[:rank]]))
 
     def onto(self, array: np.ndarray[Any, np.dtype[Any]]) -> ChunkBoxes:
@@ -134,9 +135,9 @@ _covers = attrgetter("covers")
 
 
 class PlanComponent(NamedTuple):
-    """Output dimensions that are cut together, the input dimensions they depend on, and the segments.
+    """Output dimensions that are planned together, the input dimensions they depend on, and the segments.
 
-    A component of one output dimension, which depends on at most one input dimension, has `Segment`s, a larger one
+    A component of one output dimension that depends on at most one input dimension has `Segment`s, a larger one has
     `Points`.
     """
 
@@ -151,7 +152,7 @@ class PlanComponent(NamedTuple):
 
     @property
     def covers_some(self) -> bool:
-        """Whether some segment is all of a chunk along its dimensions."""
+        """Whether some segment covers a chunk along its dimensions."""
         segments = self.segments
         return segments.covers_some if isinstance(segments, SliceSegments) else any(map(_covers, segments))
 
@@ -162,7 +163,7 @@ class PlanComponent(NamedTuple):
 
 
 class Cell(NamedTuple):
-    """One chunk as touched by one request: a segment a component."""
+    """One chunk as touched by one request: one segment for each component."""
 
     segments: tuple[Any, ...]
     covers: bool
@@ -177,11 +178,11 @@ AnyCell: TypeAlias = Cell | ChunkBox
 
 
 class CellPlan(NamedTuple):
-    """The cells of a request, as the product of segments; they do not know the array, which a placement holds.
+    """The cells of a request, as the product of segments; the array itself is in a placement.
 
-    `separable`: every component is one output dimension that depends on at most one input dimension; then `axes`
-    orders the input dimensions as the result must be transposed to match chunks (unused dimensions first).
-    `basic`: moreover no positions are listed.  `listed`: nothing but listed positions and constants.
+    `separable`: every component is one output dimension that depends on at most one input dimension; then `axes` orders
+    the input dimensions as the result must be transposed to match chunks (unused dimensions first). `basic`: moreover
+    no positions are listed.  `listed`: nothing but listed positions and constants.
     """
 
     shape: tuple[int, ...]
@@ -201,7 +202,7 @@ class CellPlan(NamedTuple):
         return count if 0 not in self.shape else 0
 
     def even(self, size: int) -> int:
-        """Return a number of cells, up to `size` and not much smaller, whose multiples end with rows of the grid."""
+        """Return a number of cells, at most `size` and not much smaller, whose multiples end with rows of the grid."""
         return even([len(component.segments) for component in self.components], size)
 
     def cells(self) -> Iterator[Cell]:
@@ -228,7 +229,7 @@ class CellPlan(NamedTuple):
         return numbers
 
     def chunks(self, rank: int | None) -> list[tuple[int, ...]]:
-        """Return the numbers of the chunks that are touched, along the first `rank` dimensions."""
+        """Return the numbers of the touched chunks along the first `rank` dimensions."""
         if not self.separable:
             return [tuple(self.chunk_numbers(cell)[:rank]) for cell in self.cells()]
         return list(product(*[chunks_along(component.segments) for component in self.components[:rank]]))
@@ -255,7 +256,7 @@ FewPlan: TypeAlias = Plan | ChunkBoxes
 def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]) -> Plan:
     """Return the plan of a request whose elements `array` holds or receives.
 
-    `maps` has one entry an output dimension, `axes` are the chunk boundaries.
+    `maps` has one entry for each output dimension; `axes` are the chunk boundaries.
     """
     return _box(maps, array, axes) or plan_cells(maps, array.shape, axes)
 
@@ -263,17 +264,17 @@ def plan(maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes:
 def plan_few(
     maps: Sequence[OutputMap], array: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
 ) -> FewPlan:
-    """Return the result of `plan`; of a box over up to `most` chunks, its boxes, which are made sooner."""
+    """Return the result of `plan`, or for a box over at most `most` chunks its boxes, which take less time."""
     return _box(maps, array, axes) or _boxes(maps, array, axes, most) or plan_cells(maps, array.shape, axes)
 
 
 def _box(maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis]) -> ChunkBox | None:
     """Return the plan of a request that is a box in one chunk with its dimensions in order, else None.
 
-    Small requests are such boxes nearly always, and a few integers take a quarter of the time of a plan.
+    Small requests are nearly always such boxes, and a few integers take a quarter of the time of a plan.
     """
     shape = out.shape
-    if 0 in shape:  # where nothing begins there need be no chunk
+    if 0 in shape:  # an empty request may touch no chunk
         return None
     numbers: list[int] = []
     inside: list[Any] = []
@@ -305,7 +306,7 @@ def _box(maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: S
 def _boxes(
     maps: Sequence[OutputMap], out: np.ndarray[Any, np.dtype[Any]], axes: Sequence[Axis], most: int
 ) -> ChunkBoxes | None:
-    """Return the plan of a request that is a box in up to `most` chunks with its dimensions in order, else None."""
+    """Return the plan of a request that is a box in at most `most` chunks with its dimensions in order, else None."""
     shape = out.shape
     if 0 in shape or most < 2:
         return None
@@ -327,7 +328,7 @@ def _boxes(
 
 
 def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[BoxSide] | None:
-    """Return the segments that some positions select of each chunk along a dimension; None for more than `most`."""
+    """Return the segments of each chunk along a dimension that some positions select; None for more than `most`."""
     sides: list[BoxSide] = []
     done = 0
     while done < count:
@@ -344,9 +345,9 @@ def _sides(axis: Axis, position: int, step: int, count: int, most: int) -> list[
 
 
 def plan_cells(maps: Sequence[OutputMap], shape: tuple[int, ...], axes: Sequence[Axis]) -> CellPlan:
-    """Return the cells of a request, also of one that lies within a chunk, without the array of its elements.
+    """Return the cells of a request, even of one within a single chunk, without the array of its elements.
 
-    `maps` has one entry an output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
+    `maps` has one entry for each output dimension, `shape` is the shape of the result, `axes` are the chunk boundaries.
     """
     groups = _connected(maps, shape)
     components = tuple([_component(group, maps, shape, axes) for group in groups])
@@ -370,10 +371,10 @@ def _depends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _connected(maps: Sequence[OutputMap], shape: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """Return groups of output dimensions that share input dimensions, with these, by first output dimension."""
+    """Return groups of output dimensions that share input dimensions, with these, ordered by first output dimension."""
     inputs = [_depends(output_map, shape) for output_map in maps]
     used = [axis for each in inputs for axis in each]
-    if len(set(used)) == len(used):  # nothing is shared, as in nearly every request
+    if len(set(used)) == len(used):  # nothing is shared, the common case
         return [((output,), each) for output, each in enumerate(inputs)]
     groups: list[tuple[list[int], set[int]]] = []
     for output, each in enumerate(inputs):

@@ -1,7 +1,7 @@
-"""A domain cut into boxes of whole chunks that fit into memory, and boxes cut into slabs: the pieces of a copy.
+"""A domain divided into boxes of whole chunks that fit into memory, and boxes divided into slabs: the pieces of a copy.
 
-Memory decides how large a box may be, and its time is not known before.  So boxes are cut into the thinnest slabs that
-read nothing twice, and a copy takes as many slabs at a time as suits the store.
+Memory decides how large a box may be, and its time is unknown in advance.  So boxes are divided into the thinnest slabs
+that read nothing twice, and a copy takes as many slabs at a time as suits the store.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-# Boxes along a dimension that are looked at one by one; columns of them take longer for fewer.
+# Boxes along a dimension that are examined one by one; columns take longer for fewer.
 _SUMMED = 256
-# Chunks by which a box of a copy grows one by one: trying all remainders finds better boxes, and takes longer for many.
+# Chunks by which a box of a copy grows one at a time: trying all remainders finds better boxes, but takes longer.
 _ADDED_ALONE = 16
 
-# Cutting a domain into boxes of whole chunks that fit into memory.
+# Dividing a domain into boxes of whole chunks that fit into memory.
 
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A box of indices: where it begins, and where it ends, along each dimension."""
+    """A box of indices: its start and stop along each dimension."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -41,7 +41,7 @@ class Region:
 class Regions:
     """All boxes of a domain, by number, the last dimension fastest.
 
-    Chunks begin at multiples of their size, counted from `anchor`; boxes are `step` long, which is whole chunks.
+    Chunks begin at multiples of their size, counted from `anchor`; boxes have sides of `step`, which are whole chunks.
     """
 
     start: tuple[int, ...]
@@ -59,7 +59,6 @@ class Regions:
         )
 
     def __len__(self) -> int:
-        """Return how many boxes there are."""
         return math.prod(self.counts)
 
     def __getitem__(self, number: int) -> Region:
@@ -73,7 +72,7 @@ class Regions:
         return self.at(tuple(reversed(places)))
 
     def at(self, places: tuple[int, ...]) -> Region:
-        """Return a box by its place among the others along each dimension."""
+        """Return a box by its place along each dimension."""
         low, high = [], []
         for dimension, place in enumerate(places):
             step, anchor = self.step[dimension], self.anchor[dimension]
@@ -94,7 +93,7 @@ class Regions:
 
 
 def covered(regions: Regions, chunk: Sequence[int]) -> int:
-    """Return how many elements are read for all boxes together if whole chunks of a grid that begins at zero are."""
+    """Return how many elements are read for all boxes together if only whole chunks of a grid from zero can be read."""
     total = 1
     for dimension, size in enumerate(chunk):
         total *= _covered_along(regions, dimension, size)
@@ -102,10 +101,11 @@ def covered(regions: Regions, chunk: Sequence[int]) -> int:
 
 
 def _covered_along(regions: Regions, dimension: int, size: int) -> int:
-    """Return how many positions are read along a dimension; of very many boxes, to within a chunk or two.
+    """Return how many positions are read along a dimension; for very many boxes, within a chunk or two.
 
-    Away from the ends, where chunks are cut off, boxes lie to the grid of chunks in a pattern that repeats, and over
-    each repetition a box reads its length and a chunk; less their greatest common divisor, if that divides `anchor`.
+    Away from the ends, where chunks are cut off, the position of boxes in the grid of chunks follows a repeating
+    pattern.  Over each repetition a box reads its length and a chunk, less their greatest common divisor if that
+    divides `anchor`.
     """
     start, stop = regions.start[dimension], regions.stop[dimension]
     step, anchor = regions.step[dimension], regions.anchor[dimension]
@@ -131,11 +131,11 @@ def _covered_along(regions: Regions, dimension: int, size: int) -> int:
 
 
 def most_covered(regions: Regions, chunk: Sequence[int]) -> int:
-    """Return how many elements are read for one box, at most, if whole chunks of a grid that begins at zero are."""
+    """Return the greatest number of elements read for one box if only whole chunks of a grid from zero can be read."""
     total = 1
     for dimension, size in enumerate(chunk):
         step, stop = regions.step[dimension], regions.stop[dimension]
-        # what a box begins after the beginning of a chunk is a multiple of the greatest common divisor
+        # a box starts at a multiple of the greatest common divisor behind the start of a chunk
         late = size - math.gcd(step, regions.anchor[dimension], size) if size else 0
         total *= min(-(-(late + step) // max(1, size)) * max(1, size), max(stop, step))
     return total
@@ -149,10 +149,10 @@ def cut(
     most: int,
     held: Callable[[Regions], int] | None = None,
 ) -> Regions:
-    """Return boxes of whole chunks with at most `most` elements each, or of one chunk where that is larger.
+    """Return boxes of whole chunks with at most `most` elements each, or of a single larger chunk.
 
-    `source` are the chunks that are read, in the coordinates of the target.  `held` says what else counts: how many
-    elements are in memory for one of these boxes.
+    `source` are the chunks that are read, in the coordinates of the target.  `held` returns how many elements are in
+    memory for one of these boxes.
     """
     sizes = [max(1, size) for size in domain.shape]
     step = [min(max(1, side), _end(size, side)) for side, size in zip(chunk, sizes, strict=True)]
@@ -186,8 +186,8 @@ def _end(size: int, side: int) -> int:
 def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
     """Yield lengths worth trying along a dimension, the longest first: whole chunks of the source, at most double.
 
-    The addition halves each time where it is many chunks, so that the longest length that fits is near after a few
-    steps; a few chunks are added one by one, where each leaves another remainder of the source's chunks.
+    The increment halves each time while it is many chunks, so that the longest fitting length is approached in a few
+    steps; a few chunks are added one by one, because each leaves another remainder of the source's chunks.
     """
     chunk = max(1, chunk)
     if side >= size:
@@ -201,30 +201,30 @@ def _longer(side: int, chunk: int, source: int, size: int) -> Iterator[int]:
     yield side + chunk
 
 
-_SHORTEST, _LONGEST = 0.7, 1.4  # of a run that ends with a box, by the length that was asked for
+_SHORTEST, _LONGEST = 0.7, 1.4  # of a run that ends with a box, relative to the requested length
 
 
 @dataclass(frozen=True, slots=True)
 class BoxSlabs:
-    """Boxes cut into slabs along one dimension, which are numbered so that neighbours along it follow each other.
+    """Boxes divided into slabs along one dimension, numbered so that neighbours along it are consecutive.
 
     A run of numbers is then a part of a box, a box, or several of them; so a job can be handed out in runs of any
-    length, and what is finished is noted by numbers that do not depend on it.
+    length, and finished work is recorded by numbers that do not depend on it.
     """
 
     boxes: Regions
     dimension: int = 0
     side: int = 0
-    """How thick a slab is; it divides the boxes' side."""
+    """The thickness of a slab; it divides the boxes' side."""
 
     @classmethod
     def whole(cls, boxes: Regions) -> BoxSlabs:
-        """Return boxes as they are, by their number."""
+        """Return undivided boxes, by their number."""
         return cls(boxes, len(boxes.step) - 1, boxes.step[-1]) if boxes.step else cls(boxes)
 
     @classmethod
     def thinnest(cls, boxes: Regions, chunk: Sequence[int], read: Sequence[int]) -> BoxSlabs:
-        """Return the thinnest slabs of whole chunks for which no more is read than for the boxes."""
+        """Return the thinnest slabs of whole chunks that read no more than the boxes."""
         best, most = cls.whole(boxes), covered(boxes, read)
         for dimension, (step, side) in enumerate(zip(boxes.step, chunk, strict=True)):
             for thin in _divisors(step // max(1, side)):
@@ -243,15 +243,14 @@ class BoxSlabs:
 
     @property
     def in_box(self) -> int:
-        """How many pieces a box has that is not cut off."""
+        """How many pieces a full box has."""
         return self.boxes.step[self.dimension] // self.side if self.boxes.step else 1
 
     def __len__(self) -> int:
-        """Return how many pieces there are."""
         return len(self.grid)
 
     def end(self, begin: int, length: int) -> int:
-        """Return where a run from a piece on ends that is so long, or, if a box ends near there, with the box."""
+        """Return the end of a run from a piece on, of the given length, or of a similar one that ends with a box."""
         exact = min(len(self), begin + length)
         after = self._box_end(exact - 1)
         before = max(begin, after - self.in_box)
@@ -266,7 +265,7 @@ class BoxSlabs:
             begin = until
 
     def _box_end(self, number: int) -> int:
-        """Return the number after those that lie in the same box."""
+        """Return the number behind the last piece in the same box."""
         if not self.boxes.step:
             return number + 1
         row = self.grid.counts[self.dimension]
@@ -275,12 +274,12 @@ class BoxSlabs:
 
     @property
     def _first(self) -> int:
-        """How many slabs there would be before the first one, in the box that it lies in."""
+        """How many slabs would precede the first one in its box."""
         start, anchor = self.boxes.start[self.dimension], self.boxes.anchor[self.dimension]
         return (start - anchor) // self.side % self.in_box
 
     def _region(self, begin: int, end: int) -> Region:
-        """Return the pieces of a run that lies in one box, as one."""
+        """Return the pieces of a run within one box as one region."""
         slabs = self.grid
         if not slabs.step:
             return slabs[begin]

@@ -1,13 +1,13 @@
 """From index transforms to the requests of the engine, and listed positions by chunk.
 
 A request maps each dimension of the array to positions of the result.  Listed positions (of one dimension, or points of
-several) are grouped by chunk once for all of a request.  The part in one chunk is a run of the columns; a segment, an
-object for a chunk, is made only for callers that ask for one.
+several) are grouped by chunk once for the whole request.  The part in one chunk is a run of the columns; a segment, an
+object for one chunk, is made only on demand.
 
-Memory that cannot be had is an error that names the shape and the bytes: NumPy has three errors for it, two of them no
-`MemoryError`.  Large arrays begin with a line of the processor's cache.  NumPy's own begin 16 bytes after one, and then
-every row that is copied to them writes to lines it shares with its neighbours: copying chunks into a result takes half
-as long again.
+A failed allocation is an error that names the shape and the bytes: NumPy has three errors for it, two of them not a
+`MemoryError`.  Large arrays begin with a cache line of the processor.  NumPy's own begin 16 bytes after one, so that
+every row copied to them writes to lines that it shares with its neighbours: copying chunks into a result takes half as
+long again.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fsstore.index.output_map import ARRAY, CONSTANT, SINGLE
 from fsstore.index.output_map import OutputMap as IndexMap
 from fsstore.runtime.tuning import PIECE_BYTES
 
-_LINE = 64  # bytes of a line of the cache of the processor
+_LINE = 64  # bytes of a cache line of the processor
 _tuple = tuple.__new__  # makes a named tuple in a third of the time
 
 
@@ -52,7 +52,7 @@ class Affine(NamedTuple):
 class Indexed(NamedTuple):
     """The output positions are listed, in an array that broadcasts against the shape of the result.
 
-    `ends` are the least and the largest, if they are known.
+    `ends` are the least and the greatest, if they are known.
     """
 
     positions: IntArray
@@ -63,7 +63,7 @@ OutputMap: TypeAlias = Constant | Affine | Indexed
 
 
 def located(transform: IndexTransform, bounds: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
-    """Return the shape of a view, and where in the array its positions lie.
+    """Return the shape of a view, and its positions in the array.
 
     `bounds` is the identity over the array, with explicit bounds.
     """
@@ -97,8 +97,8 @@ def plan_maps(transform: IndexTransform, shape: Sequence[int]) -> list[OutputMap
 def maps_within(transform: IndexTransform, shape: Sequence[int]) -> tuple[tuple[int, ...], list[OutputMap]] | None:
     """Return the result of `located` for a transform whose positions lie within the array, else None.
 
-    Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  A bound
-    that is implicit is where the array ends.
+    Nearly all do, and composing them with the bounds of the array takes as long as a small read from memory.  An
+    implicit bound is the end of the array.
     """
     domain = transform.domain
     if True in domain.implicit_lower_bounds:
@@ -142,9 +142,9 @@ def _listed_within(output: IndexMap, extent: int) -> Indexed | None:
 
 
 def _indexed(output: IndexMap, checked: tuple[int, int] | None) -> Indexed:
-    """Return a map of listed positions; `checked` are a dimension and its size, if something is read there.
+    """Return a map of listed positions; `checked` are a dimension and its size, unless nothing is read.
 
-    The values must lie within the view that was indexed, which may be less than the array.
+    The values must lie within the indexed view, which may be smaller than the array.
     """
     _, offset, stride, _, values, (low, high) = output
     assert values is not None
@@ -174,7 +174,7 @@ def _list_of(output_map: Affine, shape: tuple[int, ...]) -> Indexed:
 
 
 def map_ends(output_map: OutputMap, shape: tuple[int, ...]) -> tuple[int, int] | None:
-    """Return the least and the largest position along an output dimension, None if they are not known."""
+    """Return the least and the greatest position along an output dimension, None if they are unknown."""
     if isinstance(output_map, Indexed):
         return output_map.ends
     if isinstance(output_map, Constant):
@@ -187,7 +187,7 @@ _Grouped: TypeAlias = "tuple[IntArray | None, IntArray]"
 
 
 class Points(NamedTuple):
-    """A segment of dimensions cut together: positions inside the chunk by output dimension, outside by input one."""
+    """A segment of dimensions planned together: positions inside the chunk by output, outside by input dimension."""
 
     chunk: tuple[int, ...]
     inside: tuple[IntArray, ...]
@@ -198,10 +198,10 @@ class Points(NamedTuple):
 class ListedSegments(Sequence[Any]):
     """The segments of listed positions, in order of chunks: `Segment`s of one dimension, or `Points` of several.
 
-    Positions are columns, one an output dimension.  `order` brings them into the order of chunks, and says where in the
-    result each stands, counted along the input dimensions, which have `sizes`; None where that is its own place.  The
-    rows from `bounds[n]` to `bounds[n + 1]` lie in one chunk, whose numbers are `chunks` and which begins at `starts`,
-    both by output dimension.  The chunks of the segments in each range of `uniform` have one shape.
+    Positions are columns, one for each output dimension.  `order` sorts them by chunk, and holds the place of each in
+    the result, counted along the input dimensions of `sizes`; None if they are sorted already.  The rows from
+    `bounds[n]` to `bounds[n + 1]` lie in one chunk, with its numbers in `chunks` and its start in `starts`, both by
+    output dimension.  The chunks of the segments in each range of `uniform` have one shape.
     """
 
     __slots__ = (
@@ -225,13 +225,12 @@ class ListedSegments(Sequence[Any]):
         self._flat: tuple[tuple[int, ...], IntArray, IntArray] | None = None
 
     def __len__(self) -> int:
-        """Return the number of segments."""
         return len(self.bounds) - 1
 
     @property
     def inside(self) -> Sequence[IntArray]:
         """The positions, in the order of chunks, each counted from the start of its chunk."""
-        if self._inside is None:  # for all at once: a segment is then some slices
+        if self._inside is None:  # for all at once, so that a segment is only slices
             ordered = self._given if self.order is None else [each[self.order] for each in self._given]
             pairs = zip(ordered, self.starts, strict=True)
             self._inside = [each - starts.repeat(self._counts) for each, starts in pairs]
@@ -239,7 +238,7 @@ class ListedSegments(Sequence[Any]):
 
     @property
     def by_shard(self) -> list[range]:
-        """The ranges of segments whose chunks stand in one shard."""
+        """The ranges of segments whose chunks lie in one shard."""
         pairs = zip(self.chunks, self._axes, strict=True)
         return _alike([chunks // axis.together for chunks, axis in pairs], len(self))
 
@@ -250,7 +249,7 @@ class ListedSegments(Sequence[Any]):
     def __getitem__(self, place: slice) -> list[Segment | Points]: ...
 
     def __getitem__(self, place: int | slice) -> Segment | Points | list[Segment | Points]:
-        """Return one segment, or a list of some."""
+        """Return one segment, or a list of several."""
         if not isinstance(place, slice):
             place = range(len(self))[place]
             return self[place : place + 1][0]
@@ -258,7 +257,6 @@ class ListedSegments(Sequence[Any]):
         return list(map(self._made, columns[0], columns[1], zip(*columns[2:], strict=True)))
 
     def __iter__(self) -> Iterator[Segment | Points]:
-        """Yield the segments."""
         return iter(self[:])
 
     def _made(self, begin: int, end: int, chunk: tuple[int, ...]) -> Segment | Points:
@@ -269,32 +267,31 @@ class ListedSegments(Sequence[Any]):
         return Points(chunk, inside, outside)
 
     def outside(self, first: int, stop: int) -> tuple[slice | IntArray, ...]:
-        """Return where in the result some segments go, along each input dimension."""
+        """Return the destinations of some segments in the result, along each input dimension."""
         return self._outside(int(self.bounds[first]), int(self.bounds[stop]))
 
     def _outside(self, begin: int, end: int) -> tuple[slice | IntArray, ...]:
-        """Return where in the result some rows go, along each input dimension."""
+        """Return the destinations of some rows in the result, along each input dimension."""
         if len(self.sizes) == 1:
             return (slice(begin, end) if self.order is None else self.order[begin:end],)
         flat = np.arange(begin, end) if self.order is None else self.order[begin:end]
         return np.unravel_index(flat, self.sizes)
 
     def slices(self, span: range) -> list[slice]:
-        """Return which rows of some segments each of them has, counted from the first row of all."""
+        """Return the rows of each of some segments, counted from their first row."""
         edges = self.bounds[span.start : span.stop + 1]
         places: list[int] = (edges - edges[0]).tolist()
         return list(map(slice, places[:-1], places[1:]))
 
     def addresses(self, span: range, strides: tuple[int, ...], step: int) -> tuple[int, IntArray]:
-        """Return where the elements of some segments lie in memory, in elements: a number, and what each adds to it.
+        """Return the addresses of the elements of some segments, in elements: a base, and an offset for each.
 
-        `strides` are those of a chunk, by output dimension of the segments; the chunk of each begins `step` after that
-        of the one before.
+        `strides` are those of a chunk, by output dimension of the segments; consecutive chunks are `step` apart.
         """
         first, stop = span.start, span.stop
         begin, end = int(self.bounds[first]), int(self.bounds[stop])
-        if self._flat is None:  # most chunks have the strides of the first, so these are made once for all
-            addresses = _sum(self._given, strides)  # and one column is sorted instead of all
+        if self._flat is None:  # most chunks have the strides of the first, so these are computed once
+            addresses = _sum(self._given, strides)  # one column is sorted instead of all
             ordered = addresses if self.order is None else addresses[self.order]
             self._flat = strides, ordered, _sum(self.starts, strides)
         known, flat, starts = self._flat
@@ -310,7 +307,7 @@ class ListedSegments(Sequence[Any]):
 
 
 def chunk_columns(segments: Sequence[Any]) -> Sequence[IntArray]:
-    """Return the numbers of the chunks of segments along dimensions cut together, a column a dimension."""
+    """Return the numbers of the chunks of segments along dimensions planned together, one column for each dimension."""
     if isinstance(segments, ListedSegments):
         return segments.chunks
     return list(np.array([points.chunk for points in segments]).T)
@@ -325,10 +322,10 @@ def _sum(columns: Sequence[IntArray], strides: Sequence[int]) -> IntArray:
 def listed_segments(
     axes: Sequence[Axis], positions: Sequence[IntArray], sizes: tuple[int, ...], ends: Sequence[tuple[int, int] | None]
 ) -> Sequence[Any]:
-    """Return the segments of positions that are listed together, one column an output dimension.
+    """Return the segments of positions that are listed together, one column for each output dimension.
 
-    `sizes` are those of the input dimensions along which they are listed; `ends` the least and the largest position
-    along each output dimension, where they are known.
+    `sizes` are those of the input dimensions along which they are listed; `ends` are the least and the greatest
+    position along each output dimension, if known.
     """
     count = len(positions[0])
     if not count:
@@ -350,13 +347,13 @@ class _Stretch(NamedTuple):
 
     @classmethod
     def of(cls, axis: Axis, positions: IntArray, ends: tuple[int, int] | None) -> _Stretch:
-        """Return the chunks of positions, whose `ends` are looked for if they are not known."""
+        """Return the chunks of positions; unknown `ends` are computed."""
         low, high = ends or (int(positions.min()), int(positions.max()))
         return cls(axis, positions, axis.chunk_of(low), axis.chunk_of(high))
 
 
 class _SortedBy(NamedTuple):
-    """Numbers by which positions are sorted, the least and the largest."""
+    """Values to sort positions by, the least and the greatest."""
 
     values: IntArray
     low: int
@@ -364,9 +361,9 @@ class _SortedBy(NamedTuple):
 
 
 def _sorted_by(cuts: Sequence[_Stretch]) -> Iterator[_SortedBy]:
-    """Yield columns by which positions are sorted, for dimensions along which several chunks are touched.
+    """Yield columns to sort positions by, for dimensions along which several chunks are touched.
 
-    Chunks of one shape stand together, and among them those of one shard.
+    Chunks of one shape stay together, and among them those of one shard.
     """
     numbers = [axis.locate(values) for axis, values, _, _ in cuts]
     for (axis, _, _, _), each in zip(cuts, numbers, strict=True):
@@ -386,7 +383,7 @@ def _sorted_by(cuts: Sequence[_Stretch]) -> Iterator[_SortedBy]:
 
 
 def _alike(columns: Sequence[IntArray], count: int) -> list[range]:
-    """Return the ranges of rows, of which there are `count`, in which all columns stay as they are."""
+    """Return the ranges of rows, `count` in all, in which no column changes."""
     if not columns or count == 1:
         return [range(count)]
     changed = reduce(np.logical_or, [each[1:] != each[:-1] for each in columns])
@@ -394,7 +391,7 @@ def _alike(columns: Sequence[IntArray], count: int) -> list[range]:
 
 
 def _cut_up(axis: Axis, positions: IntArray, first: int, last: int) -> _Grouped | None:
-    """Return where ascending positions go over into other chunks; None where they do not ascend, or lie far apart."""
+    """Return the rows at which ascending positions enter other chunks; None if they do not ascend, or lie far apart."""
     if last - first >= len(positions) or (positions[1:] < positions[:-1]).any():
         return None
     cuts = positions.searchsorted(axis.starts(np.arange(first + 1, last + 1)))
@@ -404,10 +401,10 @@ def _cut_up(axis: Axis, positions: IntArray, first: int, last: int) -> _Grouped 
 
 
 def _grouped(columns: Sequence[_SortedBy]) -> _Grouped:
-    """Return the order that brings equal rows together, and where in it each run begins, and the last ends.
+    """Return the order that groups equal rows, and the start of each group with the end of the last.
 
-    The columns become one key, and key and place one number to be sorted, where these fit: that takes a seventh of the
-    time of sorting places by keys.
+    If they fit, the columns become one key, and key and place one number to sort: that takes a seventh of the time of
+    sorting places by keys.
     """
     size, count = len(columns[0].values), math.prod([high - low + 1 for _, low, high in columns])
     bits = size.bit_length()
@@ -429,7 +426,7 @@ def _grouped(columns: Sequence[_SortedBy]) -> _Grouped:
 
 
 def _edges(changed: np.ndarray[Any, np.dtype[np.bool_]]) -> IntArray:
-    """Return where runs begin, and the last ends, if `changed` says at which rows a new one begins."""
+    """Return the starts of runs and the end of the last; `changed` marks the rows at which a new run begins."""
     return np.concatenate(([0], changed.nonzero()[0] + 1, [len(changed) + 1]))
 
 
@@ -444,7 +441,7 @@ def _too_large(shape: tuple[int, ...], native: np.dtype[Any]) -> ResourceExhaust
 
 
 def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *, passing: bool = False) -> Array:
-    """Return an array whose elements are not set, in the memory order `C` or `F`; `passing` if it is soon let go."""
+    """Return an uninitialised array in the memory order `C` or `F`; `passing` if it is freed soon."""
     memory: Literal["C", "F"] = "F" if order == "F" else "C"
     try:
         size = math.prod(shape) * native.itemsize
@@ -460,8 +457,8 @@ def new_array(shape: tuple[int, ...], native: np.dtype[Any], order: str = "C", *
 
 
 def broadcast(values: Array, shape: tuple[int, ...]) -> Array:
-    """Return `values` in a shape: new dimensions first, dimensions of size one repeated."""
-    if values.shape == shape:  # NumPy takes 3 µs to find that out
+    """Return `values` broadcast to a shape: new dimensions come first, dimensions of size one are repeated."""
+    if values.shape == shape:  # NumPy takes 3 µs for this check
         return values
     if values.ndim > len(shape):
         raise StoreError(f"Expected array of rank {len(shape)}, but received array of rank {values.ndim}")

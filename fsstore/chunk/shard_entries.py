@@ -1,8 +1,8 @@
 """The sub-chunks of shards that a request touches: a second plan, over the grid of sub-chunks.
 
-The segments of the second plan are grouped by shard once a dimension; the cells of a shard are the product of the
-groups its cell names.  Sub-chunks are numbered in the order of the shard's index, which is the order of the array as
-the sharding codec sees it: transposes before the codec permute the dimensions.
+The segments of the second plan are grouped by shard, once for each dimension; the cells of a shard are the product of
+its groups.  Sub-chunks are numbered in the order of the shard's index, which is the order of the array as the sharding
+codec sees it: transposes before the codec permute the dimensions.
 
 Shards may hold shards.  The sub-chunks are the innermost ones; they have a number at every level, and the source of
 entries is a source of shards over another.
@@ -32,9 +32,9 @@ Number: TypeAlias = "int | tuple[int, ...]"
 
 
 class ShardEntries:
-    """The sub-chunks a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
+    """The sub-chunks that a request touches, by shard.  `plan` is the request over the grid of sub-chunks.
 
-    With a `depth`, shards within so many shards are the sub-chunks.
+    With a `depth`, shards at that level of nesting count as sub-chunks.
     """
 
     __slots__ = ("_kept_groups", "_levels", "grid", "plan")
@@ -55,13 +55,13 @@ class ShardEntries:
 
     @property
     def _groups(self) -> list[_Groups]:
-        """The segments by component and shard, which requests for listed positions do not need."""
+        """The segments by component and shard; requests for listed positions do not need them."""
         if self._kept_groups is None:
             self._kept_groups = [_group(component, self._levels) for component in self.plan.components]
         return self._kept_groups
 
     def of(self, shard: AnyCell) -> tuple[Sequence[Cell], Sequence[Any] | Ints]:
-        """Return the cells of a shard, and the number of each in the index: one a level, if there are more."""
+        """Return the cells of a shard, and the number of each in the index, or one for each of several levels."""
         if isinstance(shard, ChunkBox):
             chunks: Iterator[tuple[int, ...]] = ((number,) for number in shard.numbers)
         else:
@@ -71,7 +71,7 @@ class ShardEntries:
         return cells, numbers.reshape(-1) if isinstance(numbers, np.ndarray) else numbers
 
     def all_of_few(self, model: ChunkModel) -> tuple[Sequence[Cell], list[Any]]:
-        """Return all cells, and their identities made one by one."""
+        """Return all cells, with identities made one by one."""
         cells = CellRun(self.plan, range(self.plan.cell_count))
         if not (self.plan.separable and len(self._levels) == 1):
             return cells, [entry_at(self.plan.chunk_numbers(cell), self.grid, model) for cell in cells]
@@ -86,7 +86,7 @@ class ShardEntries:
         return cells, [(keys[shard], number) for shard, number in pairs]
 
     def boxes(self, shard_plan: Plan, model: ChunkModel, most: int) -> Iterator[tuple[Sequence[Cell], Sequence[Any]]]:
-        """Yield the cells of shards that lie side by side, about `most` bytes at a time, with their identities.
+        """Yield the cells of adjacent shards, about `most` bytes at a time, with their identities.
 
         `shard_plan` is the plan over the grid of shards.
         """
@@ -104,7 +104,7 @@ class ShardEntries:
     def _box(
         self, shard_plan: CellPlan, model: ChunkModel, chosen: Sequence[Sequence[Segment | Points]]
     ) -> tuple[Sequence[Cell], Sequence[Any]]:
-        """Return the cells of some shards, by component, and their identities."""
+        """Return the cells of some shards, given by component, and their identities."""
         keys = CellRun(shard_plan, range(math.prod(map(len, chosen))), chosen).keys(model)
         found = [
             groups.among(list(map(_chunk, segments))) for groups, segments in zip(self._groups, chosen, strict=True)
@@ -139,17 +139,17 @@ class ShardEntries:
 
     @property
     def touched_bytes(self) -> int:
-        """How many bytes the sub-chunks have, decoded."""
+        """The decoded size of the sub-chunks."""
         return self.plan.cell_count * self.grid.layout.inner.decoded_size
 
 
 def entry_axes(grid: ShardGrid, model: ChunkModel) -> list[Axis]:
-    """Return the boundaries of sub-chunks, and those of dimensions inside the elements, which are never cut."""
+    """Return the boundaries of sub-chunks, and of dimensions inside the elements, which are never divided."""
     return [*grid.axes, *model.axes[len(grid.axes) :]]
 
 
 def entry_at(numbers: Sequence[int], grid: ShardGrid, model: ChunkModel) -> Any:
-    """Return the identity of the sub-chunk with some numbers along the dimensions of the array."""
+    """Return the identity of the sub-chunk with the given numbers along the dimensions of the array."""
     outer = grid.levels[0].shard
     key = model.key([number // size for number, size in zip(numbers, outer, strict=False)])
     added = [sum([level.add(axis, numbers[axis]) for axis in range(len(outer))]) for level in grid.levels]
@@ -157,7 +157,7 @@ def entry_at(numbers: Sequence[int], grid: ShardGrid, model: ChunkModel) -> Any:
 
 
 def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> Sequence[Any]:
-    """Return the identities of sub-chunks whose numbers along each dimension of the array are a column."""
+    """Return the identities of sub-chunks, given by a column of their numbers along each dimension of the array."""
     shards = [column // size for column, size in zip(columns, grid.levels[0].shard, strict=False)]
     firsts, owners = _distinct(shards)
     keys = model.keys_of([column[firsts] for column in shards])
@@ -174,7 +174,7 @@ def entries_at(columns: Sequence[Ints], grid: ShardGrid, model: ChunkModel) -> S
 
 
 def _distinct(columns: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """Return of different rows the first place each, and which of them every row is."""
+    """Return the first place of each distinct row, and for each row the number of its distinct row."""
     if not columns[0].size:
         return columns[0], columns[0]
     spans = [int(column.max()) - int(column.min()) + 1 for column in columns]
@@ -201,12 +201,12 @@ def _some(segments: Sequence[Segment | Points], at: int | slice) -> Sequence[Seg
 
 
 def _sums(columns: Sequence[Ints]) -> Ints:
-    """Return the sums of an element of each column, for all of their product."""
+    """Return the sums over the product of the columns."""
     return reduce(np.add.outer, columns, np.zeros((), np.int64)).reshape(-1)
 
 
 def _identity(key: str, number: int | tuple[int, ...]) -> Any:
-    """Return the identity of an entry by its number, which has one for each level of nested shards."""
+    """Return the identity of an entry with a number, or with one for each level of nested shards."""
     identity: Any = key
     for level in (number,) if isinstance(number, int) else number:
         identity = (identity, level)
@@ -214,17 +214,17 @@ def _identity(key: str, number: int | tuple[int, ...]) -> Any:
 
 
 class _Numbered(NamedTuple):
-    """Segments along a component, and what each adds to the number of its sub-chunk."""
+    """Segments along a component, and the contribution of each to the number of its sub-chunk."""
 
     segments: Sequence[Any]
     numbers: Sequence[Number]
 
 
 class _Groups(dict[tuple[int, ...], _Numbered]):
-    """The segments along a component, by the shard they fall into."""
+    """The segments along a component by shard."""
 
     def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
-        """Return the segments of shards that follow each other, and of each which shard it falls into."""
+        """Return the segments of consecutive shards, and the shard of each."""
         found = [self[shard] for shard in shards]
         segments = list(chain.from_iterable([group.segments for group in found]))
         numbers = list(chain.from_iterable([group.numbers for group in found]))
@@ -233,7 +233,7 @@ class _Groups(dict[tuple[int, ...], _Numbered]):
 
 
 class _SliceGroups(_Groups):
-    """The segments of a slice: those of shards that follow each other are a slice again, and none is made for it."""
+    """The segments of a slice: those of consecutive shards are a slice, too, and are not made one by one."""
 
     def __init__(self, output: int, segments: SliceSegments, levels: Sequence[Numbering]) -> None:
         super().__init__()
@@ -241,18 +241,18 @@ class _SliceGroups(_Groups):
         self._size = levels[0].shard[output]
 
     def __missing__(self, shard: tuple[int, ...]) -> _Numbered:
-        """Find the segments of a shard."""
+        """Compute the segments of a shard."""
         found = self[shard] = self._with_numbers(self._between(shard[0], shard[0]))
         return found
 
     def among(self, shards: Sequence[tuple[int, ...]]) -> tuple[_Numbered, Ints]:
-        """Return the segments of shards that follow each other, and of each which shard it falls into."""
+        """Return the segments of consecutive shards, and the shard of each."""
         segments = self._between(shards[0][0], shards[-1][0])
         own = np.array(segments.chunks, np.int64) // self._size
         return self._with_numbers(segments), np.searchsorted(np.array(shards)[:, 0], own)
 
     def _between(self, first: int, last: int) -> SliceSegments:
-        """Return the segments that fall into one of some shards that follow each other."""
+        """Return the segments in consecutive shards."""
         low, high = [bisect_left(self._segments.chunks, number * self._size) for number in (first, last + 1)]
         return self._segments[low:high]
 
@@ -266,7 +266,7 @@ class _SliceGroups(_Groups):
 
 
 def _group(component: PlanComponent, levels: Sequence[Numbering]) -> _Groups:
-    """Return segments by the shard they fall into, each with what it adds to the number of its sub-chunk."""
+    """Return segments by shard, each with its contribution to the number of its sub-chunk."""
     outputs, _, segments = component
     if isinstance(segments, SliceSegments):
         return _SliceGroups(outputs[0], segments, levels)

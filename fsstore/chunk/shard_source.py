@@ -52,7 +52,6 @@ class EntryRun(Sequence[tuple[Any, int]]):
         return cls(list(places), np.array(owners, np.int64), np.array(numbers, np.int64))
 
     def __len__(self) -> int:
-        """Return the number of entries."""
         return len(self.numbers)
 
     @overload
@@ -62,13 +61,12 @@ class EntryRun(Sequence[tuple[Any, int]]):
     def __getitem__(self, place: slice) -> EntryRun: ...
 
     def __getitem__(self, place: int | slice) -> tuple[Any, int] | EntryRun:
-        """Return one identity, or a run of some."""
+        """Return one identity, or a run of several."""
         if isinstance(place, slice):
             return EntryRun(self.shards, self.owners[place], self.numbers[place])
         return self.shards[self.owners[place]], int(self.numbers[place])
 
     def __iter__(self) -> Iterator[tuple[Any, int]]:
-        """Yield the identities."""
         return zip(map(self.shards.__getitem__, self.owners.tolist()), self.numbers.tolist(), strict=True)
 
     def by_shard(self) -> dict[Any, Ints]:
@@ -85,7 +83,7 @@ class EntryRun(Sequence[tuple[Any, int]]):
 
 
 class EntryParts(NamedTuple):
-    """Parts of larger pieces of bytes, as columns: for which place of a run, of which piece, from where, how long."""
+    """Parts of larger pieces of bytes, as columns: the place in a run, the piece, the start and the length."""
 
     places: Ints
     owners: Ints
@@ -93,13 +91,13 @@ class EntryParts(NamedTuple):
     lengths: Ints
 
     def among(self, chosen: npt.NDArray[np.bool_]) -> EntryParts:
-        """Return those that are chosen."""
+        """Return the chosen parts."""
         return self if chosen.all() else EntryParts(*[column[chosen] for column in self])
 
     def spans(self, count: int, limit: int) -> tuple[Spans, Ints]:
-        """Return spans that cover the parts of `count` pieces, those that touch as one, and the piece of each span.
+        """Return spans that cover the parts of `count` pieces, merging adjacent ones, and the piece of each span.
 
-        The pieces are laid one behind the other, so that one sort serves them all.
+        The pieces are laid out one behind the other, so that one sort serves them all.
         """
         owners, starts, stops = self.owners, self.starts, self.starts + self.lengths
         if count == 1:
@@ -128,7 +126,7 @@ class RunAnswers:
         self._starts, self._stops = np.zeros((2, count), np.int64)
 
     def give(self, sources: Sequence[ReadResult], pieces: EntryParts) -> None:
-        """Answer some entries: each is a part of one of the sources."""
+        """Answer some entries, each with a part of one of the sources."""
         places, owners, starts, lengths = pieces
         self._where[places] = owners + len(self._sources)
         self._starts[places], self._stops[places] = starts, starts + lengths
@@ -152,19 +150,19 @@ _NONE = np.full((1, 2), MISSING, np.uint64)
 
 
 class _Body(NamedTuple):
-    """A range to read after the index: for which request, and of which generation it must be."""
+    """A range to read after the index: the number of its request, and the generation that it must have."""
 
     number: int
     range: ByteRange
     generation: bytes
 
     def is_answered_by(self, answer: ReadResult | None) -> bool:
-        """Return whether an answer is of the generation of the index."""
+        """Return whether an answer has the generation of the index."""
         return answer is not None and answer.state == "value" and answer.generation == self.generation
 
 
 class _Head(NamedTuple):
-    """The first read of a shard, all of it or its index, and the rows of the index, none where it is missing."""
+    """The first read of a shard: the whole or its index, and the rows of the index, none if the shard is missing."""
 
     answer: ReadResult
     whole: bool
@@ -172,7 +170,7 @@ class _Head(NamedTuple):
 
 
 class ShardSource:
-    """Entries of shards; identities are pairs of a shard's identity below and an entry's number."""
+    """Entries of shards; an identity is a pair of a shard's identity and an entry's number."""
 
     __slots__ = ("_base", "_known", "_layout")
 
@@ -192,7 +190,7 @@ class ShardSource:
         return await self.read_many(list(map(ByteRange, identities)))
 
     async def _read_run(self, run: EntryRun) -> Sequence[ReadResult]:
-        """Return the result of `read_many` by columns: entries that lie next to each other are read as one."""
+        """Return the result of `read_many` by columns; adjacent entries are read together."""
         source = self._for_one_operation()
         found = RunAnswers(len(run))
         attempt = partial(source._attempt_run, run.numbers, found)
@@ -227,7 +225,7 @@ class ShardSource:
         return {shard: wanted[shard] for shard in changed}
 
     def _pieces(self, heads: Sequence[_Head], wanted: Mapping[Any, Ints], numbers: Ints) -> EntryParts:
-        """Return where in their shards entries lie, those that are there; all rows of the indexes are valid."""
+        """Return the positions of present entries in their shards; all rows of the indexes are checked."""
         columns = [numbers[places] for places in wanted.values()]
         rows = np.concatenate(
             [
@@ -237,7 +235,7 @@ class ShardSource:
         )
         owners = np.repeat(np.arange(len(heads)), list(map(len, columns)))
         sizes = [len(head.answer.value) if head.whole else NO_SIZE for head in heads]
-        if not are_sound(rows, owners, sizes):  # one by one it is told where
+        if not are_sound(rows, owners, sizes):  # checking one by one finds the damaged entry
             for head, shard, column in zip(heads, wanted, columns, strict=True):
                 self._rows(head, shard, column)
         present = present_in(rows)
@@ -245,7 +243,7 @@ class ShardSource:
         return EntryParts(np.concatenate(list(wanted.values())), owners, starts, lengths).among(present)
 
     def describe(self, identity: Any) -> str:
-        """Return how messages call an entry."""
+        """Return the name of an entry for messages."""
         shard, entry = identity
         position = []
         for size in reversed(self._layout.grid):
@@ -305,9 +303,9 @@ class ShardSource:
     async def _heads(
         self, wanted: Mapping[Any, Sequence[int] | Ints], known: Mapping[Any, bytes] | None = None
     ) -> dict[Any, _Head]:
-        """Return the first bytes to read of each shard, or those read before.
+        """Return the first read of each shard, new or remembered.
 
-        `known` are generations the caller has.
+        `known` are generations that the caller has.
         """
         heads = dict(self._known or {})
         asked = {shard: self._is_whole(numbers) for shard, numbers in wanted.items() if shard not in heads}
@@ -332,7 +330,7 @@ class ShardSource:
             known.pop(shard, None)
 
     async def _bodies(self, bodies: Sequence[_Body]) -> Sequence[ReadResult | None]:
-        """Return an answer for each entry, or None for each if a shard was rewritten and ends before its entry."""
+        """Return an answer for each entry; None for all if a shard was rewritten and now ends before its entry."""
         if not bodies:
             return []
         try:
@@ -352,7 +350,7 @@ class ShardSource:
         return len(numbers) >= least and len(set(numbers)) >= least
 
     def _head(self, shard: Any, known: bytes, *, whole: bool) -> ByteRange:
-        """Return the first range to read of a shard: all of it, or its index; none if the caller has it all."""
+        """Return the first range to read of a shard: the whole, or its index; none if the caller has the whole."""
         if whole:
             return ByteRange(shard, if_not_equal=known)
         if self._layout.at_start:
@@ -360,7 +358,7 @@ class ShardSource:
         return ByteRange(shard, -self._layout.index_size, None, known)
 
     def _indexes(self, asked: Mapping[Any, bool], heads: Sequence[ReadResult]) -> list[Entries]:
-        """Return the indexes of shards, not checked; all entries are missing when the shard is."""
+        """Return the unchecked indexes of shards; all entries of a missing shard are missing."""
         encoded: dict[Any, memoryview] = {}
         shard: Any = None
         try:
@@ -391,8 +389,8 @@ class ShardSource:
 class EntriesInParts(ShardSource):
     """Entries of one shard that is read part by part: its index is read once, unless the shard changes.
 
-    `generations` are those in which the shard was found.  If it is `complete`, every entry will be asked for, so every
-    row of the index has to be valid.
+    `generations` are those seen of the shard.  `complete` means that every entry will be read, so every row of the
+    index has to be valid.
     """
 
     __slots__ = ("_complete", "generations")
@@ -419,7 +417,7 @@ class EntriesInParts(ShardSource):
 
 
 def _sound_rows(head: _Head, numbers: Sequence[int]) -> list[Any] | None:
-    """Return offset and length of a few entries, looked at one by one; None if something may be wrong with them."""
+    """Return offset and length of a few entries, checked one by one; None if something may be wrong."""
     if head.answer.state != "value":
         return [(MISSING, MISSING)] * len(numbers)
     rows: list[Any] = head.rows[numbers].tolist()
@@ -434,7 +432,7 @@ def _sound_rows(head: _Head, numbers: Sequence[int]) -> list[Any] | None:
 
 
 def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
-    """Return the generation the caller has of the entries of a shard, if it is one."""
+    """Return the generation that the caller has of all entries of a shard, if it is a single one."""
     known = {ranges[number].if_not_equal for number in numbers}
     return known.pop() if len(known) == 1 else UNKNOWN
 
@@ -442,10 +440,10 @@ def _known(ranges: Sequence[ByteRange], numbers: Sequence[int]) -> bytes:
 class ShardGrid(NamedTuple):
     """Sub-chunks, by dimension of the array.
 
-    `layouts` are those of shards within shards, outermost first, `orders` the order of the array's dimensions as each
-    sees them, and `levels` how sub-chunks are numbered at each.  `shape` is that of a sub-chunk, `axes` are the
-    boundaries of sub-chunks, and `order` that of the array's dimensions in the bytes of one, None where these are more
-    than transposed.
+    `layouts` are those of nested shards, outermost first; `orders` is the order of the array's dimensions in each;
+    `levels` is the numbering of sub-chunks at each.  `shape` is the shape of a sub-chunk, `axes` are the boundaries of
+    sub-chunks, and `order` is the order of the array's dimensions in the bytes of one, None if these are more than
+    transposed.
     """
 
     layouts: list[ShardLayout]
@@ -461,29 +459,31 @@ class ShardGrid(NamedTuple):
         return self.layouts[-1]
 
     def numbering(self, inside: int = 0) -> list[Numbering]:
-        """Return how sub-chunks are numbered at each level; there are dimensions `inside` the elements, never cut."""
+        """Return the numbering of sub-chunks at each level, with dimensions `inside` the elements, which are never
+        divided.
+        """
         return [level.followed_by(inside) for level in self.levels] if inside else self.levels
 
     def source(self, base: Source) -> Source:
-        """Return where the entries come from, over a source of shards."""
+        """Return the source of entries over a source of shards."""
         for layout in self.layouts:
             base = ShardSource(base, layout)
         return base
 
     def source_of_parts(self, base: Source, *, complete: bool) -> EntriesInParts:
-        """Return the source of a shard that is read part by part, and as a whole if it is `complete`."""
+        """Return the source of a shard that is read part by part; with `complete`, all of it."""
         for layout in self.layouts[:-1]:
             base = EntriesInParts(base, layout, complete=complete)
         return EntriesInParts(base, self.layout, complete=complete)
 
     def depth(self, most: int) -> int:
-        """Return how many shards within shards are to be opened for parts of up to `most` bytes, at most all."""
+        """Return the number of levels to open for parts of at most `most` bytes."""
         sizes = [layout.inner.decoded_size for layout in self.layouts[:-1]]
         return 1 + next((level for level, size in enumerate(sizes) if size <= most), len(sizes))
 
     @property
     def worth_sharing(self) -> bool:
-        """Whether decoding sub-chunks is work enough to divide a shard between workers: not copying alone."""
+        """Whether decoding sub-chunks is enough work to divide a shard between workers, more than copying."""
         size = self.layout.inner.encoded_size
         return size is None or size >= 2 * HOP_BYTES
 
@@ -494,21 +494,21 @@ class ShardGrid(NamedTuple):
         return order == tuple(range(len(order)))
 
     def in_array_order(self, chunk: Array, lead: int = 0) -> Array:
-        """Return a view of a sub-chunk with the dimensions in the array's order; others may follow them, or `lead`."""
+        """Return a view of a sub-chunk with its dimensions in the array's order; others may follow, or `lead`."""
         if self.in_order:
             return chunk
         order = lead + np.argsort(self.orders[-1])
         return chunk.transpose(*range(lead), *order.tolist(), *range(lead + len(order), chunk.ndim))
 
     def in_stored_order(self, part: Array) -> Array:
-        """Return a view of a part of the array with the dimensions in the order of sub-chunks."""
+        """Return a view of a part of the array with its dimensions in the order of sub-chunks."""
         order = self.orders[-1]
         return part if self.in_order else part.transpose(*order, *range(len(order), part.ndim))
 
 
 @lru_cache(maxsize=64)
 def shard_grid(chain: BoundChain, depth: int | None = None) -> ShardGrid:
-    """Return the grid of the sub-chunks of a chain; those within `depth` shards, if it has more levels."""
+    """Return the grid of the sub-chunks of a chain, at most `depth` levels deep."""
     layouts: list[ShardLayout] = []
     orders: list[tuple[int, ...]] = []
     order = tuple(range(len(chain.chunk.shape)))
@@ -525,8 +525,8 @@ def shard_grid(chain: BoundChain, depth: int | None = None) -> ShardGrid:
 
 
 class Numbering(NamedTuple):
-    """By dimension of the array, in sub-chunks of the finest level: the extent of a shard, of an entry, and what a
-    step of one entry adds to its number.
+    """By dimension of the array, in sub-chunks of the finest level: the extent of a shard and of an entry, and the
+    increase of an entry's number along the dimension.
     """
 
     shard: list[int]
@@ -535,7 +535,7 @@ class Numbering(NamedTuple):
 
     @classmethod
     def of(cls, layout: ShardLayout, order: Sequence[int], sizes: Sequence[int]) -> Numbering:
-        """Return the numbers of one level."""
+        """Return the numbering of one level."""
         place = np.argsort(order)
         entry = [layout.sub_shape[at] // size for at, size in zip(place, sizes, strict=True)]
         shard = [layout.grid[at] * each for at, each in zip(place, entry, strict=True)]
@@ -543,9 +543,9 @@ class Numbering(NamedTuple):
         return cls(shard, entry, stride)
 
     def followed_by(self, inside: int) -> Numbering:
-        """Return the numbers with dimensions inside the elements, which are never cut."""
+        """Return the numbering with dimensions inside the elements, which are never divided."""
         return Numbering([*self.shard, *[1] * inside], [*self.entry, *[1] * inside], [*self.stride, *[0] * inside])
 
     def add(self, output: int, number: Any) -> Any:
-        """Return the part of an entry number that a position along a dimension, or each of many, adds."""
+        """Return the contribution of a position, or of many, along a dimension to an entry's number."""
         return number % self.shard[output] // self.entry[output] * self.stride[output]

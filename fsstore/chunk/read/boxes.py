@@ -1,11 +1,12 @@
-"""Many small boxes of one array planned at once, by columns of integers; and chunks fetched ahead of reads in a row.
+"""Many small boxes of one array planned together, by columns of integers; and chunks fetched ahead of consecutive
+reads.
 
-Two reads of the same size, of which the second begins where the first ends, announce a third.  From then on the chunks
-ahead in that direction are read into the cache, so many chunks, or boxes where these are larger, as `read_ahead` of the
-cache pool says.  A read of something under way waits for it instead of asking for it again.
+Two reads of the same size, the second beginning where the first ends, announce a third.  From then on the next chunks
+in that direction are read into the cache: as many chunks (or boxes, if these are larger) as `read_ahead` of the cache
+pool says.  A read of chunks under way waits for them instead of requesting them again.
 
-Chunks fetched ahead are cached chunks like others: a write drops them, and the recheck options decide whether one may
-be used.  Nothing is read ahead if every use asks the storage again, nor from storage that answers at once.
+Chunks fetched ahead are ordinary cached chunks: a write drops them, and the recheck options decide whether one may be
+used.  Nothing is read ahead if every use asks the storage again, nor from storage that answers at once.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from fsstore.runtime.future import Future
 
 
 class BoxView(NamedTuple):
-    """A read of a box that is not planned yet: its shape, and where in the array it lies."""
+    """A read of a box that is not planned yet: its shape, and its maps into the array."""
 
     chunks: OpenChunks
     shape: tuple[int, ...]
@@ -46,7 +47,7 @@ class BoxView(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """The boxes of some reads, cut: which read each belongs to (`numbers`), and which array it goes to (`targets`)."""
+    """The divided boxes of some reads: the number of each box's read (`numbers`), and its destination (`targets`)."""
 
     part: ChunkReader
     numbers: Sequence[int]
@@ -55,10 +56,10 @@ class _Wanted(NamedTuple):
 
 
 class BoxRun:
-    """The parts of boxes in one chunk, which `chain` decodes; cells are made when they are asked for.
+    """The parts of boxes in one chunk, which `chain` decodes; cells are made on demand.
 
-    `rows` are the rows of the chunk among the pieces.
-    `apart`: it is less work to decode for each part by itself than to decode the chunk.
+    `rows` are the rows of the chunk among the pieces.  `apart` means that decoding for each part alone is less work
+    than decoding the whole chunk.
     """
 
     __slots__ = ("_rows", "_wanted", "apart", "chain")
@@ -68,11 +69,11 @@ class BoxRun:
 
     @property
     def part(self) -> ChunkReader:
-        """How the chunk is read."""
+        """The reader of the chunk."""
         return self._wanted.part
 
     def __iter__(self) -> Iterator[tuple[int, ChunkReader, ChunkBox]]:
-        """Yield the number of the read, how it is read, and its cell."""
+        """Yield the number of the read, its reader, and its cell."""
         part, numbers, targets, pieces = self._wanted
         rows: list[list[Any]] = [column[self._rows].tolist() for column in pieces]
         for box, chunk, low, high, begin, end, covers in zip(*rows, strict=True):
@@ -80,7 +81,7 @@ class BoxRun:
             yield numbers[box], part, ChunkBox(chunk, tuple(map(slice, low, high)), covers, piece)
 
     def place(self, identity: Any, answer: ReadResult) -> None:
-        """Put all parts of the chunk in their places."""
+        """Copy all parts of the chunk to their places."""
         cells = list(self)
         if answer.state != "value" or self.apart or len(cells) == 1:
             for _, part, cell in cells:
@@ -89,7 +90,7 @@ class BoxRun:
             self.copy_out(self.part.decode_all_to_scratch(cells[0][2], answer))
 
     def copy_out(self, chunk: Array) -> None:
-        """Copy all parts from the chunk to where they go."""
+        """Copy all parts from the chunk to their destinations."""
         _, _, targets, (box, _, low, high, begin, end, _) = self._wanted
         parts = [column[self._rows].tolist() for column in (box, low, high, begin, end)]
         for number, first, stop, to, until in zip(*parts, strict=True):
@@ -100,7 +101,7 @@ class BoxRun:
 class BoxPlans(NamedTuple):
     """Planned boxes: the result of each read, by its number, and the parts in each chunk, by its identity.
 
-    `touched_bytes` are decoded for them.
+    `touched_bytes` is the number of bytes to decode.
     """
 
     part: ChunkReader
@@ -110,9 +111,9 @@ class BoxPlans(NamedTuple):
 
 
 def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
-    """Return the plans of views, which are boxes, known by the numbers of their reads.
+    """Return the plans of box views, given by the numbers of their reads.
 
-    A view that is in none of them has to be planned by itself: it turns or repeats dimensions.
+    A view that is in no plan has to be planned alone: it permutes or repeats dimensions.
     """
     groups: dict[Any, _Alike] = {}
     for number, (chunks, shape, maps, order) in views.items():
@@ -126,9 +127,10 @@ def plan_boxes(views: Mapping[int, BoxView]) -> list[BoxPlans]:
 
 
 class _Alike(NamedTuple):
-    """Boxes of one array: for each of its dimensions the one of the box, or -1; read in one memory order.
+    """Boxes of one array that are read in one memory order: `sources` holds the box's dimension for each of the
+    array's, or -1.
 
-    `corners`: of each box where it begins by dimension of the array, and its shape.
+    `corners` holds the origin in the array, and the shape, of each box.
     """
 
     chunks: OpenChunks
@@ -139,13 +141,13 @@ class _Alike(NamedTuple):
 
     @property
     def in_order(self) -> bool:
-        """Whether the dimensions are those of the array, in their order, but for some that are left out."""
+        """Whether the box's dimensions are the array's, in order, perhaps with some omitted."""
         kept = [source for source in self.sources if source >= 0]
         _, shape = self.corners[0]
         return kept == list(range(len(shape)))
 
     def bounds(self) -> tuple[IntArray, IntArray]:
-        """Return where in the array the boxes begin, and their sizes, one where a dimension is left out."""
+        """Return the origins of the boxes in the array, and their sizes, 1 in an omitted dimension."""
         kept = [axis for axis, source in enumerate(self.sources) if source >= 0]
         rank, count = len(self.sources), len(self.corners)
         flat = chain.from_iterable(chain.from_iterable(self.corners))
@@ -190,14 +192,14 @@ def _reader(chunks: OpenChunks) -> ChunkReader:
 
 
 def _identities(model: ChunkModel, grid: ShardGrid | None, touched: IntArray) -> list[Any]:
-    """Return the identities of chunks, or of sub-chunks of shards, with given numbers."""
+    """Return the identities of the chunks, or sub-chunks of shards, with the given numbers."""
     if grid is None:
         return model.keys_of(list(touched.T))
     return list(entries_at(list(touched.T), grid, model))
 
 
 def _elements_decoded(part: ChunkReader, pieces: BoxParts) -> IntArray:
-    """Return how many elements are decoded for each part of a chunk if it is decoded by itself."""
+    """Return the number of elements decoded for each part of a chunk if it is decoded alone."""
     codecs, shape, order = part.layout
     elements = np.full(len(pieces.box), math.prod(shape))
     if codecs.decodes_spans and order is not None:
@@ -215,7 +217,7 @@ Box: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def box_of(transform: IndexTransform) -> Box | None:
-    """Return the box that a view is, wherever its dimensions come from; None if it is none."""
+    """Return the box that a view selects, from whichever dimensions; None if it does not select a box."""
     domain, ranges = transform.domain, []
     for _, offset, stride, source, index_array, _ in transform.maps:
         if index_array is not None or (source >= 0 and stride != 1):
@@ -226,9 +228,9 @@ def box_of(transform: IndexTransform) -> Box | None:
 
 
 class _Course(NamedTuple):
-    """The dimension along which reads follow each other, and where to: 1 upwards, -1 downwards.
+    """The dimension along which reads follow each other, and the direction: 1 upwards, -1 downwards.
 
-    `side` is how long the parts are that are read ahead: chunks, or as many as a box is long.
+    `side` is the length of the parts that are read ahead: whole chunks, as many as a box is long.
     """
 
     dimension: int
@@ -237,7 +239,7 @@ class _Course(NamedTuple):
 
 
 def _course(last: Box | None, box: Box) -> _Course | None:
-    """Return how a read follows the last one, if it does."""
+    """Return the course from the last read to this one, if they are adjacent."""
     if last is None:
         return None
     moved = [number for number, pair in enumerate(zip(last, box, strict=True)) if pair[0] != pair[1]]
@@ -252,7 +254,7 @@ def _course(last: Box | None, box: Box) -> _Course | None:
 
 
 class ReadAhead:
-    """The reads of one open array, as far as they follow each other.  Thread-safe."""
+    """The reads of one open array, and their course.  Thread-safe."""
 
     __slots__ = ("__weakref__", "_course", "_depth", "_last", "_lock", "_reached", "_under_way")
 
@@ -268,11 +270,11 @@ class ReadAhead:
         self._under_way: dict[Box, Future[Any]] = {}
 
     def after_fork(self) -> None:
-        """Forget what the parent had begun."""
+        """Forget the parent's reads."""
         self._forget()
 
     def note(self, box: Box, chunks: OpenChunks, begin: Callable[[Box], Future[Any]]) -> set[Future[Any]]:
-        """Take note of a read and begin the reads that will follow; return the fetches under way for this one."""
+        """Record a read and begin the reads ahead of it; return the fetches under way that it needs."""
         cache = chunks.cache
         waits = chunks.store.driver.features.waits
         if cache is None or not waits or cache.fresh_after > time.time() or not _has_elements(box):
@@ -287,7 +289,7 @@ class ReadAhead:
         return needed
 
     def _wanted(self, box: Box, chunks: OpenChunks, room: int) -> list[Box]:
-        """Return the boxes that are to be read ahead now; all that are ahead have `room` in bytes."""
+        """Return the boxes to read ahead now; all boxes ahead have `room` in bytes."""
         found, known = _course(self._last, box), self._course
         self._last, self._course = box, None
         if found is None:
@@ -311,7 +313,7 @@ class ReadAhead:
 
 
 class _Portion(NamedTuple):
-    """The parts of a dimension that are read ahead one by one, whole chunks each."""
+    """The parts of a dimension that are read ahead one by one, each of whole chunks."""
 
     chunk: int
     side: int

@@ -24,7 +24,7 @@ Spans: TypeAlias = tuple[range, ...]
 
 
 class _Cut(NamedTuple):
-    """How a box of cells is cut into smaller ones that follow each other: along one component, later ones whole."""
+    """How a box of cells is divided into smaller, consecutive ones: along one component, with later ones whole."""
 
     spans: Spans
     axis: int
@@ -32,7 +32,7 @@ class _Cut(NamedTuple):
 
     @classmethod
     def of(cls, spans: Spans, size: int) -> _Cut:
-        """Return the cut into boxes of up to `size` cells."""
+        """Return the division into boxes of at most `size` cells."""
         axis, whole = len(spans), 1
         while axis and whole * len(spans[axis - 1]) <= size:
             axis -= 1
@@ -75,7 +75,6 @@ class CellBox(Sequence["CellBox"]):
         self.plan, self.spans = plan, spans
 
     def __len__(self) -> int:
-        """Return the number of cells."""
         return math.prod(map(len, self.spans))
 
     @overload
@@ -94,12 +93,11 @@ class CellBox(Sequence["CellBox"]):
         return CellBox(self.plan, cut.box(range(len(self))[place]))
 
     def __iter__(self) -> Iterator[CellBox]:
-        """Yield the cells."""
         return iter([self] if len(self) == 1 else self[:])
 
     @property
     def chunks(self) -> list[IntArray]:
-        """The numbers of the chunks, a column an output dimension."""
+        """The numbers of the chunks, one column for each output dimension."""
         shape = tuple(map(len, self.spans))
         count, columns = math.prod(shape), {}
         places = np.unravel_index(np.arange(count), shape) if count not in shape else ()
@@ -152,9 +150,9 @@ class CellBox(Sequence["CellBox"]):
 
 
 def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
-    """Yield the cells of a plan of listed positions in boxes of up to `size`; of each of as many `lanes` in turn.
+    """Yield the cells of a plan of listed positions in boxes of at most `size`, from `lanes` parts of the plan in turn.
 
-    Lanes are parts of the plan far from each other.
+    Lanes lie far apart in the plan.
     """
     if not plan.cell_count:
         return
@@ -166,7 +164,7 @@ def boxes(plan: CellPlan, size: int, lanes: int = 1) -> Iterator[CellBox]:
 
 
 def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
-    """Yield cells that follow each other, up to `size` at a time; of a box, smaller boxes."""
+    """Yield consecutive cells, at most `size` at a time; smaller boxes if they are a box."""
     if not isinstance(cells, CellBox):
         for begin in range(0, len(cells), size):
             yield cells[begin : begin + size]
@@ -180,9 +178,9 @@ def split(cells: Sequence[Any], size: int) -> Iterator[Any]:
 
 
 class Gather:
-    """The array of a request for listed positions, seen from boxes of its cells.
+    """The result array of a request for listed positions, addressed by boxes of cells.
 
-    Workers may use it at once: cells are disjoint.
+    Several workers may use it at once, because cells are disjoint.
     """
 
     __slots__ = ("_lead", "_view", "plan")
@@ -193,10 +191,10 @@ class Gather:
         self._lead = (slice(None),) * plan.unused
 
     def target(self, cell: CellBox) -> None:
-        """Return None: no cell is its chunk."""
+        """Return None: no cell is a whole chunk."""
 
     def copy_out_run(self, cells: Sequence[CellBox], chunks: Array) -> None:
-        """Copy the selected elements of chunks, rows of an array, to the array."""
+        """Copy the selected elements of chunks, given as rows of an array, to the result."""
         for cell, chunk in zip(cells, chunks, strict=True):
             self.copy_out(cell, chunk)
 
@@ -205,27 +203,27 @@ class Gather:
         return cell.numbers
 
     def span(self, cell: CellBox, shape: Sequence[int], order: Sequence[int]) -> None:
-        """Return None: positions are listed."""
+        """Return None: listed positions form no span."""
 
     def fill(self, cell: CellBox, value: Any) -> None:
-        """Set the elements of the array to one value."""
+        """Set the selected elements of the result to one value."""
         self._view[self._outside(cell)] = value
 
     def copy_out(self, cell: CellBox, chunk: Array) -> None:
-        """Copy the selected elements of the chunk to the array."""
+        """Copy the selected elements of the chunk to the result."""
         self.gather(cell, chunk[np.newaxis])
 
     def gather(self, cells: CellBox, run: Array) -> None:
-        """Copy the selected elements of all chunks of a box, which stand in `run` one after the other, to the array."""
+        """Copy the selected elements of all chunks of a box, consecutive in `run`, to the result."""
         flat, (step, *strides) = _in_memory(run)
         base, columns = self._columns(cells, strides, _steps([len(span) for span in cells.spans], step))
         address = reduce(np.add.outer, columns)
         self._view[self._outside(cells)] = flat.take(address + base if base else address)
 
     def pick(self, cells: CellBox, chunks: Iterable[Array | None], fill: Any) -> None:
-        """Copy the selected elements of the chunks of a box, each of which is good until the next is drawn.
+        """Copy the selected elements of the chunks of a box, each of which is valid until the next is drawn.
 
-        Where they lie is found out for all of them at once.  `fill` stands for a chunk that is None.
+        Their addresses are computed for all of them at once.  `fill` takes the place of a chunk that is None.
         """
         listed = [
             (component.listed, span)
@@ -257,7 +255,7 @@ class Gather:
             self._view[index] = picked
 
     def _columns(self, cells: CellBox, strides: Sequence[int], steps: Sequence[int]) -> tuple[int, list[IntArray]]:
-        """Return where the selected elements lie in memory: a number, and a column a listed component."""
+        """Return the addresses of the selected elements in memory: a base, and a column for each listed component."""
         columns: list[IntArray] = []
         base = 0
         for component, span, apart in zip(self.plan.components, cells.spans, steps, strict=True):
@@ -271,7 +269,7 @@ class Gather:
         return base, columns
 
     def _outside(self, cells: CellBox) -> tuple[Any, ...]:
-        """Return the index of the elements that a box of cells selects of the array."""
+        """Return the index of a box's elements in the result."""
         chosen = [
             component.listed.outside(span.start, span.stop)
             for component, span in zip(self.plan.components, cells.spans, strict=True)
@@ -294,7 +292,7 @@ def _common(span: range, ranges: Sequence[range]) -> list[range]:
 
 
 def _steps(counts: Sequence[int], step: int) -> list[int]:
-    """Return how far apart the chunks of a grid lie along each dimension, the last ones by `step`."""
+    """Return the distances between the chunks of a grid along each dimension; `step` is the distance along the last."""
     steps = [step]
     for count in reversed(counts[1:]):
         steps.append(steps[-1] * count)
@@ -302,15 +300,15 @@ def _steps(counts: Sequence[int], step: int) -> list[int]:
 
 
 def _in_memory(run: Array) -> tuple[Array, list[int]]:
-    """Return the elements of an array as they follow each other in memory, and its strides counted in elements."""
+    """Return the elements of an array in memory order, and its strides in elements."""
     order, strides = _memory_order(run)
     return (run if order is None else run.transpose(order)).reshape(-1), strides
 
 
 def _memory_order(run: Array) -> tuple[Sequence[int] | None, list[int]]:
-    """Return the order of dimensions in which the elements of an array follow each other, and its strides then.
+    """Return the memory order of an array's dimensions, and its strides in that order, in elements.
 
-    Strides are counted in elements.  None if they do so in the order of the dimensions, or have to be copied.
+    The order is None if it is the order of the dimensions, or if the array has to be copied.
     """
     order: Sequence[int] | None = None
     if not run.flags.c_contiguous:
@@ -325,7 +323,7 @@ def _memory_order(run: Array) -> tuple[Sequence[int] | None, list[int]]:
 
 
 def _sum_of(columns: Sequence[IntArray], place: Sequence[slice]) -> IntArray:
-    """Return the sums of parts of columns, each along a dimension of its own."""
+    """Return the sum of parts of columns, each along a dimension of its own."""
     rank = len(columns)
     parts = [
         column[(slice(None),) * axis + (part,) + (slice(None),) * (rank - axis - 1)] if rank > 1 else column[part]
@@ -335,7 +333,7 @@ def _sum_of(columns: Sequence[IntArray], place: Sequence[slice]) -> IntArray:
 
 
 def _along(values: IntArray, place: int, rank: int) -> IntArray:
-    """Return a column as an array of some rank that extends along one dimension."""
+    """Return a column as an array of the given rank that extends along one dimension."""
     return values.reshape((1,) * place + (-1,) + (1,) * (rank - place - 1)) if rank > 1 else values
 
 

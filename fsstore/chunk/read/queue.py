@@ -1,8 +1,9 @@
 """Small reads of one array that are begun one by one and made together.
 
-Many small reads are often begun before the first result is asked for, and often touch the same chunks.  A `ReadQueue`
-holds begun reads until a caller waits for one of them, or the event loop has time for them, then makes them all at
-once: `JointReads` fetches and decodes each chunk once for all of them.  Boxes are not even planned before that.
+Callers often begin many small reads before they ask for the first result, and these often touch the same chunks.  A
+`ReadQueue` holds such reads until a caller waits for one of them, or the event loop has time for them, then makes them
+all at once: `JointReads` fetches and decodes each chunk once for all of them.  Even the planning of boxes waits until
+then.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from fsstore.runtime.together import (
 from fsstore.runtime.tuning import FEW, FLIGHT_BYTES, HOP_BYTES, INLINE_READ_BYTES, QUEUED, REQUEST_BYTES, WINDOW_BYTES
 
 User: TypeAlias = tuple[int, ChunkReader, ReadCell]
-"""The number of a read that wants a part of a chunk, how it reads, and the part."""
+"""The number of a read that uses a part of a chunk, its reader, and the part."""
 Users: TypeAlias = "list[User] | BoxRun"
 Pair: TypeAlias = tuple[Any, ReadResult]
-"""A chunk, as a source calls it, and the answer."""
+"""The identity of a chunk in its source, and the answer."""
 Reading: TypeAlias = "Callable[[Any, Sequence[Any]], Awaitable[Sequence[Outcome[ReadResult]]]]"
-"""How parts of a shard are read: `outcomes`, or `each_outcome` where they have failed together."""
+"""How parts of a shard are read: `outcomes`, or `each_outcome` after they have failed together."""
 
 Make: TypeAlias = "Callable[[], Coroutine[Any, Any, None]]"
 Guard: TypeAlias = "Callable[[Make], Coroutine[Any, Any, None]]"
-"""Makes reads until what was read is of one state of the store."""
+"""Repeats reads until their result belongs to one state of the store."""
 
 
 async def _made(make: Make) -> None:
@@ -58,7 +59,7 @@ async def _made(make: Make) -> None:
 
 
 class JointReads:
-    """Reads that are made together, known by their numbers."""
+    """Reads that are made together, identified by their numbers."""
 
     __slots__ = ("_boxes", "_errors", "_futures", "_guard", "_outs", "_planned")
 
@@ -70,7 +71,7 @@ class JointReads:
         self._boxes: list[BoxPlans] = []
 
     def begin(self, wanted: Sequence[Planned | BoxView]) -> None:
-        """Plan the reads and make them: here if that is quick, otherwise on a pool thread."""
+        """Plan the reads and make them: in this thread if that is quick, otherwise on a pool thread."""
         self._plan(wanted)
         if self._touched_bytes <= INLINE_READ_BYTES:
             self._make()
@@ -79,7 +80,7 @@ class JointReads:
 
     @property
     def _touched_bytes(self) -> int:
-        """The bytes that are decoded if no reads share a chunk."""
+        """The bytes to decode if no reads share a chunk."""
         plans: Sequence[BoxPlans | Planned] = [*self._boxes, *self._planned.values()]
         return sum([each.touched_bytes for each in plans])
 
@@ -111,7 +112,7 @@ class JointReads:
                 self._planned[number], self._outs[number] = planned, planned.out
 
     def _make(self) -> None:
-        """Make the reads; each future is resolved, whatever happens."""
+        """Make the reads; each future is resolved in any case."""
         try:
             execution.drive(self._make_surely())
         except BaseException as failure:  # noqa: BLE001  # the futures carry it
@@ -167,7 +168,7 @@ def _decoded_size(part: ChunkReader) -> int:
 
 
 def _batch_size(part: ChunkReader) -> int:
-    """Return how many chunks are read at once: one if it is large, many sub-chunks of shards always."""
+    """Return how many chunks are read at once: one if it is large, but always many sub-chunks of shards."""
     size = part.usual_chain.decoded_size
     if part.grid is not None:
         return max(1, FLIGHT_BYTES // size)
@@ -177,7 +178,7 @@ def _batch_size(part: ChunkReader) -> int:
 
 
 def _batches(wanted: Sequence[Any], size: int, *, in_shards: bool) -> list[Sequence[Any]]:
-    """Return chunks, `size` at a time; those of one shard together, since they have to be of one generation."""
+    """Return batches of `size` chunks; sub-chunks of one shard stay together, because they need one generation."""
     if len(wanted) <= size:
         return [wanted]
     if not in_shards:
@@ -200,14 +201,14 @@ def _by_shard(wanted: Sequence[Any]) -> dict[Any, list[Any]]:
 
 
 def _shard_of(identity: Any) -> Any:
-    """Return the key of the shard that holds an entry, also where it holds shards."""
+    """Return the key of the shard that holds an entry, even in nested shards."""
     while isinstance(identity, tuple):
         identity = identity[0]
     return identity
 
 
 class _SharedChunks(NamedTuple):
-    """Chunks that one way finds, up to `most` at a time: which read wants which part of each, and their errors."""
+    """Chunks of one reader, read at most `most` at a time: the reads that use each of them, and the errors of reads."""
 
     part: ChunkReader
     most: int
@@ -215,11 +216,11 @@ class _SharedChunks(NamedTuple):
     errors: list[BaseException | None]
 
     def run(self, batch: Sequence[Any]) -> None:
-        """Do on this thread what `make` does."""
+        """Run `make` on this thread."""
         execution.drive(self.make(batch))
 
     async def make(self, batch: Sequence[Any]) -> None:
-        """Read chunks and put the wanted elements in place; only reads of damaged chunks fail.
+        """Read chunks and copy the wanted elements to their places; only reads of damaged chunks fail.
 
         The entries of a shard are of one generation, whether they are read at once, in parts, or one by one.
         """
@@ -235,16 +236,16 @@ class _SharedChunks(NamedTuple):
             await execution.gather(self._make_in_parts(grid, entries, read) for entries in shards)
 
     async def _make_at_once(self, grid: ShardGrid, entries: Sequence[Any]) -> bool:
-        """Read entries as one and put the wanted elements in place; return False if that fails."""
+        """Read entries in one batch and place the wanted elements; return False if that fails."""
         try:
             found = await grid.source(self.part.chunks.source).read_whole(entries)
-        except Exception:  # noqa: BLE001  # they are read again, and each is told its own error
+        except Exception:  # noqa: BLE001  # they are read again, and each gets its own error
             return False
         await self._place_found(entries, found)
         return True
 
     async def _make_in_parts(self, grid: ShardGrid, entries: Sequence[Any], read: Reading) -> None:
-        """Read the entries of one shard, of which some may be damaged, in parts of one generation."""
+        """Read the entries of one shard, some of which may be damaged, in parts of one generation."""
 
         async def attempt() -> None:
             parts = grid.source_of_parts(self.part.chunks.source, complete=False)
@@ -262,7 +263,7 @@ class _SharedChunks(NamedTuple):
                 self._fail(identity, error)
 
     async def _place_found(self, batch: Sequence[Any], found: Sequence[Outcome[ReadResult]]) -> None:
-        """Put the wanted elements of chunks in place; the workers share the decoding."""
+        """Copy the wanted elements of chunks to their places; workers share the decoding."""
         pairs: list[Pair] = []
         for identity, outcome in zip(batch, found, strict=True):
             if isinstance(outcome, BaseException):
@@ -284,7 +285,7 @@ class _SharedChunks(NamedTuple):
             part.chunks.meter.decoded(len(batch), begin_ns)
 
     def bytes_of(self, batch: Sequence[Any]) -> int:
-        """Return the bytes that a batch weighs while it is under way."""
+        """Return the bytes that a batch counts for while it is under way."""
         return max(2 * HOP_BYTES, len(batch) * self._reader(batch[0])[1].decoded_size)
 
     def _reader(self, identity: Any) -> tuple[ChunkReader, BoundChain]:
@@ -303,7 +304,9 @@ class _SharedChunks(NamedTuple):
         return min(part.chunks.workers(chain.working_size), int(len(pairs) * chain.effort // THREAD_WORTH))
 
     def _place_all(self, pairs: Sequence[Pair]) -> None:
-        """Put the wanted elements of chunks in place; small chunks that only boxes want are decoded many at a time."""
+        """Copy the wanted elements of chunks to their places; small chunks used only by boxes are decoded many at a
+        time.
+        """
         left: list[Pair] = []
         boxed: dict[BoundChain, list[tuple[BoxRun, Pair]]] = {}
         for pair in pairs:
@@ -340,7 +343,7 @@ class _SharedChunks(NamedTuple):
 
 
 def _place_run(chain: BoundChain, some: Sequence[tuple[BoxRun, Pair]]) -> bool:
-    """Put what boxes want of chunks of one shape in its place; return False if they must be taken one by one."""
+    """Copy the boxes' elements of chunks of one shape to their places; return False if that must be done one by one."""
     if len(some) < 2:
         return False
     chunks = some[0][0].part.decode_run(chain, [pair[1].value for _, pair in some])
@@ -352,7 +355,7 @@ def _place_run(chain: BoundChain, some: Sequence[tuple[BoxRun, Pair]]) -> bool:
 
 
 def _want_little(users: Sequence[User]) -> bool:
-    """Return whether it is less work to decode what each read wants of a chunk than to decode all of it once."""
+    """Return whether decoding each read's part of a chunk is less work than decoding all of it once."""
     wanted = 0
     for _, part, cell in users:
         span = part.span(cell)
@@ -365,7 +368,7 @@ def _want_little(users: Sequence[User]) -> bool:
 
 
 def planned_alone(view: BoxView) -> Planned:
-    """Return the plan of a box by itself."""
+    """Return the plan of a single box."""
     chunks, shape, maps, order = view
     return plan_alone(ReadRequest(chunks, maps, new_array(shape, chunks.model.dtype, order)))
 
@@ -389,11 +392,11 @@ def may_wait(shape: tuple[int, ...], maps: Sequence[OutputMap], chunks: OpenChun
 
 
 class ReadQueue:
-    """Reads of one array that have begun and not started.
+    """Reads of one array that have been begun but not started.
 
-    Over a store that never waits they start when a caller waits for one of them.  Over one that waits, the event loop
-    starts them as soon as it gets to it, with those that were begun until then; one alone is made by a thread that asks
-    for each result at once, while the store answers soon.
+    Over a store that never waits, they start when a caller waits for one of them.  Over a store that waits, the event
+    loop starts them as soon as it can, together with all begun by then; if the store answers soon and the caller asks
+    for each result at once, the calling thread makes its single read.
     """
 
     __slots__ = ("_guard", "_job", "_lock", "_process", "_soon", "_waiting", "_waits")
@@ -405,7 +408,7 @@ class ReadQueue:
         self._waits = driver.features.waits
         self._soon = able(driver, AnswersSoon)
         self._job: Future[None] = futures.ready(None)
-        self._process = -1  # that has asked its event loop to start what waits
+        self._process = -1  # the process whose event loop was asked to start the waiting reads
 
     def add(self, wanted: Planned | BoxView) -> Future[Any]:
         """Return the future of a read that is made when this or another future of the queue is waited for."""
@@ -420,7 +423,7 @@ class ReadQueue:
         return future
 
     def flush(self) -> None:
-        """Make the reads that wait: here if that is quick, otherwise on pool threads or the event loop."""
+        """Make the waiting reads: in this thread if that is quick, otherwise on pool threads or the event loop."""
         if self._waits:
             self._ask_loop()
             return
@@ -437,7 +440,7 @@ class ReadQueue:
             raise
 
     def _make_here(self, future: Future[Any]) -> None:
-        """Make a read that waits alone on the thread that asks for it, unless that may take long."""
+        """Make the only waiting read on the thread that asks for it, unless that may take long."""
         has_asked()
         taken: Waiting | None = None
         with self._lock:
@@ -449,14 +452,14 @@ class ReadQueue:
         self.flush()
 
     def _ask_loop(self) -> None:
-        """See that the event loop of this process starts what waits."""
+        """Ensure that the event loop of this process starts the waiting reads."""
         with self._lock:
             if not self._waiting or self._process == fork.process.forks:
                 return
             self._job = execution.start(self._make_on_loop())  # waits for the lock
             self._process = fork.process.forks
             error = futures.error_of(self._job)
-            if error is not None:  # no thread can be had
+            if error is not None:  # no thread is available
                 waiting, self._waiting, self._process = self._waiting, [], -1
                 tell([future for future, _ in waiting], [error] * len(waiting))
 
@@ -485,9 +488,9 @@ class ReadQueue:
 
 
 def _made_alone(future: Future[Any], wanted: Planned | BoxView, guard: Guard) -> bool:
-    """Make a single read, on this thread if that is quick; return False if its chunks have to be handed out first.
+    """Make a single read, on this thread if that is quick; return False if its chunks have to be distributed first.
 
-    Waiting for a pool thread to wake others up takes a fortieth longer for four large chunks.
+    Waking other threads from a pool thread takes a fortieth longer for four large chunks.
     """
     try:
         windows, out, touched_bytes = planned_alone(wanted) if isinstance(wanted, BoxView) else wanted
@@ -525,7 +528,7 @@ def _made_soon(future: Future[Any], wanted: Planned | BoxView, guard: Guard) -> 
 
 
 def _is_soon_made(window: Window) -> bool:
-    """Return whether a window is of one chunk, of a store that may answer soon."""
+    """Return whether a window has one chunk, of a store that may answer soon."""
     single = len(window.cells) == 1 and window.guard is None
     return single and able(window.part.chunks.store.driver, AnswersSoon) is not None
 

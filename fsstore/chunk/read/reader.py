@@ -1,4 +1,4 @@
-"""Reading a request: it is cut into windows of cells, and each window is fetched, decoded and put in its place.
+"""Reading a request: it is cut into windows of cells, and each window is fetched, decoded and placed.
 
 The plain way is the loop in `read_here`: for each window, `decode(window, await fetch(window))`.  The other ways make
 the same windows sooner.  A window has a bounded number of bytes, so that memory is bounded by the windows in flight and
@@ -66,14 +66,14 @@ from fsstore.runtime.tuning import (
 _NOT_FOUND_ALONE = "Finding missing parts of shards is not supported in a grid of varying chunks"
 
 Later: TypeAlias = Callable[[Planned], Future[Any]]
-"""Takes a small read that is planned, to make it together with others."""
+"""Accepts a planned small read, to make it together with others."""
 
 
 def read(request: ReadRequest, later: Later | None = None) -> Future[Any]:
     """Begin to read; the future's result is `request.out`, filled.
 
-    Small reads go to `later`, which makes them with others.  Any other read is made as tasks of the event loop where
-    the store waits, else on the thread that asks if it is small, and by pool threads if it is large.
+    Small reads go to `later`, which makes them with others.  Any other read runs as tasks of the event loop if the
+    store waits; otherwise on the calling thread if it is small, and on pool threads if it is large.
     """
     chunks, _, out = request = in_parts(request)
     model = chunks.model
@@ -125,12 +125,12 @@ def plan_alone(request: ReadRequest) -> Planned:
 
 
 async def read_here(windows: Iterable[Window]) -> None:
-    """Make a read of a store that never waits on this thread, with the help of workers where decoding takes long.
+    """Make a read of a store that never waits on this thread, with the help of workers if decoding takes long.
 
-    This thread does its share, so that a worker that comes late, or not at all, is not waited for: two workers, while
-    it sleeps, are two threads to wake up, and take 1.2 times as long for 4 MB of zstd.  It fetches everything first:
-    threads that fetch and decode in turns wait for the interpreter at every system call of each other, and a part of
-    eight chunks of 200 KB takes 1.25 times as long.
+    This thread does its share, so that it never waits for a late worker: two workers while it sleeps would mean waking
+    two threads, which takes 1.2 times as long for 4 MB of zstd.  It fetches everything first: threads that fetch and
+    decode in turns wait for the interpreter at each other's system calls, and a part of eight chunks of 200 KB takes
+    1.25 times as long.
     """
     windows = list(windows)
     count = _sharers(windows)
@@ -145,16 +145,16 @@ async def read_here(windows: Iterable[Window]) -> None:
 
 
 def read_spread(windows: Iterable[Window], threads: int) -> Future[None]:
-    """Begin a read of a store that never waits on as many pool threads."""
+    """Begin a read of a store that never waits on `threads` pool threads."""
     return execution.spread(_taking_turns(), windows, workers=threads)
 
 
 def _taking_turns() -> Callable[[Window], None]:
     """Return the function that workers call with a window, so that one decodes while the other fetches.
 
-    Fetching many small values is Python between short system calls; two threads that do it at once pass the
-    interpreter lock to and fro, and take a tenth longer than in turns.  Where values come slowly, no thread waits long.
-    Windows of a few cells take no turns, nor do parts of shards, which are read as one.
+    Fetching many small values is Python between short system calls; two threads that do it at once keep passing the
+    interpreter lock, and take a tenth longer than in turns.  If values come slowly, no thread waits long.  Windows of a
+    few cells take no turns, nor do parts of shards, which are read together.
     """
     turn = fork.brief_lock()
 
@@ -183,10 +183,9 @@ async def read_waiting(windows: Sequence[Window]) -> None:
 
 
 async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundChain) -> None:
-    """Read windows of chunks that `chain` decodes, those that take long by `threads`.
+    """Read windows of chunks that `chain` decodes; `threads` decode those that take long.
 
-    Copying alone costs less than handing it over: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3
-    without.
+    Handing over costs more than a mere copy: 2000 chunks of 4 KB over HTTP took 9.1 ms with workers, 7.3 without.
     """
     room = asyncio.Semaphore(threads)
     copied = chain.flat_dtype is not None
@@ -211,7 +210,7 @@ async def _read_waiting(windows: Iterable[Window], threads: int, chain: BoundCha
 
 
 def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
-    """Return whether the event loop decodes a window itself: handing it over would take as long."""
+    """Return whether the event loop decodes a window itself, because handing it over would take as long."""
     if window.part.chunks.cache is not None:
         return False
     if copied and _bytes_touched(window) <= 2 * PIECE_BYTES:
@@ -220,14 +219,14 @@ def _is_soon_decoded(window: Window, *, copied: bool) -> bool:
 
 
 def _weight(window: Window) -> int:
-    """Return the bytes that a window weighs while it is under way; a small one weighs its tasks and requests."""
+    """Return the bytes that a window counts for while under way; a small one counts for its tasks and requests."""
     return max(2 * HOP_BYTES, _bytes_touched(window))
 
 
 def _pieces(
     window: Window, answers: Answers, count: int, least: int = FEW_LARGE_CELLS
 ) -> Iterator[tuple[Window, Answers]]:
-    """Yield `count` parts of a window and of its answers, or fewer that have `least` cells."""
+    """Yield `count` parts of a window and of its answers, or fewer parts of at least `least` cells."""
     begin = 0
     for cells in split(window.cells, max(least, math.ceil(len(window.cells) / count))):
         end = begin + len(cells)
@@ -236,7 +235,7 @@ def _pieces(
 
 
 def _sharers(windows: Sequence[Window]) -> int:
-    """Return how many threads should make a read together: what a cache has is not decoded at all."""
+    """Return how many threads should make a read together; cached chunks are not decoded at all."""
     if not windows or (len(windows) == 1 and len(windows[0].cells) == 1):
         return 1
     chain = windows[0].part.usual_chain
@@ -251,7 +250,7 @@ def _sharers(windows: Sequence[Window]) -> int:
 
 
 def _effort_of(window: Window) -> float:
-    """Return how long a window is decoded; of few cells only as far as they are decoded."""
+    """Return the decoding effort of a window; of few cells, only for the part to decode."""
     chain, cells = window.part.usual_chain, window.cells
     if not chain.decodes_spans or len(cells) > COLUMNS_FROM or isinstance(window.part.placement, Gather):
         return len(cells) * chain.effort
@@ -261,16 +260,16 @@ def _effort_of(window: Window) -> float:
 
 
 def _bytes_touched(window: Window) -> int:
-    """Return how many bytes the chunks (sub-chunks of shards) of a window have, decoded."""
+    """Return the decoded size of the chunks (or sub-chunks of shards) of a window."""
     return len(window.cells) * window.part.usual_chain.decoded_size
 
 
 def _bytes_decoded(windows: Sequence[Window], touched: int) -> int:
-    """Return how many bytes of the chunks that windows touch are decoded; of a small read, at most."""
+    """Return how many bytes of the touched chunks are decoded; an upper bound for a small read."""
     if touched <= INLINE_READ_BYTES or not windows or not windows[0].part.chunks.model.chain.decodes_spans:
         return touched
     if isinstance(windows[0].part.placement, Gather):
-        return touched  # positions are listed: all of a chunk is decoded
+        return touched  # listed positions need the whole chunk
     total = 0
     for part, cell in ((window.part, cell) for window in windows for cell in window.cells):
         chain, span = part.chain(cell), part.span(cell)
@@ -285,7 +284,7 @@ def is_one_quick(windows: Sequence[Window]) -> bool:
 
 
 def is_python_mostly(windows: Sequence[Window]) -> bool:
-    """Return whether little is wanted of each chunk, and that is soon decoded: threads would wait for each other."""
+    """Return whether each chunk contributes little and is decoded soon: threads would wait for each other."""
     if not windows or not isinstance(windows[0].part.placement, Gather):
         return False
     chain = windows[0].part.usual_chain
@@ -296,7 +295,7 @@ def is_python_mostly(windows: Sequence[Window]) -> bool:
 
 
 def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> Iterable[Window]:
-    """Return windows of chunks: as few as may be if all are read `at_once`, else a few for each thread."""
+    """Return windows of chunks: as few as possible if all are read `at_once`, otherwise a few for each thread."""
     chunks = request.chunks
     if not isinstance(outline, CellPlan):
         part = ChunkReader(chunks, placement_of(outline, request.out), chunks.source)
@@ -313,10 +312,10 @@ def _chunk_windows(request: ReadRequest, outline: FewPlan, *, at_once: bool) -> 
 def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
     """Return how many chunks a window may have, if a worker decodes `touched` bytes.
 
-    Where nothing waits, a large one is decoded before the next is fetched, into the memory that it leaves: several at
-    once make the heap so large that the system gets it back.  256 MB of zstd in chunks of 1 MB then take 172 ms instead
-    of 239 with eight at once, and 49,000 page faults.  But a megabyte of HDF5, by itself, costs 0.2 ms of Python beside
-    3 ms of decoding.
+    If the store never waits, a large chunk is decoded before the next is fetched, into the memory that it frees:
+    several at once make the heap so large that it is returned to the system.  256 MB of zstd in chunks of 1 MB then
+    take 172 ms instead of 239 with eight at once, and 49,000 page faults.  But a single megabyte of HDF5 costs 0.2 ms
+    of Python besides 3 ms of decoding.
     """
     size = chunks.model.chain.decoded_size
     if chunks.store.driver.features.waits:
@@ -327,7 +326,7 @@ def _most_cells(chunks: OpenChunks, touched: int, *, listed: bool) -> int:
 
 
 def _windows(request: ReadRequest, outline: CellPlan, size: int, threads: int = 1) -> Iterator[Window]:
-    """Yield windows of `size` chunks; in such an order that threads have large ones far from each other."""
+    """Yield windows of `size` chunks, in an order that keeps the large chunks of different threads far apart."""
     chunks = request.chunks
     apart = chunks.model.chain.decoded_size > HOP_BYTES and not chunks.store.driver.features.waits
     lanes, source = threads if apart else 1, chunks.source
@@ -352,7 +351,7 @@ def entries_of(request: ReadRequest) -> tuple[ShardGrid, Plan]:
 
 
 def entry_windows(request: ReadRequest, grid: ShardGrid, found: Plan, *, small: bool, near: bool) -> Iterable[Window]:
-    """Return windows of sub-chunks of shards; `near` says that all are read by threads that never wait."""
+    """Return windows of sub-chunks of shards; `near` means that threads which never wait read them all."""
     chunks, maps, out = request
     if isinstance(found, ChunkBox):
         part = ChunkReader(chunks, placement_of(found, out), grid.source(chunks.source), grid)
@@ -378,7 +377,7 @@ def entry_windows(request: ReadRequest, grid: ShardGrid, found: Plan, *, small: 
 
 
 def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool) -> bool:
-    """Return whether the sub-chunks of a few shards are handed out one by one, so that threads can share a shard."""
+    """Return whether to hand out the sub-chunks of a few shards one by one, so that threads can share a shard."""
     if not small:
         return entries.grid.worth_sharing
     model, store = request.chunks.model, request.chunks.store
@@ -386,9 +385,10 @@ def _worth_dividing(request: ReadRequest, entries: ShardEntries, *, small: bool)
 
 
 def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> Iterator[Window]:
-    """Yield windows of listed positions in shards: what is touched of whole shards, about `most` bytes at a time.
+    """Yield windows of listed positions in shards: the touched sub-chunks of whole shards, about `most` bytes at a
+    time.
 
-    A shard of which more is touched has several windows.
+    A shard with more touched bytes has several windows.
     """
     chunks, _, out = request
     grid, touched = entries.grid, entries.plan
@@ -411,18 +411,19 @@ def _listed_windows(request: ReadRequest, entries: ShardEntries, most: int) -> I
 def _shard_windows(
     request: ReadRequest, shard_plan: Plan, entries: ShardEntries, *, most: int, together: int, few: bool
 ) -> Iterator[Window]:
-    """Yield windows of several shards, of whose sub-chunks they touch `together` bytes.
+    """Yield windows of several shards, with about `together` bytes of touched sub-chunks.
 
-    Where a shard is more than half of that, there is a window a shard: the shard as one chunk when all of it is wanted,
-    else the sub-chunks touched.
-    With `few` the sub-chunks are wanted one by one always, so that several workers can share a shard.  Those of a shard
-    of more than `most` bytes are several windows, so that no thread has all of it in memory.
+    If a shard has more than half of that, it gets a window of its own: as one chunk if all of it is wanted, otherwise
+    with the touched sub-chunks.
+
+    With `few`, sub-chunks are always separate, so that several workers can share a shard.  Those of a shard of more
+    than `most` bytes are divided into several windows, so that no thread has all of it in memory.
     """
     chunks, maps, out = request
     chain, source = chunks.model.chain, chunks.source
     part = ChunkReader(chunks, Placement(entries.plan, out), entries.grid.source(source), entries.grid)
     as_chunks = not few and chunks.cache is None and chunks.fill_missing
-    # many sub-chunks at once are decoded by what decodes a shard
+    # many sub-chunks together are decoded by the shard's own decoder
     apart = as_chunks and entries.grid.layouts[0].count > COLUMNS_FROM and shard_plan.covers_some
     if not apart and entries.touched_bytes <= min(most, together // 2) * shard_plan.cell_count:
         for cells, identities in entries.boxes(shard_plan, chunks.model, together):
@@ -447,10 +448,10 @@ def _shard_windows(
 
 
 def _cut(window: Window, grid: ShardGrid, most: int, *, complete: bool) -> Iterator[Window]:
-    """Yield a window in parts of a bounded number of bytes, which read the index of the shard once.
+    """Yield a window in parts of a bounded size, which read the index of the shard once.
 
-    Those of its two halves in turn, and as many of each: threads that write to neighbouring parts of new memory at once
-    both clear the same large page.
+    Parts of its two halves alternate, equally many of each: threads that write to neighbouring parts of new memory at
+    once both clear the same large page.
     """
     part, cells, identities, _ = window
     size = max(1, most // grid.layout.inner.decoded_size)

@@ -1,8 +1,8 @@
-"""Cells of a read that are fetched together, decoded, and put in their places.
+"""Cells of a read that are fetched together, decoded, and copied to their places.
 
-A `ChunkReader` finds and decodes cells: as chunks of the store, or as entries of the shards there.  A `Window` is some
-of its cells.  Fetching a window may wait; decoding never does, and any number of threads may decode at once, because
-cells are disjoint parts of the result.
+A `ChunkReader` finds and decodes cells: as chunks of the store, or as entries of its shards.  A `Window` is some of its
+cells.  Fetching a window may wait; decoding never does, and any number of threads may decode at once, because cells are
+disjoint parts of the result.
 
 If the bytes of chunks are their elements, a request may read parts of chunks instead of whole ones (`in_parts`).
 """
@@ -34,11 +34,11 @@ from fsstore.kvstore.contract.request import resolve_range
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import FEW, GATHERED_ELEMENTS, HOP_BYTES, INLINE_READ_BYTES, PARTS_FROM_BYTES, SPAN_SHARE
 
-THREAD_WORTH = 7 * HOP_BYTES // 2  # bytes that zstd decodes in 0.4 ms: the share for which another thread is woken
+THREAD_WORTH = 7 * HOP_BYTES // 2  # bytes that zstd decodes in 0.4 ms: the least share worth waking a thread
 
 
 class CacheAnswer(NamedTuple):
-    """The cached value of a cell, the store's answer unless that was fresh, and the epoch before."""
+    """The cached value of a cell, the store's answer unless the value was fresh, and the cache's epoch before."""
 
     kept: CachedChunk | None
     answer: ReadResult | None
@@ -46,13 +46,13 @@ class CacheAnswer(NamedTuple):
 
 
 ReadCell: TypeAlias = AnyCell | CellBox
-Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` where there is a cache
+Answers: TypeAlias = Sequence[Any]  # `ReadResult`, or `CacheAnswer` with a cache
 
 
 class ChunkReader(NamedTuple):
-    """One way in which cells are found and decoded: as stored chunks, or as entries of shards.
+    """A way to find and decode cells: as stored chunks, or as entries of shards.
 
-    `shaped` are the codecs of the chunks if they are known to have one shape in a grid of several.
+    `shaped` holds the codecs of the chunks if they are known to have one shape in a grid of several.
     """
 
     chunks: OpenChunks
@@ -62,7 +62,7 @@ class ChunkReader(NamedTuple):
     shaped: BoundChain | None = None
 
     def decode(self, cell: ReadCell, identity: Any, answer: ReadResult) -> None:
-        """Put the selected elements of one chunk in their place."""
+        """Copy the selected elements of one chunk to their place."""
         if answer.state != "value":
             self._fill(cell, identity)
             return
@@ -73,17 +73,17 @@ class ChunkReader(NamedTuple):
             self.placement.copy_out(cell, self.decode_to_scratch(cell, answer))
 
     def decode_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
-        """Return the decoded chunk, at least what is selected of it, good until this thread decodes the next one."""
+        """Return the decoded chunk, or at least its selected part, valid until this thread decodes the next one."""
         chain = self.chain(cell)
         span = self.span(cell) if chain.decodes_spans else None
         return self._view(chain.decode_to_scratch(answer.value, span))
 
     def decode_all_to_scratch(self, cell: ReadCell, answer: ReadResult) -> Array:
-        """Return all of the decoded chunk, good until this thread decodes the next one."""
+        """Return the whole decoded chunk, valid until this thread decodes the next one."""
         return self._view(self.chain(cell).decode_to_scratch(answer.value))
 
     def span(self, cell: ReadCell) -> Span | None:
-        """Return which elements of the encoding have to be decoded, None for all."""
+        """Return the span of elements to decode, None for all."""
         chain = self.chain(cell)
         order = chain.order if self.grid is None else self.grid.order
         if cell.covers or not chain.decodes_spans or order is None:
@@ -110,9 +110,9 @@ class ChunkReader(NamedTuple):
     def decode_together(
         self, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Sequence[ReadResult]
     ) -> bool:
-        """Put the selected elements of small chunks of one shape in their places, many at a time.
+        """Copy the selected elements of small chunks of one shape to their places, many at a time.
 
-        Return False if the chunks must be taken one by one; some may be in their places by then.
+        Return False if the chunks must be taken one by one; some may be placed by then.
         """
         if isinstance(cells, CellBox) and isinstance(self.placement, Gather):
             for some, numbers in cells.of_one_shape():
@@ -141,7 +141,7 @@ class ChunkReader(NamedTuple):
         return True
 
     def _pick(self, gather: Gather, cells: CellBox, identities: Sequence[Any], answers: Sequence[ReadResult]) -> None:
-        """Put the selected elements of listed positions in their places: of as many chunks at once as can be."""
+        """Copy the selected elements at listed positions to their places, of as many chunks at once as possible."""
         chain, begin = self.chain(cells), 0
         for some in split(cells, chain.run_length if chain.run_length > 1 else len(cells)):
             end = begin + len(some)
@@ -159,7 +159,7 @@ class ChunkReader(NamedTuple):
             begin = end
 
     def _decoded(self, chain: BoundChain, values: Iterable[Any], identities: Sequence[Any]) -> Iterator[Array]:
-        """Yield chunks one after the other, each good until the next is drawn."""
+        """Yield chunks one after the other, each valid until the next is drawn."""
         for value, identity in zip(values, identities, strict=True):
             try:
                 chunk = chain.decode_to_scratch(memoryview(value))
@@ -170,13 +170,13 @@ class ChunkReader(NamedTuple):
     def _with_missing(
         self, cells: CellBox, identities: Sequence[Any], present: Sequence[int], chunks: Iterator[Array]
     ) -> Iterator[Array | None]:
-        """Yield the chunks of all cells; of one that is missing what `_missing` returns."""
+        """Yield the chunks of all cells; for a missing one, the result of `_missing`."""
         here = set(present)
         for number, identity in enumerate(identities):
             yield next(chunks) if number in here else self._missing(cells[number], identity)
 
     def decode_run(self, chain: BoundChain, values: Sequence[Any]) -> Iterator[Array] | None:
-        """Return chunks of one shape, decoded at once, good until this thread decodes others; None if that fails."""
+        """Return chunks of one shape, decoded together, valid until this thread decodes others; None if that fails."""
         run = chain.decode_run_to_scratch(values)
         return None if run is None else map(self._view, run)
 
@@ -190,7 +190,7 @@ class ChunkReader(NamedTuple):
         return model.chain_of(self.placement.numbers(cell))
 
     def chains(self, numbers: Sequence[IntArray]) -> Iterable[BoundChain]:
-        """Return the codecs of each of some chunks, whose numbers along each dimension are a column."""
+        """Return the codecs of several chunks, given by a column of their numbers along each dimension."""
         model = self.chunks.model
         if self.grid is not None or model.bind is None:
             return repeat(self.usual_chain)
@@ -198,7 +198,7 @@ class ChunkReader(NamedTuple):
 
     @property
     def usual_chain(self) -> BoundChain:
-        """The codecs of its chunks; chunks of a grid that is not regular may have others."""
+        """The codecs of its chunks; chunks of an irregular grid may have others."""
         return self.chunks.model.chain if self.grid is None else self.grid.layout.inner
 
     @property
@@ -214,7 +214,7 @@ class ChunkReader(NamedTuple):
         return not self.chunks.model.is_partial and (self.grid is None or self.grid.in_order)
 
     def _view(self, chunk: Array, lead: int = 0) -> Array:
-        """Return a decoded chunk as the array sees it, or many in `lead` dimensions."""
+        """Return a decoded chunk in the array's view, or many along `lead` dimensions."""
         return self.chunks.model.view(chunk if self.grid is None else self.grid.in_array_order(chunk, lead))
 
     def _fill(self, cell: ReadCell, identity: Any) -> None:
@@ -225,7 +225,7 @@ class ChunkReader(NamedTuple):
             self.placement.copy_out(cell, chunk)
 
     def _missing(self, cell: ReadCell, identity: Any) -> Array | None:
-        """Return the elements of a missing chunk, None if they are one value everywhere; or raise."""
+        """Return the elements of a missing chunk, None if they all equal one value; raise if chunks must exist."""
         if not self.chunks.fill_missing:
             numbers = ", ".join(map(str, self.placement.numbers(cell)))
             raise NotFoundError(f"chunk {{{numbers}}} stored at {self.source.describe(identity)} is missing")
@@ -236,7 +236,7 @@ class ChunkReader(NamedTuple):
         return chunk if self.grid is None else self.grid.in_array_order(chunk)
 
     def decode_cached(self, cell: ReadCell, identity: Any, found: CacheAnswer) -> None:
-        """Put the selected elements of one chunk in their place, from the cache; what is new is kept there, whole."""
+        """Copy the selected elements of one chunk from the cache to their place; a new chunk is cached whole."""
         kept, answer, epoch = found
         if answer is not None:
             if kept is not None and answer.state == "unspecified":
@@ -254,7 +254,7 @@ class ChunkReader(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Cells fetched together: how, which, and what they are called; `guard`: of the windows of one shard."""
+    """Cells fetched together: their reader, the cells, and their identities; `guard` watches windows of one shard."""
 
     part: ChunkReader
     cells: Sequence[ReadCell]
@@ -263,7 +263,7 @@ class Window(NamedTuple):
 
 
 class ShardGuard:
-    """Watches over the windows of one shard, which have to be of one generation."""
+    """Watches the windows of one shard, which have to be of one generation."""
 
     __slots__ = ("_all", "_left", "_lock", "_source")
 
@@ -272,14 +272,14 @@ class ShardGuard:
         self._lock = fork.brief_lock()
 
     def over(self) -> Window | None:
-        """Count a window that is in its place; after the last, return the window to read again if the shard changed."""
+        """Count a finished window; after the last, return the window to read again if the shard has changed."""
         with self._lock:
             self._left -= 1
             return self._all if not self._left and len(self._source.generations) > 1 else None
 
 
 class ReadRequest(NamedTuple):
-    """A read: which elements of which chunks are wanted, and where they go.
+    """A read: the selected elements of chunks, and their destination.
 
     `maps` and the shape of `out` are those of `plan.plan`.
     """
@@ -289,7 +289,7 @@ class ReadRequest(NamedTuple):
     out: Array
 
     def outline(self) -> FewPlan:
-        """Return the plan over the grid of chunks; a few elements of each, which lie apart, are listed."""
+        """Return the plan over the grid of chunks; few scattered elements of each chunk are listed."""
         chunks, maps, out = self
         model, chain = chunks.model, chunks.model.chain
         few = min(FEW, INLINE_READ_BYTES // chain.decoded_size)
@@ -299,12 +299,12 @@ class ReadRequest(NamedTuple):
         steps = [each.step if isinstance(each, Affine) else 1 for each in maps]
         uneven = any(step < 0 or size % step for size, step in zip(shape, steps, strict=True))
         if not (uneven and found.basic and 1 < out.size <= GATHERED_ELEMENTS * found.cell_count):
-            return found  # or the same is selected of each, and copied as boxes
+            return found  # otherwise the selection is the same in each chunk, and is copied as boxes
         return plan_cells(as_lists(maps, out.shape), out.shape, model.axes)
 
 
 class Planned(NamedTuple):
-    """A read that is planned: its windows, the result they fill, and how many bytes are decoded for it."""
+    """A planned read: its windows, the result they fill, and how many bytes are decoded for it."""
 
     windows: list[Window]
     out: Array
@@ -331,7 +331,7 @@ async def _find(window: Window, cache: ChunkCache) -> list[CacheAnswer]:
 
 
 def decode(window: Window, answers: Answers) -> None:
-    """Put the selected elements of each cell in their place."""
+    """Copy the selected elements of each cell to their place."""
     part, cells, identities, _ = window
     begin_ns, cache = perf_counter_ns(), part.chunks.cache
     if len(cells) < 2 or cache is not None:
@@ -345,7 +345,7 @@ def decode(window: Window, answers: Answers) -> None:
 
 
 def _decode_each(part: ChunkReader, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Answers) -> None:
-    """Put the selected elements of cells in their places, chunk by chunk."""
+    """Copy the selected elements of cells to their places, chunk by chunk."""
     take = part.decode if part.chunks.cache is None else part.decode_cached
     for cell, identity, answer in zip(cells, identities, answers, strict=True):
         try:
@@ -355,7 +355,7 @@ def _decode_each(part: ChunkReader, cells: Sequence[ReadCell], identities: Seque
 
 
 def locate_error(source: Source, identity: Any, error: Exception) -> Exception:
-    """Return an error of decoding with the key in front; a missing chunk names it already, and a bug stays as it is."""
+    """Return a decoding error prefixed with the key; a missing chunk names it already, and a bug stays as it is."""
     if isinstance(error, MemoryError):
         error = ResourceExhaustedError(f"There is not enough memory for a chunk: {error}")
     if isinstance(error, NotFoundError) or not isinstance(error, StoreError):
@@ -367,7 +367,7 @@ def locate_error(source: Source, identity: Any, error: Exception) -> Exception:
 
 
 class _SamePart(NamedTuple):
-    """A box of every chunk of a request whose bytes follow each other: its first element, its shape, and the grid."""
+    """A box in every chunk of a request whose bytes are contiguous: its first element, its shape, and the grid."""
 
     first: int
     shape: tuple[int, ...]
@@ -375,11 +375,11 @@ class _SamePart(NamedTuple):
 
 
 def in_parts(request: ReadRequest) -> ReadRequest:
-    """Return the request over parts of chunks, if that is worth it."""
+    """Return the request over parts of chunks, if that is worthwhile."""
     chunks, maps, out = request
     model = chunks.model
     if chunks.part_bytes is None or model.chain.decoded_size * out.size < PARTS_FROM_BYTES:
-        return request  # also where nothing is wanted
+        return request  # also for an empty selection
     part = _same_part(maps, out, model.axes, model.chain)
     itemsize = model.chain.chunk.dtype.itemsize
     size = itemsize * math.prod(part.shape)
@@ -391,8 +391,8 @@ def in_parts(request: ReadRequest) -> ReadRequest:
 
 
 def _same_part(maps: Sequence[OutputMap], out: Array, axes: Sequence[Axis], chain: BoundChain) -> _SamePart:
-    """Return the smallest part of the bytes that holds the wanted elements of each chunk: in their order, one position
-    of the outer dimensions, some of the next, and all of the others.
+    """Return the smallest contiguous part of the bytes with the wanted elements of each chunk: one position of the
+    outer dimensions, a range of the next, and all of the others.
     """
     assert chain.order is not None
     whole = chain.chunk.shape
@@ -413,7 +413,7 @@ def _same_part(maps: Sequence[OutputMap], out: Array, axes: Sequence[Axis], chai
 
 
 def _count(maps: Sequence[OutputMap], out: Array, axes: Sequence[Axis]) -> int:
-    """Return how many chunks a request touches, at least; lists may touch more."""
+    """Return the least number of chunks that a request touches; lists may touch more."""
     count = 1
     for output_map, axis in zip(maps, axes, strict=True):
         low, high = _ends(output_map, out) or (0, 0)
@@ -422,7 +422,7 @@ def _count(maps: Sequence[OutputMap], out: Array, axes: Sequence[Axis]) -> int:
 
 
 def _ends(output_map: OutputMap, out: Array) -> tuple[int, int] | None:
-    """Return the least and the largest position, None if they are listed."""
+    """Return the least and the greatest position, None if they are listed."""
     if isinstance(output_map, Constant):
         return output_map.position, output_map.position
     if not isinstance(output_map, Affine):
@@ -435,8 +435,7 @@ def _ends(output_map: OutputMap, out: Array) -> tuple[int, int] | None:
 class _PartSource:
     """The same part of each chunk: `size` bytes from `first` on of the bytes that `chain` decodes.
 
-    A chunk of another size than it should have is damaged, wherever the part lies; such a chunk is read whole, to say
-    what is wrong with it.
+    A chunk of the wrong size is damaged, wherever the part lies; such a chunk is read whole, to report the damage.
     """
 
     __slots__ = ("_chain", "_first", "_stop", "_whole")
@@ -446,7 +445,7 @@ class _PartSource:
         self._first, self._stop = first, first + size
 
     def identities(self, keys: Sequence[str]) -> Sequence[ByteRange]:
-        """Return how the parts of chunks are called: as the ranges that they are."""
+        """Return the identities of the parts of chunks, which are byte ranges."""
         return list(map(ByteRange, keys, repeat(self._first), repeat(self._stop)))
 
     async def read_many(self, ranges: Sequence[ByteRange]) -> Sequence[ReadResult]:
@@ -468,7 +467,7 @@ class _PartSource:
         return [self._cut(identity, answer) for identity, answer in zip(identities, whole, strict=True)]
 
     def _cut(self, identity: ByteRange, answer: ReadResult) -> ReadResult:
-        """Return a part of a chunk that was read whole, or raise what is wrong with the chunk."""
+        """Return a part of a chunk that was read whole, or raise the error of the chunk."""
         if answer.state != "value":
             return answer
         try:
@@ -478,11 +477,11 @@ class _PartSource:
         return answer._replace(value=memoryview(answer.value)[identity.start : identity.stop])
 
     def describe(self, identity: ByteRange) -> str:
-        """Return how messages call the chunk."""
+        """Return the name of the chunk for messages."""
         return self._whole.describe(identity.identity)
 
     def remembering(self) -> _PartSource:
-        """Return the source itself: keys lead to values."""
+        """Return the source itself: it holds no indexes to remember."""
         return self
 
 

@@ -1,9 +1,9 @@
 """Encodings of the chunks that a request writes.
 
-A covered chunk is encoded; a chunk that is written in part is decoded, changed and encoded again.  In a shard, only the
-touched sub-chunks are decoded and encoded; the others keep their bytes, and a stored shard is read little by little,
-because memory for all of it may be missing.  A chunk whose elements all equal the fill value, bit by bit, is not
-stored.  Chunks that were just changed are remembered decoded for the next change.
+A covered chunk is encoded; a partly written chunk is decoded, changed and encoded again.  In a shard, only the touched
+sub-chunks are decoded and encoded; the others keep their bytes, and a stored shard is read little by little, because
+memory for all of it may be missing.  A chunk whose elements all equal the fill value, bit by bit, is not stored.
+Chunks that were just changed are remembered decoded for the next change.
 
 An encoding is made when it is asked for, portion by portion: a shard may be under way to the disk before its last
 sub-chunks are encoded.  Nothing here knows of keys or stores.
@@ -49,30 +49,30 @@ from fsstore.runtime.cache import CachePool
 from fsstore.runtime.fork import OfProcess
 from fsstore.runtime.tuning import BATCH_BYTES, FLIGHT_BYTES, HOP_BYTES, REQUEST_BYTES, STORED_BLOCK_BYTES
 
-_TAIL = 16  # bytes by which an encoding is looked for: they are compressed, or a checksum
+_TAIL = 16  # bytes by which an encoding is looked up: they are compressed, or a checksum
 
-# Elements of chunks that were changed and encoded a moment ago.
+# Elements of recently changed and encoded chunks.
 
 _Key: TypeAlias = tuple[BoundChain, int, bytes]
 pool = OfProcess(lambda: CachePool(BATCH_BYTES))
-"""The chunks of this process; a forked child that writes little would keep those of its parent for ever."""
+"""The chunks of this process; a forked child that writes little would keep its parent's for ever."""
 
 
 def is_kept(chain: BoundChain) -> bool:
-    """Return whether chunks of a chain are kept."""
+    """Return whether the chunks of a chain are cached."""
     return chain.is_exact and chain.decoded_size <= BATCH_BYTES // 2 and chain.effort >= HOP_BYTES // 4
 
 
 def keep(chain: BoundChain, data: Buffer, chunk: Array) -> None:
-    """Keep what `data` decodes to, if such chunks are kept; the caller leaves `chunk` alone from now on."""
-    if is_kept(chain) and isinstance(data, bytes):  # others may be views of memory that is used again
+    """Cache the chunk that `data` decodes to, if such chunks are; the caller must not change `chunk` afterwards."""
+    if is_kept(chain) and isinstance(data, bytes):  # other buffers may be views of reused memory
         pool.now.put(_key(chain, data), (data, chunk), len(data) + chunk.nbytes)
 
 
 def taken(chain: BoundChain, data: Buffer) -> Array | None:
-    """Return the chunk that `data` decodes to if it is kept; the caller owns it then and may change it."""
+    """Return the cached chunk that `data` decodes to, or None; the caller owns it and may change it."""
     found = pool.now.take(_key(chain, data)) if is_kept(chain) else None
-    # which compares memory, also with a view: `==` would compare its elements one by one
+    # compares memory, even for a view; `==` would compare its elements one by one
     return found[1] if found is not None and found[0].startswith(data) else None
 
 
@@ -80,17 +80,17 @@ def _key(chain: BoundChain, data: Buffer) -> _Key:
     return chain, len(data), bytes(data[-_TAIL:])
 
 
-# Stored chunks are decoded, to be changed, and what became of them is encoded.
+# Stored chunks are decoded to be changed, and encoded again.
 
 Portions: TypeAlias = Iterator[Sequence[Buffer]]
 
 
 def joined(portions: Portions, usual: int) -> Buffer:
-    """Return an encoding in one piece, of about `usual` bytes at most.
+    """Return an encoding in one piece, usually of at most about `usual` bytes.
 
-    Joined parts may be large, so each is released, unless all of them are so small that there is memory for them
-    twice.  The memory for all of a chunk is had at once: growing would leave behind what was outgrown.  Shards may be
-    far larger than their encoding.
+    Joined parts may be large, so each is freed at once, unless all of them are so small that memory suffices for both.
+    The memory for a whole chunk is allocated at once: growing would leave outgrown blocks behind.  Shards may be far
+    larger than their encoding.
     """
     first: list[Buffer] = []
     left = REQUEST_BYTES
@@ -116,12 +116,12 @@ def joined(portions: Portions, usual: int) -> Buffer:
 
 
 def decoded(data: Buffer | None, chain: BoundChain) -> Array:
-    """Return a chunk that may be changed: what `data` encodes, or else the fill value."""
+    """Return a chunk that may be changed: decoded from `data`, or filled with the fill value."""
     known = None if data is None else taken(chain, data)
     if known is not None:
         return known
     if data is not None and not chain.decodes_in_place:
-        borrowed = chain.decode_to_scratch(data)  # before there is memory for the chunk, which may be large
+        borrowed = chain.decode_to_scratch(data)  # before allocating the chunk, which may be large
         chunk = _as_encoded(chain)
         np.copyto(chunk, borrowed, casting="equiv")
         return chunk
@@ -134,9 +134,9 @@ def decoded(data: Buffer | None, chain: BoundChain) -> Array:
 
 
 def decoded_run(olds: Sequence[ReadResult | None], chain: BoundChain) -> Array | None:
-    """Return small chunks along a new first dimension, which may be changed, laid out as they will be encoded.
+    """Return small chunks along a new first dimension, which may be changed, in the memory order of their encoding.
 
-    Given is what is stored of each; the elements of one of which nothing is given are not set.  None if they cannot be
+    `olds` holds the stored bytes of each; chunks without any are left unset.  The result is None if they cannot be
     decoded together.
     """
     chunks = _as_encoded(chain, (len(olds),))
@@ -158,7 +158,7 @@ def portions_of(chunk: Array, chain: BoundChain, *, elide: bool) -> Portions:
         yield [encoded(chunk, chain)]
         return
     portions = chain.portions(chunk, elide=elide)
-    del chunk  # which may be large
+    del chunk  # it may be large
     yield from portions
 
 
@@ -170,7 +170,7 @@ def encoded(chunk: Array, chain: BoundChain) -> Buffer:
 
 
 def _as_encoded(chain: BoundChain, lead: tuple[int, ...] = ()) -> Array:
-    """Return a chunk, or several along `lead`, not set yet, in the order in which they will be encoded."""
+    """Return memory for a chunk, or for several along `lead`, in the memory order of their encoding."""
     spec, order = chain.chunk, chain.order
     if order is None or sorted(order) == [*order]:
         return new_array((*lead, *spec.shape), spec.dtype, passing=True)
@@ -179,15 +179,15 @@ def _as_encoded(chain: BoundChain, lead: tuple[int, ...] = ()) -> Array:
     return laid_out.transpose([*range(behind), *[behind + order.index(axis) for axis in range(len(order))]])
 
 
-# A stored shard of which a part is rewritten, read little by little.
+# A stored shard that is partly rewritten, read piece by piece.
 
 
 class ShardChangedError(AbortedError):
-    """The shard was rewritten while a part of it was written; writing that part again sees the new one."""
+    """The shard was rewritten during the write of a part; writing that part again uses the new shard."""
 
 
 class StoredShard:
-    """The encoded sub-chunks of a shard by their numbers, None where one is missing; `generation` is its own.
+    """The encoded sub-chunks of a shard by number, None for a missing one; `generation` is the shard's.
 
     It may be used by several threads at once, and only over stores that never wait.
     """
@@ -205,7 +205,7 @@ class StoredShard:
 
     @classmethod
     def read(cls, driver: KvDriver, key: str, layout: ShardLayout) -> Self | ReadResult:
-        """Return a shard whose index is read; or what is stored, if that is nothing, or too little for an index."""
+        """Return a shard after reading its index; or the stored value if it is missing or too short for an index."""
         size = layout.index_size
         first = Read(key, 0, size) if layout.at_start else Read(key, -size)
         try:
@@ -224,12 +224,12 @@ class StoredShard:
         return (self._taken(block) if kept is None else kept)[number]
 
     def runs(self, first: int, stop: int, changed: Mapping[int, Buffer | None]) -> Iterator[Run]:
-        """Yield the encoded sub-chunks of some numbers, some of them `changed`, the others read when asked for."""
+        """Yield the encoded sub-chunks of a range, from `changed` or read on demand."""
         for number in range(first, stop):
             yield run_of_one(changed[number] if number in changed else self[number])
 
     def _taken(self, block: int) -> dict[int, Buffer]:
-        """Return the sub-chunks of a block by their numbers, and remember them."""
+        """Return the sub-chunks of a block by number, and cache them."""
         with self._lock:
             if block not in self._kept:
                 self._kept[block] = self._read(block)
@@ -254,7 +254,7 @@ class StoredShard:
     def _values(self, reads: Sequence[Read]) -> list[Buffer]:
         try:
             answers = execution.drive(self._driver.read_many(reads))
-        except OutOfRangeError:  # the new one may be shorter
+        except OutOfRangeError:  # the new shard may be shorter
             if execution.drive(self._driver.read_many([Read(self._key)]))[0].generation == self.generation:
                 raise
             raise self._changed() from None
@@ -267,14 +267,14 @@ class StoredShard:
         return ShardChangedError(f"{name} was rewritten, without its lock, while a part of it was written")
 
 
-# The sub-chunks of a shard that requests change, each decoded and encoded once.
+# The changed sub-chunks of a shard, each decoded and encoded once.
 
 Stored: TypeAlias = ReadResult | StoredShard
 _Parts: TypeAlias = StoredParts | StoredShard
 
 
 class ShardParts(NamedTuple):
-    """Cells of sub-chunks of a shard that are written, and their numbers in its index, perhaps one a level."""
+    """Written cells of sub-chunks of a shard, and their numbers in its index, perhaps one for each level."""
 
     cells: Sequence[AnyCell]
     numbers: Sequence[Any] | Ints
@@ -290,11 +290,11 @@ class ShardChange(NamedTuple):
     parts: ShardParts
 
     def is_whole(self, cell: AnyCell) -> bool:
-        """Return whether the change replaces all that is stored of a sub-chunk."""
+        """Return whether the change replaces a whole stored sub-chunk."""
         return not self.model.is_partial and self.placement.has_target(cell)
 
     def covering(self, cell: AnyCell) -> Array:
-        """Return a sub-chunk that is covered: the values themselves."""
+        """Return the values of a covered sub-chunk."""
         chunk = self.placement.target(cell)
         assert chunk is not None, "a covered cell has a target"
         return np.ascontiguousarray(self.grid.in_stored_order(chunk))
@@ -304,7 +304,7 @@ class ShardChange(NamedTuple):
         self.placement.copy_in(cell, self.model.view(self.grid.in_array_order(chunk)))
 
     def encoded(self, chunk: Array, chain: BoundChain, *, is_own: bool) -> Buffer | None:
-        """Return the encoding of a sub-chunk after its last change; if it `is_own`, its memory stays unchanged."""
+        """Return the encoding of a sub-chunk after its last change; `is_own` if no one else changes its memory."""
         fill = chain.chunk.fill_value
         if not self.elide:
             return chain.encode_all(chunk)
@@ -317,7 +317,7 @@ _Touched: TypeAlias = list[tuple[ShardChange, AnyCell, tuple[int, ...]]]
 
 
 def changed_shard(changes: Sequence[ShardChange], old: Stored | None, *, may_vanish: bool) -> Portions | None:
-    """Return the encoding of a shard after changes in their order; None if nothing is left of one that `may_vanish`."""
+    """Return the encoding of a shard after ordered changes; None if it is empty and `may_vanish`."""
     touched: _Touched = []
     for change in changes:
         for cell, number in zip(*change.parts, strict=True):
@@ -340,7 +340,7 @@ def _joined_runs(layout: ShardLayout, runs: Iterable[Run], *, may_vanish: bool) 
 
 
 def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Parts) -> Iterator[Run]:
-    """Yield the parts of a shard, which may be shards: changed where they are touched."""
+    """Yield the parts of a shard, which may be shards themselves: the touched ones changed."""
     layout, *inside = layouts
     by_part: dict[int, _Touched] = {}
     for one in touched:
@@ -358,13 +358,13 @@ def _changed_runs(layouts: Sequence[ShardLayout], touched: _Touched, before: _Pa
     first = 0
     for some in in_portions(numbers, layout):
         stop = some[-1] + 1 if some[-1] < numbers[-1] else layout.count
-        changed = dict(zip(some, made))  # noqa: B905  # those behind are not made yet
+        changed = dict(zip(some, made))  # noqa: B905  # later ones are not made yet
         yield from before.runs(first, stop, changed)
         first = stop
 
 
 def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundChain) -> Buffer | None:
-    """Return the encoding of a sub-chunk after its changes; what a whole one replaces is not looked at."""
+    """Return the encoding of a sub-chunk after its changes; changes before a whole replacement are ignored."""
     whole = [at for at, (change, cell, _) in enumerate(touched) if change.is_whole(cell)]
     if not whole:
         chunk = decoded(before[number], chain)
@@ -380,14 +380,14 @@ def _changed_part(touched: _Touched, before: _Parts, number: int, chain: BoundCh
 
 
 WrittenCell: TypeAlias = AnyCell | ShardParts
-"""A part of a chunk that is written: a cell of a request, or parts of a shard by themselves."""
+"""A written part of a chunk: a cell of a request, or separate parts of a shard."""
 
 
 class WriteRequest(NamedTuple):
-    """A write: which elements of which chunks are stored, and their values.
+    """A write: the selected elements of chunks, and their values.
 
-    `values` has the dtype of the model; `maps` and the shape of `values` are those of `plan.plan`.
-    `elide`: delete chunks that equal the fill value.
+    `values` has the dtype of the model; `maps` and the shape of `values` are those of `plan.plan`.  `elide` deletes
+    chunks that equal the fill value.
     """
 
     chunks: OpenChunks
@@ -397,10 +397,10 @@ class WriteRequest(NamedTuple):
 
 
 class ChunkEncoder:
-    """Encodes the chunks of one request.  It may be used by several threads at once.
+    """Encodes the chunks of one request.  Several threads may use it at once.
 
-    `is_sharded`: parts of chunks are encoded alone.
-    `keeps`: chunks that become all fill values when a part is written are stored as such.
+    `is_sharded`: parts of chunks are encoded separately.  `keeps`: partly written chunks that become all fill values
+    are stored nevertheless.
     """
 
     def __init__(self, request: WriteRequest, placement: Sending, *, keeps: bool) -> None:
@@ -411,7 +411,7 @@ class ChunkEncoder:
 
     @cached_property
     def _entries(self) -> ShardEntries:
-        """The sub-chunks that are touched; whole shards do not ask for them, and making them twice does no harm."""
+        """The touched sub-chunks; whole shards do not need them, and computing them twice does no harm."""
         return ShardEntries.touched_by(self._request.maps, self._request.values.shape, self._model)
 
     @cached_property
@@ -419,20 +419,20 @@ class ChunkEncoder:
         return Placement(self._entries.plan, self._request.values)
 
     def shard_change(self, shard: WrittenCell) -> ShardChange:
-        """Return the change of the parts of a shard, those given or those that the request touches."""
+        """Return the change of the parts of a shard: the given ones, or those that the request touches."""
         grid, placement = shard_grid(self._model.chain), self._placement
         if not isinstance(shard, ShardParts):
             shard, placement = ShardParts(*self._entries.of(shard)), self._entry_placement
         return ShardChange(grid, placement, self._model, self._elide, shard)
 
     def changed_shard(self, shard: WrittenCell, changes: Sequence[ShardChange], old: Stored | None) -> Portions | None:
-        """Return the encoding of a shard after changes, of which this request makes the last; None if it vanishes."""
+        """Return the encoding of a shard after changes, the last one by this request; None if it vanishes."""
         was_stored = old is not None and old.state != "missing"
         may_vanish = self._may_vanish(shard, self._model.chain, was_stored=was_stored)
         return changed_shard(changes, old, may_vanish=may_vanish)
 
     def portions(self, cell: WrittenCell, old: Stored | None) -> Portions | None:
-        """Return the encoding of a chunk as lists of buffers that follow each other, made when they are asked for."""
+        """Return the encoding of a chunk as consecutive lists of buffers, made on demand."""
         chain = self._chain(cell)
         if old is None:
             chunk = self._placement.target(cell)
@@ -448,7 +448,7 @@ class ChunkEncoder:
         return None if self._elides(chunk, chain) else portions_of(chunk, chain, elide=self._elide)
 
     def changed(self, cell: WrittenCell, old: ReadResult | None) -> Array:
-        """Return a chunk after its first change, which may be changed again."""
+        """Return a chunk after its first change, for further changes."""
         if old is not None:
             return self._changed(cell, old, self._chain(cell))
         chunk = self._placement.target(cell)
@@ -456,7 +456,7 @@ class ChunkEncoder:
         return chunk.copy()
 
     def change(self, cell: WrittenCell, chunk: Array) -> None:
-        """Change a part of a chunk again."""
+        """Apply a further change to a chunk."""
         self._placement.copy_in(cell, self._model.view(chunk))
 
     def encoded(self, cell: WrittenCell, chunk: Array, *, was_stored: bool) -> Buffer | None:
@@ -469,7 +469,7 @@ class ChunkEncoder:
         return joined(chain.portions(chunk, elide=self._elide), chain.decoded_size)
 
     def run(self, cells: Sequence[WrittenCell]) -> list[Buffer | None] | None:
-        """Return the encodings of covered chunks that follow each other; None if they must be made one by one."""
+        """Return the encodings of consecutive covered chunks; None if they must be made one by one."""
         chain = self._model.chain
         blocks = self._placement.blocks(cells, chain.chunk.shape) if self._makes_runs else None
         return None if blocks is None else self.encoded_run(blocks)
@@ -477,17 +477,17 @@ class ChunkEncoder:
     def decoded_run(self, olds: Sequence[ReadResult | None]) -> Array | None:
         """Return chunks along a new first dimension, which may be changed; None if they must be made one by one.
 
-        Given is what is stored of each, None where all of it will be changed.
+        `olds` holds the stored bytes of each, None if the whole chunk will be changed.
         """
         chain = self._model.chain
         return decoded_run(olds, chain) if self._makes_runs and not is_kept(chain) else None
 
     def encodes_as(self, other: ChunkEncoder) -> bool:
-        """Return whether chunks that another encoder has decoded may be changed by this one."""
+        """Return whether this encoder may change chunks that another one has decoded."""
         return self._model is other._model and self._elide == other._elide
 
     def encoded_run(self, chunks: Array, were_stored: Sequence[bool] = ()) -> list[Buffer | None]:
-        """Return the encodings of chunks, the last dimensions of an array, None for each that is not to be stored."""
+        """Return the encodings of chunks, the last dimensions of an array; None for each that is not to be stored."""
         chain = self._model.chain
         fill, rows = chain.chunk.fill_value, in_rows(chain, chunks)
         if not self._elide or fill is None or not (vanish := rows_equal_fill(rows, fill)).any():
@@ -504,9 +504,9 @@ class ChunkEncoder:
         return self._model.bind is None and chain.shard is None and not np.ndim(chain.chunk.fill_value)
 
     def _may_vanish(self, cell: WrittenCell, chain: BoundChain, *, was_stored: bool) -> bool:
-        """Return whether a chunk of which a part is written may be all fill values then, as what is written is.
+        """Return whether a partly written chunk may become all fill values, because the written values are.
 
-        Parts of shards are not looked at: they know themselves whether anything is left of them.
+        Parts of shards are not examined: the shard itself knows whether anything is left.
         """
         fill = chain.chunk.fill_value
         if not self._elide or fill is None or (self._keeps and was_stored):
@@ -526,7 +526,7 @@ class ChunkEncoder:
 
     def _portions_of_changed(self, cell: WrittenCell, old: ReadResult, chain: BoundChain) -> Portions:
         portions = portions_of(self._changed(cell, old, chain), chain, elide=self._elide)
-        del old  # which may be as large as the chunk
+        del old  # it may be as large as the chunk
         yield from portions
 
     def _changed(self, cell: WrittenCell, old: ReadResult, chain: BoundChain) -> Array:

@@ -1,15 +1,14 @@
-"""Writes that touch the same chunks: made in the order in which they were begun, and together with those that wait.
+"""Writes that touch the same chunks: made in the order of their calls, and together with waiting ones.
 
-A write that touches a chunk which another is writing waits until that is over.  Each of a burst of such writes would
-fetch, decode, change, encode and store the chunk again.  So writes begun before the turn of the first share it, unless
-they have to wait for something begun later.  Every chunk is then fetched and stored once, with all changes in their
-order.
+A write that touches a chunk which another is writing waits for it.  In a burst, each such write would fetch, decode,
+change, encode and store the chunk again.  So writes begun before the turn of the first share it, unless they have to
+wait for a later one.  Every chunk is then fetched and stored once, with all changes in order.
 
 A caller who begins another write to a far store before the last is done wants several.  From then on a pool thread
-begins them, and those that come before it gets the interpreter are made together, too.
+begins them, and all that arrive before it gets the interpreter are made together, too.
 
-A failure does not say whose it is: then each write is made again, in their order, with its own error.  Writing the same
-values again changes nothing.
+If a joint write fails, the error may belong to any of its writes: then each is made again, in order, with its own
+error.  Writing the same values again changes nothing.
 """
 
 from __future__ import annotations
@@ -45,26 +44,26 @@ _lock = fork.lock()
 
 
 class _Place:
-    """The unfinished writes of one store, each known by the future of its end, in the order of their turns."""
+    """The unfinished writes of one store, each identified by the future of its end, in the order of their turns."""
 
     def __init__(self) -> None:
         self._latest: dict[tuple[int, ...], Future[None]] = {}
         self._chunks: dict[Future[None], list[Sequence[tuple[int, ...]]]] = {}
         self._numbers: dict[Future[None], int] = {}
-        self._wide: set[Future[None]] = set()  # those whose chunks are not listed
-        self.offered: Turn[Any] | None = None  # the last that others may share
+        self._wide: set[Future[None]] = set()  # writes whose chunks are not listed
+        self.offered: Turn[Any] | None = None  # the last turn that others may share
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
 
     def before(self, chunks: _Chunks) -> set[Future[None]]:
-        """Return the writes that touch one of some chunks, or of all."""
+        """Return the writes that touch any of some chunks; None means all chunks."""
         if chunks is None:
             return set(self._chunks)
         return self._wide | {self._latest[chunk] for chunk in self._latest.keys() & chunks}
 
     def are_older(self, writes: Iterable[Future[None]], other: Future[None]) -> bool:
-        """Return whether the turns of writes come before that of another."""
+        """Return whether writes have their turns before another."""
         return all(self._numbers[write] < self._numbers[other] for write in writes)
 
     def enter(self, write: Future[None], chunks: _Chunks) -> None:
@@ -78,7 +77,7 @@ class _Place:
             self._latest.update(dict.fromkeys(chunks, write))
 
     def leave(self, write: Future[None]) -> None:
-        """Remove a write, unless that was done."""
+        """Remove a write, if it is still there."""
         for chunk in itertools.chain.from_iterable(self._chunks.pop(write, ())):
             if self._latest.get(chunk) is write:
                 del self._latest[chunk]
@@ -94,12 +93,12 @@ def touched(plan: FewPlan, model: ChunkModel) -> _Chunks:
     """Return the numbers of the chunks that a request touches, None for very many."""
     if plan.cell_count > MANY_CHUNKS:
         return None
-    rank = model.key_rank  # without dimensions inside the elements, of which another view has others
+    rank = model.key_rank  # without dimensions inside the elements, which another view may not share
     return plan.chunks(rank)
 
 
 def _places_of(store: KvPrefix) -> list[_Place]:
-    """Return where writes are under way that a store shows: inside a transaction, also those outside."""
+    """Return the places of a store's unfinished writes; inside a transaction, also those outside."""
     stores = [store]
     bound = able(store.driver, Modifies)
     if bound is not None:
@@ -117,9 +116,9 @@ def before(store: KvPrefix, chunks_of: Callable[[], _Chunks]) -> set[Future[None
 
 
 class Turn(WorkEnd, Generic[T]):
-    """The turn of a write among those of a store, until nothing of it is written any more; then it is called.
+    """The turn of a write among those of a store, which lasts until its last byte is written; then it is called.
 
-    Others may share a turn that was offered, until it comes.
+    Others may share an offered turn until it starts.
     """
 
     __slots__ = ("_end", "_has_come", "_later", "_store", "sharers")
@@ -127,14 +126,14 @@ class Turn(WorkEnd, Generic[T]):
     def __init__(self, store: KvPrefix) -> None:
         super().__init__(self._leave)
         self._store, self._end, self._has_come = store, futures.pending(), False
-        self._later = set[Future[None]]()  # what those who came to share it have to wait for, too
+        self._later = set[Future[None]]()  # further writes that the sharers have to wait for
         self.sharers: list[T] = []
 
     def take(self, chunks: _Chunks, begin: Callable[[], Future[None]]) -> Future[None]:
-        """Begin a write when those before it that touch its chunks are over.
+        """Begin a write when the earlier ones that touch its chunks are over.
 
         Ctrl-C may come at any moment: a write that has begun keeps its turn until it is over, and one that has not
-        until those before it are.
+        keeps it until the earlier ones are.
         """
         turn, earlier = [begin], set[Future[None]]()
 
@@ -165,7 +164,7 @@ class Turn(WorkEnd, Generic[T]):
                 place.offered = self
 
     def come(self) -> set[Future[None]]:
-        """Say that the turn has come, unless those who share it have to wait for some more writes, which it returns."""
+        """Start the turn, or return the writes that its sharers still have to wait for."""
         with _lock:
             later, self._later = {end for end in self._later if not end.done()}, set()
             if not later:
@@ -173,9 +172,9 @@ class Turn(WorkEnd, Generic[T]):
             return later
 
     def shared_by(self, sharer: T, chunks: _Chunks) -> bool:
-        """Have a write of more chunks share this turn; the caller holds the lock.
+        """Let a write of more chunks share this turn; the caller holds the lock.
 
-        It must not wait for writes that wait for this turn themselves: all are older.
+        It must not wait for writes that themselves wait for this turn, so all of those must be older.
         """
         place = _places.now[self._store]
         earlier = place.before(chunks) - {self._end}
@@ -202,18 +201,18 @@ class Turn(WorkEnd, Generic[T]):
 
 
 def in_order(store: KvPrefix, chunks: _Chunks, begin: Callable[[WorkEnd], Future[None]]) -> Future[None]:
-    """Begin a write when those before it that touch its chunks are over.
+    """Begin a write when the earlier ones that touch its chunks are over.
 
-    `begin` gets what is to be called when nothing of it is written any more.
+    `begin` gets a function to call when nothing of it is written any more.
     """
     turn = Turn[Any](store)
     return turn.take(chunks, lambda: begin(turn))
 
 
 def share(store: KvPrefix, chunks: _Chunks, sharer: T, accepts: Callable[[Sequence[T]], bool]) -> Turn[T] | None:
-    """Have a write share the turn that was offered last at a store, and return that.
+    """Let a write share the turn that was last offered at a store, and return that turn.
 
-    None if there is no such turn, it is not one that `accepts` those who share it, or the write has to wait for others.
+    The result is None if there is no such turn, `accepts` rejects its sharers, or the write has to wait for others.
     """
     with _lock:
         place = _places.now.get(store)
@@ -243,7 +242,7 @@ def after(
             inner.force()
 
     def ended(_: Future[None]) -> None:
-        # on a thread of its own: each of a thousand writes that wait for one another would be begun within the last
+        # on a thread of its own: otherwise a thousand chained writes would begin one inside the other
         if next(left) == 0:
             execution.hand_over(start, kind="request")
 
@@ -253,9 +252,9 @@ def after(
 
 
 def in_turn(store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[Any]], *, writes: bool) -> Future[Any]:
-    """Begin an operation on the event loop after a check that takes its time.
+    """Begin an operation on the event loop after a check that takes a while.
 
-    Writes are begun in the order in which they come here, whichever check is over first, and reads after those before.
+    Writes begin in the order of the calls, whichever check ends first, and reads begin after earlier writes.
     """
     turns = _turns(store)
 
@@ -277,17 +276,17 @@ def in_turn(store: KvPrefix, checked: Future[Any], begin: Callable[[], Future[An
 
 
 def _turns(store: KvPrefix) -> KvPrefix:
-    """Return the key for the writes at a place that are still to be begun; no other has a zero byte there."""
+    """Return the key for the writes at a place that have not begun; no other key has a zero byte there."""
     return store._replace(path=store.path + "\0")
 
 
 def unfinished() -> int:
-    """Return how many stores have large writes of this process that are not over."""
+    """Return how many stores have unfinished large writes of this process."""
     return len(_places.now)
 
 
 async def over(store: KvPrefix) -> None:
-    """Wait until the writes begun at a place up to now are over."""
+    """Wait until the writes begun at a place so far are over."""
     await _over(_turns(store))
     await _over(store)
 
@@ -297,7 +296,7 @@ async def _over(store: KvPrefix) -> None:
         ends = set().union(*[place.before(None) for place in _places_of(store)])
     if not ends:
         return
-    done = after(ends, lambda: futures.ready(None))  # an end itself must not be cancelled by a waiter
+    done = after(ends, lambda: futures.ready(None))  # a waiter must not cancel an end itself
     if not execution.must_not_wait():
         await done
         return
@@ -307,7 +306,7 @@ async def _over(store: KvPrefix) -> None:
 
 
 def _finish() -> None:
-    """Wait for the writes to near stores; without threads each would be begun within the one before."""
+    """Wait for the writes to near stores; without threads each would begin inside the one before."""
     for store in [*_places.now]:
         if not store.driver.features.waits:
             execution.drive(_over(store))
@@ -319,7 +318,7 @@ _Begin: TypeAlias = Callable[[Sequence[BegunWrite], WorkEnd], Future[None]]
 
 
 class _Last:
-    """The write to a far store that a thread began last; it is not kept, since an error may hold what was written."""
+    """The thread's last write to a far store; only weakly referenced, since an error may hold the values."""
 
     future: Callable[[], Future[None] | None] = staticmethod(lambda: None)
 
@@ -328,17 +327,17 @@ _last = OfThread(_Last)
 
 
 def write_far(write: BegunWrite, chunks: _Chunks, begin: _Begin) -> Future[None]:
-    """Begin a write to a store that waits: at once, or with others if the thread has one under way already."""
+    """Begin a write to a store that waits: at once, or with others if the thread already has one under way."""
     last = _last.now.future()
     _last.now.future = weakref.ref(write.future)
     return write_gathered(write, chunks, begin, soon=last is not None and not last.done())
 
 
 def write_gathered(write: BegunWrite, chunks: _Chunks, begin: _Begin, *, soon: bool = False) -> Future[None]:
-    """Begin a write when those before it that touch its chunks are over, with those that come to share its turn.
+    """Begin a write when the earlier ones that touch its chunks are over, together with those that share its turn.
 
-    `begin` gets all of them, and what is to be called when nothing of them is written any more.  `soon`: a pool thread
-    begins it, although it has to wait for nothing.
+    `begin` gets all of them, and a function to call when nothing of them is written any more.  With `soon`, a pool
+    thread begins it even if it has nothing to wait for.
     """
     store, may_share = write.request.chunks.store, chunks is not None and write.cells <= AT_ONCE
     try:
@@ -369,12 +368,12 @@ class _GatheredWrites:
         self._cancelled = itertools.count(1)
 
     def wait(self, chunks: _Chunks, *, soon: bool) -> None:
-        """Begin them when their turn has come; even then on a pool thread, if `soon`."""
+        """Begin them when their turn starts; with `soon`, always on a pool thread."""
         start = partial(after, [futures.ready(None)], self._start_safely) if soon else self._start
         self.turn.take(chunks, start).add_done_callback(self._hear)
 
     def _hear(self, started: Future[Any]) -> None:
-        """Tell all of them that they could not be begun."""
+        """Pass the error on to all of them if they could not be begun."""
         error = futures.error_of(started)
         if error is not None:
             tell([write.future for write in self.turn.sharers], [error] * len(self.turn.sharers))
@@ -401,7 +400,7 @@ class _GatheredWrites:
 
     def _make_together(self, writes: Sequence[BegunWrite]) -> None:
         self.turn.is_due = True
-        # the end of the work and its result come in any order, perhaps at the same time
+        # the work may end before or after its result is known, perhaps at the same time
         left = itertools.count(1, -1)
 
         def come(_: object = None) -> None:
@@ -411,7 +410,7 @@ class _GatheredWrites:
         ending = _Once(come)
         try:
             made = self._begin(writes, ending)
-        except Exception as error:  # noqa: BLE001  # each is made alone, and has its own
+        except Exception as error:  # noqa: BLE001  # each is made alone, and gets its own error
             made = futures.failed(error)
             if not ending.is_due:
                 ending()
@@ -432,7 +431,7 @@ class _GatheredWrites:
         tell([write.future for write in writes], [error] * len(writes))
 
     def _make_each(self, writes: Sequence[BegunWrite]) -> None:
-        """Make each again, in turns that they have among themselves."""
+        """Make each again, in turns of their own."""
         store = writes[0].request.chunks.store
         again = store._replace(path=store.path + "\0again")  # no key has a zero byte there
         for write in writes:
@@ -449,7 +448,7 @@ class _GatheredWrites:
 
 
 class _Once(WorkEnd):
-    """An end that is heard of once, though it may be said again."""
+    """An end that is reported once, even if it is called again."""
 
     __slots__ = ("_said",)
 
@@ -458,6 +457,6 @@ class _Once(WorkEnd):
         self._said = itertools.count()
 
     def __call__(self) -> None:
-        """Say so."""
+        """Report the end."""
         if next(self._said) == 0:
             super().__call__()

@@ -1,14 +1,14 @@
-"""Writing a request: it is cut into windows of chunks, and `Writer.store` encodes and stores each window.
+"""Writing a request: it is divided into windows of chunks, and `Writer.store` encodes and stores each window.
 
-Windows of chunks bound the memory, as in `read`.  There are four ways to hand windows to the writer:
+Windows of chunks bound the memory, as in `read`.  There are four ways to pass windows to the writer:
 
-* on this thread (`_write_here`): the plain way, for a write that is encoded sooner than a thread is woken
+* on this thread (`_write_here`): the plain way, for a write that is encoded in less time than a thread takes to wake
 * with others (`write_small`): small writes that are begun one by one are made together
-* as tasks of the event loop (`_LargeWrite.by_tasks`): the store waits
+* as tasks of the event loop (`_LargeWrite.by_tasks`): for a store that waits
 * on pool threads (`_LargeWrite.by_threads`): each thread reads, encodes and writes windows one after the other; large
-  chunks, and the few of a request that is one window, are handed to the disk and written while the next is encoded
+  chunks, and the few of a request of one window, are handed to the disk and written while the next is encoded
 
-Writes of one chunk keep the order in which they were begun (`queue`).
+Writes of one chunk keep the order of their calls (`queue`).
 """
 
 from __future__ import annotations
@@ -76,11 +76,11 @@ _lock = fork.lock()  # guards the queues
 
 
 class _Own:
-    """The last write of a thread: the one it began, until its result is asked for, and whether it is carrying one out.
+    """The last write of a thread until its result is asked for, and whether the thread is carrying out a write.
 
-    The garbage collector or a signal may call a function of the user's in the middle of that, which may use the same
-    array.  It must not wait for what its own thread has under way: its writes wait for their turn, and its reads see
-    what is stored.
+    The garbage collector or a signal may call a user's function in the middle of a write, and that function may use the
+    same array.  It must not wait for work of its own thread: its writes wait for their turn, and its reads see the
+    stored values.
     """
 
     future: Future[None] | None = None
@@ -110,7 +110,7 @@ class _WriteFuture(Copied):
     queue: _StoreQueue | None
 
     def force(self) -> None:
-        """Have the write made now, if it waits."""
+        """Make the write now, if it waits."""
         super().force()
         if self.queue is not None:
             self.queue.awaited()
@@ -125,7 +125,7 @@ class _WriteFuture(Copied):
 
 
 class _StoreQueue:
-    """The small writes of one store: those that wait, and those under way.  It lives while there are any."""
+    """The small writes of one store: the waiting ones, and those under way.  It lives while there are any."""
 
     def __init__(self, driver: KvDriver) -> None:
         self._driver = driver
@@ -133,22 +133,22 @@ class _StoreQueue:
         self._waiting: deque[BegunWrite] = deque()
         self._waiting_bytes = self._begun = 0
         self._has_job = False
-        self._awaited = Flag()  # set when what waits is to be made
-        self._paths: dict[int, str] = {}  # of writes that are not finished
+        self._awaited = Flag()  # set when the waiting writes are to be made
+        self._paths: dict[int, str] = {}  # of unfinished writes
         self._maker: int | None = None  # the thread that makes a batch
 
     def add(self, future: Future[None], request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -> None:
-        """Have a write wait for its turn."""
+        """Queue a write."""
         self._begun += 1
         write = BegunWrite(future, request, cut, cells, self._begun)
         size, number, path = write.size, write.number, request.chunks.store.path
-        # no call comes between these steps, and so no Ctrl-C
+        # no call between these steps, and so no Ctrl-C
         self._paths[number] = path
         self._waiting_bytes += size
         self._waiting.append(write)
 
     def work_on(self) -> None:
-        """See that what waits is carried out: by a pool thread, and by the caller too if too much waits."""
+        """Ensure that the waiting writes are made: by a pool thread, and by the caller, too, if too much waits."""
         try:
             with _lock:
                 is_first, self._has_job = not self._has_job, True
@@ -166,11 +166,11 @@ class _StoreQueue:
             self._help(lambda: self._waiting_bytes <= HELD_BYTES)
 
     def hurry(self) -> None:
-        """Have the waiting writes made now."""
+        """Make the waiting writes now."""
         self._awaited.set()
 
     def awaited(self) -> None:
-        """Have the waiting writes made for a waiting thread; the thread that makes a batch would wait for itself."""
+        """Make the waiting writes for a waiting thread; raise if that thread is the one that makes a batch."""
         if self._maker == threading.get_ident():
             raise FailedPreconditionError(_NESTED)
         self.hurry()
@@ -193,7 +193,7 @@ class _StoreQueue:
             self._help(lambda: self._paths.keys().isdisjoint(begun))
 
     def _help(self, over: Callable[[], bool]) -> None:
-        """Work on what waits, or on the main thread, where Ctrl-C comes between any two steps, have another do it."""
+        """Make the waiting writes; on the main thread, which Ctrl-C may interrupt anywhere, let a pool thread do it."""
         work = partial(self._work, is_job=False)
         self.hurry()
         if threading.current_thread() is threading.main_thread():
@@ -203,7 +203,7 @@ class _StoreQueue:
         self._finished.wait_until(over)
 
     def _work(self, *, is_job: bool = True) -> None:
-        """Make the waiting writes, unless another thread makes them already and will go on with the rest."""
+        """Make the waiting writes, unless another thread is making them and will continue with the rest."""
         while batch := self._take(is_job=is_job):
             with _busy():
                 found = _make(self._driver, batch)
@@ -217,7 +217,7 @@ class _StoreQueue:
             tell([write.future for write in batch], found)
 
     def _take(self, *, is_job: bool) -> list[BegunWrite]:
-        """Return the next writes, none while others are under way; none ends a job."""
+        """Return the next writes; none while others are under way; none also ends a job."""
         batch: list[BegunWrite] = []
         cells = 0
         with _lock:
@@ -247,7 +247,7 @@ def _make(driver: KvDriver, batch: Sequence[BegunWrite]) -> Sequence[Outcome[Non
 
 
 def _windows(changed: Iterable[Changed]) -> Iterator[list[Changed]]:
-    """Yield parts of a batch, each with as many chunks as memory holds together."""
+    """Yield parts of a batch, each with as many chunks as memory can hold together."""
     window: list[Changed] = []
     size = 0
     for pair in changed:
@@ -270,7 +270,7 @@ _queues: OfProcess[dict[KvDriver, _StoreQueue]] = OfProcess(dict, finish=_finish
 
 
 def are_begun_together() -> bool:
-    """Return whether this thread has begun a small write before whose result it has not asked for, or is at one."""
+    """Return whether this thread has a small write whose result it has not asked for, or is carrying one out."""
     own = _own.now
     return own.future is not None or own.is_busy
 
@@ -289,7 +289,7 @@ def write_small(request: WriteRequest, cut: FewPlan, *, late: bool, here: bool) 
 
 
 def write_together(request: WriteRequest, cut: FewPlan | PlainBox, cells: int) -> Future[None]:
-    """Begin to write a box or what has a plan, of few chunks, on a pool thread, with a copy of the values."""
+    """Begin to write a box or a planned request, of few chunks, on a pool thread, with a copy of the values."""
     future, driver = _remembered(), request.chunks.store.driver
     request = request._replace(values=request.values.copy())
     with _lock:
@@ -308,12 +308,12 @@ def _remembered() -> _WriteFuture:
 
 
 def unfinished() -> set[KvDriver]:
-    """Return the stores that have small writes of this process that are not over."""
+    """Return the stores with unfinished small writes of this process."""
     return set(_queues.now)
 
 
 def settle(store: KvPrefix) -> None:
-    """Finish the small writes that were begun at a place up to now."""
+    """Finish the small writes begun at a place so far."""
     queue = _queues.now.get(store.driver) if _queues.now else None
     if queue is not None and not _own.now.is_busy:
         queue.settle(store.path)
@@ -322,7 +322,7 @@ def settle(store: KvPrefix) -> None:
 def write(request: WriteRequest) -> Future[Any]:
     """Begin to write; the future is done when everything is stored as durably as the store promises.
 
-    Writes that were begun before at the same chunks are stored before.
+    Earlier writes of the same chunks are stored first.
     """
     model, store = request.chunks.model, request.chunks.store
     joined = _join_small_writes(request)
@@ -346,7 +346,7 @@ def write(request: WriteRequest) -> Future[Any]:
 
 
 def _way_at_once(request: WriteRequest, cut: FewPlan) -> Callable[[], Future[Any]] | None:
-    """Return how to write what is soon made, or is small; None if threads or the event loop have to."""
+    """Return a way to write quick or small requests; None if threads or the event loop have to."""
     (driver, _), chain = request.chunks.store, request.chunks.model.chain
     is_soon_made = cut.cell_count == 1 or _is_soon_made(request, cut.cell_count)
     if _is_small(request, cut.cell_count):
@@ -366,7 +366,9 @@ def _write_alone(request: WriteRequest, cut: FewPlan, ended: WorkEnd) -> Future[
 
 
 def _join_small_writes(request: WriteRequest) -> Future[None] | None:
-    """Begin to write a small box beside others, unplanned; None if it is no such box, or waits for a large write."""
+    """Begin to write a small box together with others, unplanned; None if it is not such a box, or waits for a large
+    write.
+    """
     box = written_box(request) if are_begun_together() else None
     if box is None:
         return None
@@ -380,7 +382,7 @@ def _join_small_writes(request: WriteRequest) -> Future[None] | None:
 
 
 async def finish(store: KvPrefix) -> None:
-    """Wait until what was begun to be written at a place up to now is written."""
+    """Wait until all writes begun at a place so far are over."""
     settle(store)
     await over(store)
 
@@ -400,7 +402,7 @@ def _kept(request: WriteRequest) -> WriteRequest:
 
 
 def _write_together(writes: Sequence[BegunWrite], ended: WorkEnd) -> Future[Any]:
-    """Write requests of one array that have shared a turn, or the one that had it alone."""
+    """Write requests of one array that share a turn, or the single one of a turn."""
     if len(writes) == 1:
         return _write_alone(writes[0].request, writes[0].plan, ended)
     boxes = [box for write in writes if (box := written_box(write.request)) is not None]
@@ -432,11 +434,11 @@ def _write_large(chunks: OpenChunks, cells: int, windows: _Windows, ended: WorkE
 
 
 _Windows: TypeAlias = Callable[[int], Iterator[list[Changed]]]
-"""The changes of a write, in parts of about as many chunks."""
+"""The changes of a write, in parts of about the given number of chunks."""
 
 
 class _LargeWrite(NamedTuple):
-    """A large write.  A chunk takes `each` bytes; `ended` is called when all is over."""
+    """A large write.  A chunk takes `each` bytes; `ended` is called at the end."""
 
     chunks: OpenChunks
     cells: int
@@ -446,14 +448,14 @@ class _LargeWrite(NamedTuple):
 
     @property
     def _encoders(self) -> int:
-        """How many threads encode: of shards that use every core by themselves one is encoded at a time."""
+        """The number of encoding threads: shards that use every core themselves are encoded one at a time."""
         shard = shard_of(self.chunks.model.chain)
         return 1 if shard is not None and shard.shares_cores else self.chunks.workers(self.each)
 
     def by_tasks(self) -> Future[None]:
-        """Write windows as tasks of the event loop, as many as there is memory for: the store waits."""
+        """Write windows as tasks of the event loop, as many as memory allows, to a store that waits."""
         chunks, chain = self.chunks, self.chunks.model.chain
-        # a view, which is copied to be sent
+        # a view, which is copied for sending
         each = self.each + (chain.decoded_size if chain.flat_dtype is not None else 0)
         windows = self.windows(_window_size(self.cells, REQUEST_BYTES // chain.decoded_size, WINDOWS))
         writer = Writer(chunks.store.driver, threads=chunks.workers(each))
@@ -474,7 +476,7 @@ class _LargeWrite(NamedTuple):
             workers = self._encoders
         elif chunks.store.driver.features.slow_writes:
             workers = chunks.workers(each, DISK_THREADS)
-        else:  # encoding so little is mostly Python: threads would wait for each other
+        else:  # so little encoding is mostly Python: threads would wait for each other
             workers = self._encoders if _effort(chain) >= HOP_BYTES // 64 else 1
         windows = self.windows(_window_size(self.cells, WINDOW_BYTES // (workers * each), 4 * WINDOWS))
         writer = Writer(chunks.store.driver)
@@ -482,25 +484,25 @@ class _LargeWrite(NamedTuple):
 
 
 def _memory_of_chunk(chain: BoundChain, *, late: bool) -> int:
-    """Return how many bytes a chunk takes that is written; what is stored is also there if it is written in part."""
+    """Return the bytes that a written chunk takes, including its stored bytes if it is written in part."""
     shard = shard_of(chain)
-    if late and shard is not None and not shard.at_start:  # then little by little
+    if late and shard is not None and not shard.at_start:  # then it is written piece by piece
         return 6 * STORED_BLOCK_BYTES + shard.inner.working_size
     return chain.working_size + chain.decoded_size // 2
 
 
 def _window_size(cells: int, affordable: int, windows: int) -> int:
-    """Return how many cells are read, encoded and written at once: so few that there are windows for all workers."""
+    """Return how many cells are read, encoded and written at once: so few that all workers get windows."""
     return max(1, min(math.ceil(cells / windows), AT_ONCE, affordable))
 
 
 def _is_late(driver: KvDriver, chain: BoundChain) -> bool:
-    """Return whether chunks are so large that each is written before the next is encoded, where a store can do that."""
+    """Return whether chunks are so large that each is written before the next is encoded, if the store can do that."""
     return chain.decoded_size >= PIECE_BYTES and able(driver, WritesLate) is not None
 
 
 def _is_soon_made(request: WriteRequest, cells: int) -> bool:
-    """Return whether encoding all chunks of a request takes hardly longer than waking a thread for it."""
+    """Return whether encoding all chunks of a request takes hardly longer than waking a thread."""
     chain = request.chunks.model.chain
     if request.chunks.store.driver.features.slow_writes:
         return cells * chain.decoded_size <= 2 * HOP_BYTES
@@ -508,12 +510,12 @@ def _is_soon_made(request: WriteRequest, cells: int) -> bool:
 
 
 def _effort(chain: BoundChain) -> float:
-    """Return how long a chunk takes to be encoded and copied, as bytes that zstd decodes meanwhile."""
+    """Return the effort to encode and copy a chunk, as bytes that zstd decodes in that time."""
     return chain.effort + chain.decoded_size / COPIED_PER_DECODED
 
 
 def _is_small(request: WriteRequest, cells: int) -> bool:
-    """Return whether a write may wait for others with a copy of its values; that of an object shares what it holds."""
+    """Return whether a write may wait for others with a copy of its values; values with Python objects may not."""
     values, chunks = request.values, request.chunks
     size = chunks.model.chain.decoded_size
     if values.nbytes >= PIECE_BYTES or size > BATCH_BYTES or cells * size > JOINT_BYTES:
@@ -525,8 +527,8 @@ def _is_small(request: WriteRequest, cells: int) -> bool:
 def _is_one_window(cells: int, chunk_bytes: int) -> bool:
     """Return whether a request is read, encoded and written at once: a few small chunks.
 
-    Windows of one would fight for the interpreter with system calls while others encode: parts of eight chunks of
-    200 KB take 0.85 of the time together.
+    Windows of one chunk would compete for the interpreter with system calls while others encode: parts of eight chunks
+    of 200 KB take 0.85 of the time together.
     """
     return cells <= AT_ONCE and chunk_bytes < PIECE_BYTES and cells * chunk_bytes <= BATCH_BYTES
 
@@ -540,7 +542,7 @@ def _spread(writer: Writer, windows: Iterator[list[Changed]], **how: Any) -> Fut
 async def _write_waiting(writer: Writer, windows: Iterator[list[Changed]], each: int, budget: int) -> None:
     """Write windows, as many together as the budget allows, if a chunk takes `each` bytes.
 
-    If a chunk is written in part, its old and its new encoding are in memory for a while.
+    The old and the new encoding of a partly written chunk are in memory together for a while.
     """
 
     def cost(window: list[Changed]) -> int:

@@ -1,9 +1,8 @@
-"""Storing windows of changed chunks, again and again until no other writer comes between.
+"""Storing windows of changed chunks, repeatedly until no other writer interferes.
 
-A covered chunk is stored as it is.  A chunk that is written in part is read, changed, and stored under the condition
-that the bytes it was made from are still the stored ones; if another writer was faster it is read and changed again, so
-no update is lost.  Several changes of one chunk, perhaps of several requests, are made in their order with one read and
-one write.
+A covered chunk is simply stored.  A partly written chunk is read, changed, and stored on condition that the stored
+bytes are still those that it was made from; if another writer was faster it is read and changed again, so no update is
+lost.  Several changes of one chunk, perhaps of several requests, are made in order with one read and one write.
 """
 
 from __future__ import annotations
@@ -58,9 +57,9 @@ from fsstore.runtime.tuning import FEW_LARGE_CELLS, PIECE_BYTES
 
 
 class Changes:
-    """Changes of chunks of one array, and how they are encoded: those of one request, or the boxes of several.
+    """Changes of chunks of one array, and their encoder: of one request, or of the boxes of several.
 
-    The request says which array it is, and whether chunks that equal the fill value are stored.
+    The request tells the array, and whether chunks that equal the fill value are stored.
     """
 
     __slots__ = ("cache", "chunk_bytes", "encoder", "request")
@@ -68,12 +67,12 @@ class Changes:
     def __init__(self, request: WriteRequest, placement: Sending) -> None:
         self.request, self.cache = request, request.chunks.cache
         self.chunk_bytes = request.chunks.model.chain.decoded_size
-        # Where a deletion cannot be made conditional, a chunk that became all fill values is stored as such.
+        # If a deletion cannot be conditional, a chunk that has become all fill values is stored nevertheless.
         keeps = not request.chunks.store.driver.features.conditional_delete
         self.encoder = ChunkEncoder(request, placement, keeps=keeps)
 
     def forget(self, key: str) -> None:
-        """Drop what is cached of a chunk."""
+        """Drop a chunk from the cache."""
         if self.cache is not None:
             self.cache.forget(key[len(self.request.chunks.store.path) :])
 
@@ -89,7 +88,7 @@ class RequestChanges(Changes):
     __slots__ = ("_cut", "_placement")
 
     def __init__(self, request: WriteRequest, cut: FewPlan) -> None:
-        self._cut = cut.onto(request.values)  # which may be a copy of those it was planned for
+        self._cut = cut.onto(request.values)  # perhaps a copy of the planned values
         self._placement = placement_of(self._cut, request.values)
         super().__init__(request, self._placement)
 
@@ -98,7 +97,7 @@ class RequestChanges(Changes):
         return [pair for window in self.windows(self._cut.cell_count) for pair in window]
 
     def windows(self, size: int) -> Iterator[list[Changed]]:
-        """Yield the changes with the keys of their chunks, in the order of these, about `size` at a time."""
+        """Yield the changes with the keys of their chunks, in order, about `size` at a time."""
         (_, path), model, cut = self.request.chunks.store, self.request.chunks.model, self._cut
         has_target = self._placement.has_target
         for cells, keys in batches(cut, model, cut.even(size)):
@@ -108,7 +107,9 @@ class RequestChanges(Changes):
             ]
 
     def runs(self, window: Sequence[Changed]) -> Iterator[Sequence[Changed]]:
-        """Yield parts of a window; of this request alone, runs of chunks in order, all of them whole or none."""
+        """Yield parts of a window; if all changes are this request's, consecutive chunks that are either all whole or
+        all partial.
+        """
         if any(len(changes) > 1 or changes[0].of is not self for _, changes in window):
             yield from super().runs(window)
             return
@@ -119,7 +120,7 @@ class RequestChanges(Changes):
 
 
 class Change(NamedTuple):
-    """The change of one chunk by one request; `is_whole` if it replaces all that is stored of the chunk."""
+    """The change of one chunk by one request; `is_whole` if it replaces the whole stored chunk."""
 
     of: Changes
     cell: WrittenCell
@@ -127,14 +128,14 @@ class Change(NamedTuple):
 
 
 Changed: TypeAlias = tuple[str, Sequence[Change]]
-"""The key of a chunk, and what is written to it, in order; only the first change may be whole."""
+"""The key of a chunk, and its changes in order; only the first change may be whole."""
 
 
 class Writer:
-    """Stores windows of changed chunks in one store.  It may be used by several threads at once.
+    """Stores windows of changed chunks in one store.  Several threads may use it at once.
 
-    `threads` encode a window, one a core if it is None.  `late`: a chunk is written before the next is encoded, where
-    the store can do that, unless there are many small ones.  When `stopped` is set no further chunk is.
+    `threads` encode a window, by default one a core.  With `late`, a chunk is written before the next is encoded if the
+    store can do that, unless there are many small ones.  Once `stopped` is set, no further chunk is written.
     """
 
     def __init__(self, driver: KvDriver, *, threads: int | None = 1, late: bool = False) -> None:
@@ -142,13 +143,13 @@ class Writer:
         self.stopped = Flag()
 
     async def store(self, window: list[Changed]) -> None:
-        """Store changed chunks, again and again those that other writers changed meanwhile."""
+        """Store changed chunks, repeating those that other writers have changed meanwhile."""
         await until_settled(self._attempt, window, lambda left: self._driver.describe_key(left[0][0]))
 
     async def _attempt(self, window: list[Changed]) -> list[Changed]:
         bound = able(self._driver, Modifies)
         if bound is not None:
-            # Inside a transaction a change of a part is applied to whatever is stored when it commits.
+            # In a transaction, a partial change is applied to the value stored at the commit.
             for key, changes in window:
                 if not changes[0].is_whole:
                     bound.modify(key, self._modification(key, changes))
@@ -159,9 +160,9 @@ class Writer:
             self._refuse_parts(window)
         try:
             stamps = await self._write(window)
-        except ShardChangedError:  # others of the window may be written, which does not hurt twice
+        except ShardChangedError:  # others of the window may be written; writing them again does no harm
             return window
-        finally:  # also after a failure: some may be written
+        finally:  # even after a failure: some may be written
             for key, changes in window:
                 for change in changes:
                     change.of.forget(key)
@@ -187,10 +188,10 @@ class Writer:
             return await late.write_late([partial(self._made, pair) for pair in window], self._threads)
         found: dict[str, ReadResult] = {}
         if in_part := _in_part(window):
-            begin_creating(self._driver)  # a reference set that this write makes holds nothing yet
+            begin_creating(self._driver)  # a reference set that this write creates is still empty
             answers = await self._driver.read_many([Read(key) for key in in_part])
             found = dict(zip(in_part, answers, strict=True))
-            del answers  # what is stored is let go as soon as it is decoded
+            del answers  # stored bytes are freed as soon as they are decoded
         if self._driver.features.waits:
             writes = await execution.offload(self._encode, window, found, kind="compute", limit=self._threads)
         else:
@@ -198,7 +199,7 @@ class Writer:
         return await self._driver.write_many(writes)
 
     def _made(self, changed: Changed) -> LateWrite:
-        """Return the write of a chunk, for a store that does not wait."""
+        """Return the write of a chunk, for a store that never waits."""
         if self.stopped.is_set():
             raise asyncio.CancelledError
         key, changes = changed
@@ -246,7 +247,7 @@ class Writer:
         return change
 
     def _encode(self, window: list[Changed], found: dict[str, ReadResult]) -> list[Write]:
-        """Return the writes of a window: of small chunks many are encoded at a time."""
+        """Return the writes of a window; small chunks are encoded many at a time."""
 
         def writes(run: Sequence[Changed]) -> list[Write]:
             encoded = self._encode_run(run, found) if len(run) > 1 else None
@@ -257,11 +258,11 @@ class Writer:
         return list(itertools.chain.from_iterable(made))
 
     def _encode_run(self, run: Sequence[Changed], found: dict[str, ReadResult]) -> list[Write] | None:
-        """Return the writes of small chunks of one array, encoded together; None if they must be one by one."""
+        """Return the writes of small chunks of one array, encoded together; None if they must be encoded one by one."""
         olds = [found.get(key) for key, _ in run]
         try:
             values = _encoded_together(run, olds)
-        except StoreError:  # one by one it is seen which chunk it is
+        except StoreError:  # encoding one by one shows which chunk it is
             return None
         if values is None:
             return None
@@ -283,7 +284,7 @@ class Writer:
                 value = None if portions is None else joined(portions, last.of.chunk_bytes)
             else:
                 state, chunk = (None if old is None else old.state, changes[0].of.encoder.changed(changes[0].cell, old))
-                old = None  # which may be large
+                old = None  # it may be large
                 for of, cell, _ in changes[1:]:
                     of.encoder.change(cell, chunk)
                 value = last.of.encoder.encoded(last.cell, chunk, was_stored=state not in (None, "missing"))
@@ -316,7 +317,7 @@ def _shard_changes(changes: Sequence[Change]) -> list[ShardChange]:
 
 
 def _in_part(window: Sequence[Changed]) -> list[str]:
-    """Return the keys of the chunks of which something that is stored is left."""
+    """Return the keys of the chunks that are not entirely replaced."""
     return [key for key, changes in window if not changes[0].is_whole]
 
 
@@ -330,14 +331,14 @@ def _condition(old: Stored | None) -> bytes:
 
 
 def written_box(request: WriteRequest) -> PlainBox | None:
-    """Return the box that a request writes, if it need not be planned by itself: a grid cuts it into regular parts."""
+    """Return the box that a request writes, if it need not be planned alone: the grid divides it into regular parts."""
     return None if request.chunks.steps is None else plain_box(request.maps, request.values.shape)
 
 
 def changed_by_boxes(
     chunks: OpenChunks, requests: Sequence[WriteRequest], boxes: Sequence[PlainBox]
 ) -> Iterator[Changed]:
-    """Yield the changes of each chunk by requests of a box each, in order, without replaced ones."""
+    """Yield the changes of each chunk by requests of one box each, in order, without replaced ones."""
     model, path = chunks.model, chunks.store.path
     first, sizes = (np.array(column, np.int64) for column in zip(*[box[:2] for box in boxes], strict=True))
     extent = np.array(chunks.bounds.domain.exclusive_max)
@@ -378,11 +379,11 @@ def _changes_of_chunks(
 def _changes_of_shards(
     of: Changes, parts: BoxParts, edges: IntArray, sources: Sequence[Array]
 ) -> Iterator[list[Change]]:
-    """Yield the changes of each shard, whose rows begin at `edges`: of all of it, or of some of its sub-chunks."""
+    """Yield the changes of each shard, whose rows begin at `edges`: of the whole shard, or of some sub-chunks."""
     chunks = of.request.chunks
     grid, counts = shard_grid(chunks.model.chain), np.diff(edges)
     rows, shard = np.arange(len(parts.box)), np.repeat(np.arange(len(counts)), counts)
-    last = np.maximum.reduceat(np.where(parts.covers, rows, -1), edges[:-1])  # that covers the shard
+    last = np.maximum.reduceat(np.where(parts.covers, rows, -1), edges[:-1])  # the last row that covers the shard
     is_whole = last == edges[1:] - 1
     row, inner = parts.cut(
         rows[(rows >= last[shard]) & ~is_whole[shard]], np.array(chunks.model.chain.chunk.shape), np.array(chunks.steps)
@@ -407,7 +408,7 @@ def _changes_of_shards(
 
 
 class BegunWrite(NamedTuple):
-    """A write that waits: its future, the request, which is a box or has a plan, how many chunks, and its number."""
+    """A waiting write: its future, the request, its box or plan, its number of chunks, and its number."""
 
     future: Future[None]
     request: WriteRequest
@@ -417,12 +418,12 @@ class BegunWrite(NamedTuple):
 
     @property
     def size(self) -> int:
-        """How much memory it takes."""
-        return self.request.values.nbytes + 4096  # that it takes beside its values
+        """The memory that it takes."""
+        return self.request.values.nbytes + 4096  # overhead besides its values
 
     @property
     def plan(self) -> FewPlan:
-        """The plan of a write, also of a box."""
+        """The plan of the write, even of a box."""
         chunks, maps, values, _ = self.request
         return plan(maps, values, chunks.model.axes) if isinstance(self.cut, PlainBox) else self.cut
 
@@ -433,7 +434,7 @@ def changed_by(writes: Sequence[BegunWrite]) -> Iterator[Changed]:
     for write in writes:
         by_path.setdefault(write.request.chunks.store.path, []).append(write)
     paths = sorted(by_path)
-    if any(other.startswith(path) for path, other in pairwise(paths)):  # chunks of one may be those of another
+    if any(other.startswith(path) for path, other in pairwise(paths)):  # chunks of one path may be those of another
         by_path = {"": [*writes]}
     for alike in by_path.values():
         boxes = [write.cut for write in alike if isinstance(write.cut, PlainBox)]
