@@ -82,7 +82,6 @@ class CellRun(Sequence[Cell]):
     def __getitem__(self, place: slice) -> CellRun: ...
 
     def __getitem__(self, place: int | slice) -> Cell | CellRun:
-        """Return one cell, or a run of several."""
         if isinstance(place, slice):
             return CellRun(self._plan, self._numbers[place], self._segments)
         number = self._numbers[place]

@@ -259,7 +259,6 @@ class SliceSegments(Sequence[Segment]):
     def __getitem__(self, place: slice) -> SliceSegments: ...
 
     def __getitem__(self, place: int | slice) -> Segment | SliceSegments:
-        """Return one segment, or several."""
         if isinstance(place, slice):
             return SliceSegments(self._axis, self._low, self._step, self._count, self.chunks[place])
         return self._made(self.chunks[place])

@@ -62,7 +62,6 @@ class Regions:
         return math.prod(self.counts)
 
     def __getitem__(self, number: int) -> Region:
-        """Return a box by its number."""
         if not 0 <= number < len(self):
             raise IndexError(number)
         places = []

@@ -129,7 +129,6 @@ def maps_within(transform: IndexTransform, shape: Sequence[int]) -> tuple[tuple[
 
 
 def _listed_within(output: IndexMap, extent: int) -> Indexed | None:
-    """Return a map of listed positions that lie within the array, or None."""
     _, offset, stride, _, values, (low, high) = output
     if values is None or not values.size:
         return None
@@ -249,7 +248,6 @@ class ListedSegments(Sequence[Any]):
     def __getitem__(self, place: slice) -> list[Segment | Points]: ...
 
     def __getitem__(self, place: int | slice) -> Segment | Points | list[Segment | Points]:
-        """Return one segment, or a list of several."""
         if not isinstance(place, slice):
             place = range(len(self))[place]
             return self[place : place + 1][0]

@@ -61,7 +61,6 @@ class EntryRun(Sequence[tuple[Any, int]]):
     def __getitem__(self, place: slice) -> EntryRun: ...
 
     def __getitem__(self, place: int | slice) -> tuple[Any, int] | EntryRun:
-        """Return one identity, or a run of several."""
         if isinstance(place, slice):
             return EntryRun(self.shards, self.owners[place], self.numbers[place])
         return self.shards[self.owners[place]], int(self.numbers[place])

@@ -84,7 +84,6 @@ class CellBox(Sequence["CellBox"]):
     def __getitem__(self, place: slice) -> list[CellBox]: ...
 
     def __getitem__(self, place: int | slice) -> CellBox | list[CellBox]:
-        """Return one cell, or a list of some."""
         if len(self) == 1 and place == 0:
             return self
         cut = _Cut.of(self.spans, 1)

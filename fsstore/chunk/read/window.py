@@ -345,7 +345,6 @@ def decode(window: Window, answers: Answers) -> None:
 
 
 def _decode_each(part: ChunkReader, cells: Sequence[ReadCell], identities: Sequence[Any], answers: Answers) -> None:
-    """Copy the selected elements of cells to their places, chunk by chunk."""
     take = part.decode if part.chunks.cache is None else part.decode_cached
     for cell, identity, answer in zip(cells, identities, answers, strict=True):
         try:
@@ -486,7 +485,6 @@ class _PartSource:
 
 
 def _range_of(wanted: ByteRange, answer: ReadResult) -> ReadResult:
-    """Return the answer with a range of its value."""
     if answer.state != "value":
         return answer
     start, stop = resolve_range(wanted.start, wanted.stop, len(answer.value))

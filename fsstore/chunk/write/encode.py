@@ -216,7 +216,6 @@ class StoredShard:
         return index if index.state == "missing" else cls(driver, key, layout, index)
 
     def __getitem__(self, number: int) -> Buffer | None:
-        """Return an encoded sub-chunk."""
         if self._entries[number][0] == MISSING:
             return None
         block = self._blocks[number]
@@ -499,7 +498,6 @@ class ChunkEncoder:
 
     @property
     def _makes_runs(self) -> bool:
-        """Whether small chunks may be encoded together."""
         chain = self._model.chain
         return self._model.bind is None and chain.shard is None and not np.ndim(chain.chunk.fill_value)
 
