@@ -16,7 +16,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 CEILINGS: dict[str, tuple[int, int]] = {
     "the top": (8, 1954),
     "arrays": (7, 2644),
-    "chunk": (21, 7859),
+    "chunk": (21, 7853),
     "codec": (22, 7562),
     "combine": (16, 5920),
     "command": (5, 1761),
@@ -30,20 +30,20 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "index": (10, 3805),
     "interop": (15, 3991),
     "job": (14, 5431),
-    "kvstore": (51, 16230),
-    "ocdbt": (9, 3794),
+    "kvstore": (51, 16109),
+    "ocdbt": (9, 3756),
     "precomputed": (7, 2330),
     "reference": (20, 8210),
     "runtime": (9, 2970),
     "scan": (28, 9945),
     "schema": (7, 2635),
-    "serve": (3, 843),
+    "serve": (3, 827),
     "task": (3, 948),
     "testing": (6, 1221),
     "values": (7, 1937),
-    "viewer": (3, 1142),
+    "viewer": (3, 1137),
 }
-WHOLE = (321, 109739)
+WHOLE = (321, 109553)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
