@@ -41,6 +41,7 @@ from fsstore.reference.table.set_state import State
 from fsstore.reference.table.table import Located
 from fsstore.runtime import execution
 from fsstore.scan.as_references import format_of, references_of, scan_at
+from fsstore.scan.document.dmrpp import references_by
 from fsstore.scan.driver import ScanDriver
 from fsstore.values import registry
 from fsstore.values.json_value import quote
@@ -190,14 +191,16 @@ def scan(
     inline_threshold: int = 0,
     storage_options: Mapping[str, Any] | None = None,
     by: Literal["fsstore", "kerchunk"] = "fsstore",
+    dmrpp: str | PathLike[str] | None = None,
 ) -> References:
-    """Return the reference set of a file: HDF5, NetCDF 3, GRIB, FITS, TIFF, and HDF4 with `by="kerchunk"`.
+    """Return the reference set of a file: HDF5, NetCDF 3, GRIB, FITS, TIFF, DMR++, and HDF4 with `by="kerchunk"`.
 
     A relative path starts from the working directory; saved elsewhere, the set still finds its file.
     Chunks of up to `inline_threshold` bytes stand in the set itself.
     Whatever the set lacks of the file is named in a warning.
     `combine` makes one set of many files, or of a zarr hierarchy.  `by="kerchunk"` has kerchunk's translators read the
-    file, through the same stores.
+    file, through the same stores.  With `dmrpp`, the DMR++ document there is used instead of scanning an HDF5 file;
+    that of another file is refused with `FailedPreconditionError`.
     """
     path = fspath(url)
     if by not in ("fsstore", "kerchunk"):
@@ -205,6 +208,10 @@ def scan(
 
     async def run() -> tuple[References, Mapping[str, str]]:
         place = await document_at(path, Way(storage_options))
+        if dmrpp is not None:
+            described = await document_at(fspath(dmrpp), Way(storage_options))
+            found, notes = await references_by(place, path, described, inline_threshold)
+            return References(State(found), f"scan of {path}", place=await document_at(f"{Path.cwd()}/")), notes
         if by == "kerchunk":
             from fsstore.filesystem.kerchunk import by_kerchunk
 

@@ -16,6 +16,7 @@ is touched.  The adapter here is the same for all formats; it reads chunks with 
 The formats:
 
 * `hdf5`: HDF5 and NetCDF 4
+* `document`: documents that describe arrays whose values lie in other files: DMR++
 * `netcdf3`: NetCDF 3: the classic format, its 64-bit offsets and its 64-bit data
 * `fits`: FITS files: images, tables, and images compressed tile by tile; `fits_header` reads their headers and columns
 * `grib`: GRIB files of both editions as cubes; `grib_message` finds and describes their messages

@@ -14,6 +14,7 @@ from fsstore.context.context import Context
 from fsstore.errors import NotFoundError, ResourceExhaustedError
 from fsstore.kvstore.contract.batch import Limits
 from fsstore.kvstore.contract.driver import KvPrefix, Read
+from fsstore.reference.policy import is_relative
 from fsstore.reference.table.keys import Grid
 from fsstore.reference.table.refset import ScanRecord, TableBuilder, TableSet
 from fsstore.reference.table.table import INLINE, Rows
@@ -84,6 +85,14 @@ async def references_of(driver: ScanDriver, url: str, inline: int = 0) -> tuple[
     return found, {**hierarchy.shortcomings, **unnamed}
 
 
+def _named(url: str, name: str) -> str:
+    """Return how references call a file that one at `url` calls `name`: relative names start from its place."""
+    if name == SELF or not is_relative(name):
+        return name or url
+    head, slash, _ = url.rpartition("/")
+    return head + slash + name
+
+
 def _is_text(path: str) -> bool:
     """Return whether a path is UTF-8, as the documents of reference sets are; names in HDF5 files may be any bytes."""
     try:
@@ -117,7 +126,7 @@ class _Adding(NamedTuple):
 
     async def add(self, grid: Grid, table: ChunkTable) -> int:
         """Add the chunks of an array; return how many bytes of values were added."""
-        names = [(self.url if each == SELF else each).encode("utf-8", "surrogateescape") for each in table.urls]
+        names = [_named(self.url, each).encode("utf-8", "surrogateescape") for each in table.urls]
         ids: Any = self.builder.url_ids(names) if names else np.zeros(0, np.int32)
         held = 0
         for start in range(0, grid.count, ROWS_AT_ONCE):

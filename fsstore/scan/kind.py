@@ -82,6 +82,7 @@ def index_member(value: Any) -> Any:
     return {"driver": "file", "path": os.path.abspath(text)}  # noqa: PTH100  # textual: links stay
 
 
+DMRPP = ScanKind("dmrpp")
 FITS = ScanKind("fits")
 GRIB = ScanKind("grib")
 HDF5 = ScanKind("hdf5")

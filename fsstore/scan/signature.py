@@ -15,8 +15,14 @@ def _grib(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of 
     return is_message and (at < _BULLETIN or not head[:at].translate(None, _LETTERS))
 
 
+def _dmrpp(head: bytes, tail: bytes) -> bool:  # noqa: ARG001  # the contract of `Detection.matches`
+    """Return whether a document begins like XML, and names the namespace of DMR++ in its first element."""
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"<") and b"/dap/dmrpp/1" in head
+
+
 _MAGIC = b"\x89HDF\r\n\x1a\n"
 
+DMRPP = Detection("dmrpp", "store", matches=_dmrpp, head=2056, title="a DMR++ document")
 FITS = Detection("fits", "store", signatures=(((0, b"SIMPLE  ="),),), title="a FITS file")
 GRIB = Detection("grib", "store", matches=_grib, head=2056, at_least=8, title="a GRIB file")
 HDF5 = Detection(

@@ -200,6 +200,7 @@ kvstores: Registry[Any] = Registry(
         "ocdbt": "fsstore.ocdbt.driver:KIND",
         "reference": "fsstore.reference.kind:KIND",
         "kerchunk": "fsstore.reference.kind:KIND",
+        "dmrpp": "fsstore.scan.kind:DMRPP",
         "hdf5": "fsstore.scan.kind:HDF5",
         "fits": "fsstore.scan.kind:FITS",
         "grib": "fsstore.scan.kind:GRIB",
@@ -357,6 +358,7 @@ detections: Registry[Any] = Registry(
         "hdf5": "fsstore.scan.signature:HDF5",
         "icechunk": "fsstore.icechunk:DETECT",
         "icechunk 1": "fsstore.icechunk:DETECT_FIRST",
+        "dmrpp": "fsstore.scan.signature:DMRPP",
         "fits": "fsstore.scan.signature:FITS",
         "grib": "fsstore.scan.signature:GRIB",
         "mosaic": "fsstore.combine.mosaic_stored:DETECT",
@@ -377,6 +379,7 @@ scanners: Registry[Any] = Registry(
     "fsstore.scanners",
     {
         "hdf5": "fsstore.scan.hdf5.scanner:SCANNER",
+        "dmrpp": "fsstore.scan.document.dmrpp:SCANNER",
         "fits": "fsstore.scan.fits:SCANNER",
         "grib": "fsstore.scan.grib:SCANNER",
         "netcdf3": "fsstore.scan.netcdf3:SCANNER",

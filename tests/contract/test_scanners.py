@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 
 import numpy as np
@@ -63,7 +64,15 @@ def grib(path):
     return out
 
 
-FILES = {"hdf5": hdf5, "netcdf3": netcdf3, "tiff": tiff, "fits": fits_, "grib": grib}
+def dmrpp(path):
+    """Return a DMR++ document that holds a value."""
+    text = base64.b64encode(VALUES.tobytes()).decode()
+    space = 'xmlns:dmrpp="http://xml.opendap.org/dap/dmrpp/1.0.0#"'
+    array = f'<Int32 name="v"><Dim size="10"/><Dim size="12"/><dmrpp:compact>{text}</dmrpp:compact></Int32>'
+    return f"<Dataset {space}>{array}</Dataset>".encode()
+
+
+FILES = {"dmrpp": dmrpp, "hdf5": hdf5, "netcdf3": netcdf3, "tiff": tiff, "fits": fits_, "grib": grib}
 
 
 def test_every_scanner_is_here():

@@ -52,7 +52,7 @@ from fsstore.precomputed.driver import KIND as PRECOMPUTED
 from fsstore.precomputed.shards import KIND as UINT64_SHARDED
 from fsstore.reference.driver import ReferenceDriver
 from fsstore.reference.kind import KIND as REFERENCE
-from fsstore.scan.kind import FITS, GRIB, HDF5, NETCDF3
+from fsstore.scan.kind import DMRPP, FITS, GRIB, HDF5, NETCDF3
 from fsstore.scan.kind import TIFF as TIFF_FILE
 
 kinds: tuple[KvKind, ...] = (
@@ -73,6 +73,7 @@ kinds: tuple[KvKind, ...] = (
     BZ2,
     XZ,
     GCS_GRPC,
+    DMRPP,
     HDF5,
     FITS,
     HDF4,

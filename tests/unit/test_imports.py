@@ -51,6 +51,7 @@ PACKAGES: tuple[str, ...] = (
     "icechunk",
     "scan",
     "scan.hdf5",
+    "scan.document",
     "chunk",
     "chunk.read",
     "chunk.write",
