@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parents[2] / "fsstore"
 
 # Package (or the modules at the top): modules, lines.
 CEILINGS: dict[str, tuple[int, int]] = {
-    "the top": (8, 1954),
+    "the top": (8, 1961),
     "arrays": (7, 2644),
     "chunk": (21, 7853),
     "codec": (22, 7562),
@@ -35,15 +35,15 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2330),
     "reference": (20, 8210),
     "runtime": (9, 2970),
-    "scan": (28, 9945),
+    "scan": (31, 10554),
     "schema": (7, 2635),
     "serve": (3, 827),
     "task": (3, 948),
     "testing": (6, 1221),
-    "values": (7, 1937),
+    "values": (7, 1940),
     "viewer": (3, 1137),
 }
-WHOLE = (321, 109553)
+WHOLE = (324, 110172)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
