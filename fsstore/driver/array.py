@@ -49,7 +49,7 @@ class ArrayKind(PlainKind):
     resources: tuple[str, ...] = ("data_copy_concurrency",)
 
     def members(self, fields: Fields) -> dict[str, Any]:
-        """Take the nested lists."""
+        """Take the member `array`, nested lists."""
         value = fields.require("array", lambda item: item)
         return {"array": elements_json(value, dtype_of(value.dtype)) if isinstance(value, np.ndarray) else value}
 
@@ -95,7 +95,7 @@ def _nested(value: Any, kind: dtype) -> Array:
 
 
 def _numbers(value: list[Any], native: np.dtype[Any]) -> Array | None:
-    """Return lists of nothing but numbers as NumPy makes it, a hundred times as fast; None if something is odd."""
+    """Return nested lists of plain numbers as NumPy converts them, a hundred times as fast; None for other elements."""
     if native.kind not in "iuf":
         return None
     try:
@@ -127,7 +127,7 @@ def _check(schema: Schema, shape: tuple[int, ...]) -> None:
 
 
 class InMemoryDriver(ArrayDriver):
-    """An array as a store."""
+    """An array in memory as a store."""
 
     def __init__(
         self, values: Array, kind: dtype, resources: Mapping[str, ContextResource], units: Sequence[Any] | None = None
@@ -149,7 +149,7 @@ class InMemoryDriver(ArrayDriver):
         return {"array": elements_json(self._array, self.dtype)}
 
     def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
-        """Return the elements of a view alone, without dimensions that only repeat, and where they stand in it."""
+        """Return the elements that a view shows, once each along repeated dimensions, and the view of them."""
         shape, index = self._index(transform)
         values = np.broadcast_to(self._array[(*index, ...)], shape)
         kept = [axis for axis, size in enumerate(shape) if size != 1 and (values.strides[axis] or not values.size)]
@@ -171,13 +171,13 @@ class InMemoryDriver(ArrayDriver):
         return Schema(dtype=self.dtype, domain=self.domain(), chunk_layout=layout, dimension_units=self._units)
 
     def _located(self, transform: IndexTransform) -> tuple[tuple[int, ...], list[OutputMap]]:
-        """Return the shape of a view, and where its positions lie."""
+        """Return the shape of a view, and the output maps into the array, counted from zero."""
         return located(transform, self._bounds)
 
     def _view(self, shape: tuple[int, ...], maps: Sequence[OutputMap]) -> Array | None:
-        """Return a view as NumPy has it, with size one where nothing but repetition is along a dimension.
+        """Return a NumPy view of the array, of size one along a dimension that only repeats elements.
 
-        None if positions are listed, or one dimension of the view runs along two of the array.
+        None if positions are listed, or if one dimension of the view runs along two of the array.
         """
         axes = [output.axis for output in maps if isinstance(output, Affine)]
         if len(set(axes)) < len(axes) or any(isinstance(output, Indexed) for output in maps) or 0 in shape:
@@ -192,7 +192,7 @@ class InMemoryDriver(ArrayDriver):
         return shape, [_positions(output, shape) for output in maps]
 
     def memory(self, transform: IndexTransform) -> Array | None:
-        """Return a view of the array, unless its elements are repeated in it or stand in no order."""
+        """Return a NumPy view of the array, or None where elements are repeated or stand in no order."""
         shape, maps = self._located(transform)
         view = self._view(shape, maps)
         return view if view is not None and view.shape == shape else None
@@ -231,12 +231,12 @@ class InMemoryDriver(ArrayDriver):
         return compose(transform, self._bounds)
 
     async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
-        """Say that all of it is there."""
+        """Report that every element is stored."""
         return Statistics(False if not_stored else None, True if fully_stored else None)
 
 
 def _selection(output: OutputMap, shape: Sequence[int]) -> int | slice:
-    """Return the slice that an affine map chooses of a dimension of an array, which must not be empty."""
+    """Return the index or slice of a dimension of the array that an affine map chooses; the map must not be empty."""
     if isinstance(output, Constant):
         return output.position
     assert isinstance(output, Affine)
@@ -264,7 +264,10 @@ _FROM_ZERO = IndexDomain(inclusive_min=[0, 0, 0])
 
 @dataclass(frozen=True, slots=True)
 class ImageKind(PlainKind):
-    """The driver kind of an image format; `decoder` is its name in imagecodecs, `writing` what only writers use."""
+    """The driver kind of an image format.
+
+    `decoder` is the name of the format in imagecodecs, `writing` the members that only writers use.
+    """
 
     role: Role = "store"
     resources: tuple[str, ...] = ("cache_pool", "data_copy_concurrency")
@@ -277,7 +280,7 @@ class ImageKind(PlainKind):
         return {"recheck_cached_data": "open", **self.writing}
 
     def members(self, fields: Fields) -> dict[str, Any]:
-        """Take the recheck option, the page of a TIFF file, and what only writers use."""
+        """Take the recheck option, the page of a TIFF file, and the members that only writers use."""
         bound = fields.take("recheck_cached_data", recheck, default="open")
         out: dict[str, Any] = {} if bound == "open" else {"recheck_cached_data": bound}
         if self.id == "tiff" and "page" in fields:
@@ -393,14 +396,14 @@ def _decode(kind: ImageKind, data: bytes, page: int | None) -> Array:
 def _check_page(data: bytes) -> None:
     try:
         several = len(list(islice(tiff_pages(data), 2))) > 1
-    except struct.error:  # a directory is cut off, as the decoder will say
+    except struct.error:  # a directory is cut off, which the decoder reports
         return
     if several:
         raise DataLossError("Multi-page TIFF image encountered without a specified page")
 
 
 def _check_size(kind: str, data: bytes, page: int) -> None:
-    """Refuse an image whose header promises more than is reasonable, or wider elements."""
+    """Refuse an image with wider elements, or with a size in its header that is beyond all reason."""
     size = image_size(kind, data, page)
     if size.bits > 8:
         raise UnimplementedError(f'"{kind}" driver only supports uint8 images, not samples of {size.bits} bits')

@@ -1,8 +1,8 @@
-"""`Attributes`: the attributes of an array or a group as a mapping, read at once and written under a condition.
+"""`Attributes`: the attributes of an array or a group as a mapping, read at once and written conditionally.
 
-Every change reads the document, changes it and stores it on the condition that it is still the one that was read, again
-and again until that holds: additions of another writer stay.  Consolidated metadata above an array are kept true when
-the array changes.
+Every change reads the document, changes it and stores it on condition that nobody has replaced it meanwhile, and is
+tried again until that holds: additions of other writers stay.  Consolidated metadata above an array are kept up to date
+when the array changes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.values.json_value import loads, quote, show
 
 Changed: TypeAlias = Callable[[], Awaitable[None]]
-"""Work that has to follow a change: renewing consolidated metadata, for one."""
+"""Work that follows a change, for example renewing consolidated metadata."""
 
 
 class Attributes(MutableMapping[str, Any]):
@@ -96,11 +96,9 @@ class Attributes(MutableMapping[str, Any]):
         return iter(self._all())
 
     def __len__(self) -> int:
-        """Return how many attributes there are."""
         return len(self._all())
 
     def __repr__(self) -> str:
-        """Return them as a dictionary is printed."""
         return repr(dict(self._all()))
 
     def _all(self) -> dict[str, Any]:
@@ -140,7 +138,7 @@ class Attributes(MutableMapping[str, Any]):
 
 
 def checked(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes as they will be read again; raise `TypeError` if one is no JSON."""
+    """Return attributes as a reader will get them; raise `TypeError` if one has no form in JSON."""
     for name, value in attributes.items():
         if not isinstance(name, str):
             raise TypeError(f"The name of an attribute is text, not {show(name)[:80]}")
@@ -155,9 +153,10 @@ def checked(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 async def change_document(place: KvPrefix, key: str, changed: Callable[[bytes | None], bytes | None]) -> bytes | None:
-    """Replace a document by what `changed` makes of it, unless that is None; return what is stored then.
+    """Replace a document by the result of `changed`, unless that is None; return the document that is stored then.
 
-    Nothing that another writer stores meanwhile is lost: the change is made again on top of it.
+    No change of another writer is lost: if the document was replaced meanwhile, `changed` is called again with the new
+    one.
     """
 
     async def attempt() -> bytes | None:
@@ -174,16 +173,16 @@ async def change_document(place: KvPrefix, key: str, changed: Callable[[bytes | 
     return await until_unchanged(attempt, partial(place.describe, key))
 
 
-# Keeping consolidated metadata true when one array below them changes.
+# Keeping consolidated metadata up to date when one array below them changes.
 
 _ROOTS = {".zarray": (".zmetadata", ".zgroup"), "zarr.json": ("zarr.json", "zarr.json")}
 
 
 async def renew_collected(array: KvPrefix, key: str, *others: str) -> None:
-    """Say in all consolidated metadata above an array what its documents are now.
+    """Copy the documents of an array into all consolidated metadata above it.
 
-    `key` is the one that makes it an array, `others` are beside it.  The search goes up through groups and ends at the
-    first place that is none.
+    `key` names the document that describes the array, `others` the documents beside it. The search goes up through
+    groups and ends at the first directory that is no group.
     """
     if key not in _ROOTS:
         return
@@ -209,7 +208,7 @@ async def _renew_once(array: KvPrefix, keys: Sequence[str], above: tuple[KvPrefi
 def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
     """Return the attributes of the stored array that a driver shows, through views and conversions.
 
-    Changes are told to the consolidated metadata above it.
+    The consolidated metadata above the array follow every change.
     """
     while driver.kvstore is None and driver.base is not None:
         driver = driver.base.driver
@@ -224,7 +223,7 @@ def attributes_of(driver: ArrayDriver, *, writable: bool) -> Attributes:
 
 
 async def _groups_above(array: KvPrefix, key: str) -> AsyncIterator[tuple[KvPrefix, str]]:
-    """Yield the groups above with consolidated metadata that know the array, and the path of the array in each."""
+    """Yield the groups above the array whose consolidated metadata list it, and the path of the array in each group."""
     root, marker = _ROOTS[key]
     path, name = array.path.rstrip("/"), ""
     while path:
@@ -233,7 +232,7 @@ async def _groups_above(array: KvPrefix, key: str) -> AsyncIterator[tuple[KvPref
         group = KvPrefix(array.driver, path + slash)
         try:
             answers = await group.read_many([Read(each) for each in dict.fromkeys((root, marker))])
-        except PermissionDeniedError:  # what object stores say of keys that are not there and may not be listed
+        except PermissionDeniedError:  # object stores answer so for missing keys where listing is not allowed
             return
         if all(answer.state != "value" for answer in answers):
             return
@@ -263,7 +262,7 @@ def _collected(document: Mapping[str, Any], root: str) -> dict[str, Any] | None:
 
 
 def _renewed(document: Mapping[str, Any], root: str, entries: Mapping[str, Any]) -> bytes | None:
-    """Return a root document with entries replaced; None if it says the same, or is not consolidated any more."""
+    """Return a root document with entries replaced; None if nothing changes, or if it is not consolidated any more."""
     collected = _collected(document, root)
     if collected is None or entries.items() <= collected.items():
         return None

@@ -5,10 +5,10 @@ time with one batch of requests.  An array format is opened and is the result; a
 reference set) is opened, and the next step looks inside.  Exactly one format has to fit.  Signatures of formats stand
 in their own files, as `Detection` values; `probe` asks for the bytes.
 
-A hierarchy of zarr or N5 is known by its metadata documents.  Consolidated metadata answer with one request.  Otherwise
-the keys are listed; a store that lists in order is asked to continue after the chunks of every array it comes upon, so
-that the listing costs a request an array and not a page for every thousand chunks.  Documents are read together;
-unreadable documents are named beside the nodes, and the caller decides about them.
+A hierarchy of zarr or N5 is recognized by its metadata documents.  Consolidated metadata take one request.  Otherwise
+the keys are listed; a store that lists in order is asked to continue after the chunks of every array in the listing, so
+that the listing costs one request per array and not one page per thousand chunks.  Documents are read together;
+unreadable documents are returned beside the nodes, for the caller to decide about.
 """
 
 from __future__ import annotations
@@ -72,9 +72,9 @@ class Node:
 
 
 class Hierarchy(NamedTuple):
-    """The nodes by path, in order of their paths, and why documents at other paths could not be taken, by path.
+    """The nodes by path, in the order of their paths, and the errors of documents that could not be used, by path.
 
-    `left_out` says, by path, why objects of a scanned file have no documents.
+    `left_out` has the reasons, by path, why objects of a scanned file have no documents.
     """
 
     nodes: dict[str, Node]
@@ -83,7 +83,7 @@ class Hierarchy(NamedTuple):
 
 
 class Documents(NamedTuple):
-    """Documents by key, and why others could not be taken, by key."""
+    """Documents by key, and the errors of documents that could not be used, by key."""
 
     found: dict[str, Any]
     damaged: dict[str, StoreError]
@@ -107,8 +107,8 @@ async def hierarchy(
 ) -> Hierarchy:
     """Return the nodes below a place.
 
-    With `consolidated` the metadata that a writer collected in one document are believed.  `known` are answers to
-    reads of whole documents that were made just now.
+    With `consolidated`, metadata that a writer has collected in one document are trusted.  `known` holds whole
+    documents that were read just now.
     """
     documents = await _consolidated(place, known) if consolidated else None
     if documents is None:
@@ -117,7 +117,7 @@ async def hierarchy(
 
 
 async def hierarchy_documents(place: KvPrefix, known: Mapping[str, ReadResult] = _NOTHING) -> Documents:
-    """Return all metadata documents below a place as they stand there, without believing consolidated ones."""
+    """Return all metadata documents below a place as they are stored, without trusting consolidated metadata."""
     if not place.driver.features.listable:
         raise UnimplementedError(
             f"There is no consolidated metadata in {place.describe()}, and what is below cannot be listed there:"
@@ -127,7 +127,10 @@ async def hierarchy_documents(place: KvPrefix, known: Mapping[str, ReadResult] =
 
 
 async def _read(place: KvPrefix, keys: Collection[str], known: Mapping[str, ReadResult] = _NOTHING) -> Documents:
-    """Return the documents at keys; what is missing is left out.  Raises if none of several can be read."""
+    """Return the documents at keys without the missing ones.
+
+    Raises if none of several can be read.
+    """
     names = [key for key in keys if key not in known]
     answers: dict[str, Outcome[ReadResult]] = {key: known[key] for key in keys if key in known}
     if names:
@@ -146,7 +149,7 @@ async def _read(place: KvPrefix, keys: Collection[str], known: Mapping[str, Read
 
 
 async def _answers(place: KvPrefix, names: list[str]) -> Sequence[Outcome[ReadResult]]:
-    """Return the values at keys, or why each cannot be read; raises if none can."""
+    """Return the values at keys, or the error of each that cannot be read; raises if none can."""
     answers = await outcomes(place.read_many, [Read(name) for name in names], StoreError)
     first = answers[0]
     if isinstance(first, BaseException) and all(isinstance(answer, BaseException) for answer in answers):
@@ -181,7 +184,7 @@ def _is_n5(document: Any) -> bool:
 
 
 def _n5_node(path: str, document: Any, *, inside: bool) -> Node | None:
-    """Return the node that an `attributes.json` describes; `inside` says that the root is one of N5."""
+    """Return the node that an `attributes.json` describes; `inside` says that the root is a group or an array of N5."""
     if _is_n5(document):
         return Node(path, "array", 0, document, N5_WORDS.attributes_of(document))
     if _says_n5(document) or (inside and isinstance(document, dict)):
@@ -196,9 +199,10 @@ def _says_n5(document: Any) -> bool:
 def _nodes(
     documents: Mapping[str, Any], damaged: Mapping[str, StoreError]
 ) -> tuple[dict[str, Node], dict[str, StoreError]]:
-    """Return the nodes that documents describe, and why others describe none, by path.
+    """Return the nodes that documents describe, and the errors of the other documents, by path.
 
-    `attributes.json` may be anybody's: it is a group of N5 if it, or the one of the root, says "n5".
+    Any program may write an `attributes.json`: it describes a group of N5 only if it, or the one of the root, says
+    "n5".
     """
     nodes: dict[str, Node] = {}
     is_n5 = _says_n5(documents.get(_N5))
@@ -222,7 +226,10 @@ def _nodes(
 
 
 def _kind(name: str, document: Any) -> Literal["array", "group"] | StoreError | None:
-    """Return the node of a document of this name, None if it only adds to another, or why it describes none."""
+    """Return the kind of node that a document of this name describes.
+
+    None for a document that only adds to another, an error for one that describes no node.
+    """
     if name not in (".zarray", ".zgroup", "zarr.json"):
         return None
     if not isinstance(document, dict):
@@ -261,7 +268,7 @@ def _is_document(key: str) -> bool:
 
 
 async def _visit(place: KvPrefix, batch: Sequence[Entry], found: dict[str, None], checked: set[str]) -> bytes:
-    """Note the documents of a batch; return the key to go on from if chunks can be left out, or nothing."""
+    """Note the documents of a batch; return the key at which to continue if chunks can be skipped, else nothing."""
     arrays: set[str] = set()
     for entry in batch:
         path, slash, name = entry.key.rpartition("/")
@@ -282,7 +289,7 @@ async def _visit(place: KvPrefix, batch: Sequence[Entry], found: dict[str, None]
     key = f"{chunk[1]}zarr.json"
     try:
         document = (await _read(place, [key])).found.get(key)
-    except StoreError:  # it is read again with all others
+    except StoreError:  # read again together with the other documents
         return b""
     if isinstance(document, dict) and document.get("node_type") == "array":
         return prefix_end(f"{chunk[1]}c/".encode("utf-8", "surrogateescape"))
@@ -294,7 +301,10 @@ _DEPTH = 8  # adapters inside each other
 
 @dataclass(frozen=True, slots=True)
 class AutoKind(PlainKind):
-    """The driver kind.  Members besides the store are for the drivers found: context resources, recheck options."""
+    """The driver kind.
+
+    All members but the store are for the drivers that are found: context resources, recheck options.
+    """
 
     id: str = "auto"
     schemes: tuple[str, ...] = ("auto",)
@@ -371,11 +381,9 @@ async def enter(
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the store inside all adapters that detection finds, and the format of the array in it, if there is one.
 
-    An array of several formats is of the one called `prefer`, if that is among them.  Where a group is wanted, its
-    documents are read `beside` those of arrays.
-
-    An adapter may lead anywhere, even from local files to a far store: where nothing may wait, raises `MayWait` at one
-    that does not keep to its file.
+    If several array formats fit and `prefer` is among them, it is chosen. Where a group is wanted, its documents are
+    read `beside` those of arrays. An adapter may lead anywhere, even from local files to a remote store: where nothing
+    may wait, an adapter that leaves its file raises `MayWait`.
     """
     began = now()
     for _ in range(_DEPTH):
@@ -405,14 +413,14 @@ async def enter_group(
 ) -> tuple[OpenKv, FoundFormat]:
     """Return the directory inside all adapters, and its findings; raises at a file, which holds no group.
 
-    Documents that are read `beside` those of arrays are among the findings: one round of requests for all.  Without
-    consolidated metadata the document of a group only helps where its members can be listed.
+    Documents that are read `beside` those of arrays are among the findings: one round of requests for all. Without
+    consolidated metadata, the document of a group only helps where the members of the group can be listed.
     """
     if beside is None:
         beside = (".zmetadata", ".zgroup") if kvstore.driver.features.listable else (".zmetadata",)
     opened, found = await enter(kvstore, context, beside=beside)
     if found.is_file and found.name is not None and registry.scanners.get(found.name) is not None:
-        opened, found = await _shown(opened, found, context)  # an image that is a store of arrays as well
+        opened, found = await _shown(opened, found, context)  # an image that is also a store of arrays
     if found.is_file and found.detection is not None:
         _array_kind(found.detection, found.title, opened)
         raise StoreError(f"{opened.prefix.describe()} is {found.title}: a single array without a listing")

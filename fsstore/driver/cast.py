@@ -1,6 +1,6 @@
 """`cast`: an array shown with another data type, converted element by element as it is read and written.
 
-A conversion may lose values; `is_lossless` and `Cast` tell whether it keeps every one of them.
+A conversion may change values; `is_lossless` and `Cast` tell whether it keeps them all.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from fsstore.values.registry import decode_path
 
 Conversion = Callable[[Array], Array]
 Casting = Literal["same_value", "same_kind", "unsafe"]
-"""The changes that a conversion may make: none, rounding of floating-point numbers, or any."""
+"""The changes of values that a conversion may make: none, rounding of floating-point numbers, or any."""
 _TEXT = ("string", "ustring")
 _OPAQUE = ("char", "byte")
-_CHECKED = 1 << 16  # elements that are compared together: they stay in the cache
+_CHECKED = 1 << 16  # elements compared at a time: they stay in the cache
 
 
 def conversion(source: dtype, target: dtype) -> Conversion | None:
@@ -61,7 +61,7 @@ def conversion(source: dtype, target: dtype) -> Conversion | None:
 
 
 def is_lossless(source: dtype, target: dtype) -> bool:
-    """Return whether `target` has every value of `source`, so that stores convert to it unasked."""
+    """Return whether `target` has every value of `source`, so that stores may convert without being asked."""
     if source == target or target.name == "json":
         return source.name != "string" or target.name == "string"
     one, other = source.numpy_dtype, target.numpy_dtype
@@ -72,7 +72,7 @@ def is_lossless(source: dtype, target: dtype) -> bool:
             or (one.kind == "U" and target.name == "ustring")
         )
     if _is_special(source) or _is_special(target):
-        return False  # of some values, for which the values are looked at
+        return False  # some values can be converted, so that the values themselves are compared
     if source.name in ("string", "json", *_OPAQUE) or target.name in (*_TEXT, *_OPAQUE):
         return False
     if other.kind == "b" or (one.kind == "c" and other.kind != "c"):
@@ -81,7 +81,7 @@ def is_lossless(source: dtype, target: dtype) -> bool:
 
 
 def _limits(native: np.dtype[Any]) -> _Limits:
-    """Return the limits of a number type; those of its parts for a complex one."""
+    """Return the limits of a number type; for a complex type, those of its parts."""
     try:
         integers = ml_dtypes.iinfo(native)  # type: ignore[no-untyped-call]  # ml_dtypes leaves it untyped
     except ValueError:
@@ -92,7 +92,7 @@ def _limits(native: np.dtype[Any]) -> _Limits:
 
 
 class _Limits(NamedTuple):
-    """The least and the largest number, how many binary digits are exact, and the smallest step."""
+    """The least and the greatest number, the number of exact binary digits, and the smallest step."""
 
     least: float
     largest: float
@@ -129,7 +129,7 @@ def _each(function: Callable[[Any], Any], target: dtype | None = None) -> Conver
     def convert(array: Array) -> Array:
         native: Any = object if target is None else target.numpy_dtype
         out = np.empty(array.shape, native)
-        with np.errstate(over="ignore"):  # what a small float cannot hold is infinite
+        with np.errstate(over="ignore"):  # numbers too large for a small float become infinite
             for index in np.ndindex(array.shape):
                 out[index] = function(array[index])
         return out
@@ -161,7 +161,7 @@ def _is_opaque(kind: dtype) -> bool:
 
 
 def _are_akin(source: dtype, target: dtype) -> bool:
-    """Whether elements of extension types have a value in the other type: structures of the same fields, or times."""
+    """Return whether values of extension types can be converted: structures of the same fields, or times."""
     if not (_is_special(source) or _is_special(target)):
         return True
     one, other = source.numpy_dtype, target.numpy_dtype
@@ -175,7 +175,7 @@ def _is_text(kind: dtype) -> bool:
 
 
 def _between_text(array: Array, target: dtype) -> Array:
-    """Return text as `str` or `bytes` of any length, or in places of a fixed length, which cut off what is longer."""
+    """Return text as `str` or `bytes` of any length, or of a fixed length, which cuts longer text off."""
     native = target.numpy_dtype
     if array.dtype.kind == native.kind and array.dtype.kind in "SU":
         return array.astype(native)
@@ -197,7 +197,7 @@ def _decoded(value: Any) -> Any:
 
 
 def checked_casting(casting: str) -> Casting:
-    """Return a rule for conversions, checked by name."""
+    """Return the rule for conversions of this name; raise for other names."""
     for known in get_args(Casting):
         if casting == known:
             return known  # type: ignore[no-any-return]  # `get_args` does not say that these are the names
@@ -206,10 +206,10 @@ def checked_casting(casting: str) -> Casting:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """A conversion of arrays, and the rule that says what it may change.
+    """A conversion of arrays, and the rule for the changes it may make.
 
     `same_value` changes nothing: each element, converted back, equals what it was, where not-a-number equals itself.
-    `same_kind` also rounds floating-point numbers to others that are not as fine, but not to infinity.
+    `same_kind` also rounds floating-point numbers to a coarser type, but not to infinity.
     """
 
     source: dtype
@@ -217,14 +217,17 @@ class Cast:
     casting: Casting = "same_value"
 
     def of(self, values: Array) -> Array:
-        """Return values converted, whatever becomes of them."""
+        """Return converted values, without checking for changes."""
         convert = conversion(self.source, self.target)
         if convert is None:
             raise StoreError(f"Cannot convert {self.source.name} -> {self.target.name}")
         return convert(values)
 
     def checked(self, values: Array, start: Sequence[int]) -> Array:
-        """Return values converted; those of an array begin at `start`, by which errors name the first that changes."""
+        """Return converted values; raise if the rule forbids one of the changes.
+
+        `start` is the position of the first element, by which the error names the first one that changes.
+        """
         made = self.of(values)
         if self.casting == "unsafe" or is_lossless(self.source, self.target):
             return made
@@ -247,18 +250,18 @@ class Cast:
         )
 
     def changed(self, values: Array, made: Array) -> Array:
-        """Return which elements the rule does not allow to become what `of` made of them."""
+        """Return a mask of the elements whose conversion, `made`, is a change that the rule forbids."""
         if self.casting == "unsafe":
             return np.zeros(values.shape, bool)
         if values.dtype.names is not None:
             return self._changed_fields(values, made)
         if _is_text(self.source) and _is_text(self.target):
-            octets = dtype("string")  # cut off inside of a character, text is none any more
+            octets = dtype("string")  # text cut off within a character is not valid any more
             return unequal(_between_text(values, octets), _between_text(made, octets))
         if self.casting == "same_kind" and self._rounds():
             return _overflown(values, made)
         back = conversion(self.target, self.source)
-        if back is None:  # nothing tells what has become of them
+        if back is None:  # without a conversion back nothing can be compared
             return ~np.zeros(values.shape, bool)
         changed: Array = unequal(values, back(made)) | (_is_none(values) != _is_none(made))
         one, other = (_digits_of_integers(kind) for kind in (self.source, self.target))
@@ -266,7 +269,7 @@ class Cast:
             changed |= _is_negative(values) != _is_negative(made)
         for number, digits in ((values, other), (made, one)):
             if digits and _is_float(number.dtype):
-                # systems differ in which integer a larger number becomes: it may be the one it came from
+                # systems convert numbers that are too large to different integers, perhaps even to the original one
                 wide = np.real(number).astype("f8")
                 changed |= (np.abs(wide) > 2.0**digits) | (wide == 2.0**digits)
         return changed
@@ -285,7 +288,7 @@ class Cast:
 
 
 def unequal(one: Array, other: Array) -> Array:
-    """Return which elements differ as values: not-a-number and not-a-time equal themselves, and zeros each other."""
+    """Return a mask of the elements that differ as values: NaN and not-a-time equal themselves, and -0 equals 0."""
     if one.dtype.names is not None:
         parts = [unequal(one[name], other[name]).reshape(*one.shape, -1) for name in one.dtype.names]
         return np.asarray(np.concatenate(parts, axis=-1).any(axis=-1))
@@ -294,7 +297,7 @@ def unequal(one: Array, other: Array) -> Array:
 
 
 def _is_none(values: Array) -> Array:
-    """Return which elements are not-a-number or not-a-time, in any type that has these."""
+    """Return a mask of the elements that are NaN or not-a-time, in any type that has these."""
     none: Array = np.asarray(values != values, bool)  # noqa: PLR0124  # they differ from themselves
     return none
 
@@ -305,7 +308,7 @@ def _is_negative(integers: Array) -> Array:
 
 
 def _overflown(values: Array, made: Array) -> Array:
-    """Return which numbers became infinite, or finite, or not-a-number, or too large for a type without these."""
+    """Return a mask of the numbers that became infinite, finite or NaN, or exceed a type that has no such values."""
     with np.errstate(all="ignore"):
         lost: Array = (np.isfinite(values) != np.isfinite(made)) | (np.isnan(values) != np.isnan(made))
         if np.isfinite(np.asarray(np.inf).astype(made.dtype)):
@@ -326,7 +329,7 @@ def _digits_of_integers(kind: dtype) -> int:
 
 
 def shown(value: Any) -> str:
-    """Return an element as text, cut off where it is long."""
+    """Return an element as text, shortened where it is long."""
     plain = value.item() if isinstance(value, np.generic) and value.dtype.kind not in "mM" else value
     text = repr(plain) if isinstance(plain, str | bytes) else str(plain)
     return text if len(text) <= 80 else f"{text[:80]}…"
@@ -334,7 +337,10 @@ def shown(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CastKind(PlainKind):
-    """The driver kind.  The data type stands in the spec's own `dtype` member."""
+    """The driver kind.
+
+    The data type is the member `dtype` of the spec itself.
+    """
 
     id: str = "cast"
     schemes: tuple[str, ...] = ("cast",)
@@ -382,7 +388,10 @@ KIND = CastKind()
 
 
 class CastDriver(ArrayDriver):
-    """An open base with its elements converted.  Readable or writable where the conversion exists."""
+    """An open base with its elements converted.
+
+    Readable or writable where the conversion exists.
+    """
 
     def __init__(self, inner: ArrayDriver, target: dtype) -> None:
         self.kind = KIND
@@ -439,7 +448,7 @@ class CastDriver(ArrayDriver):
         return execution.start(run())
 
     def in_batch(self, batch: Any) -> CastDriver:
-        """Return the driver with its base as the batch uses it."""
+        """Return the driver over its base in the batch."""
         inner = self._inner.in_batch(batch)
         return self if inner is self._inner else CastDriver(inner, self.dtype)
 

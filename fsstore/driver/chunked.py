@@ -1,4 +1,4 @@
-"""The driver of chunked arrays in a key-value store, whatever the format: kinds, options, opening.
+"""The driver of chunked arrays in a key-value store, for all formats: kinds, options, opening.
 
 `zarr3` and `zarr` are this driver with their formats.  The metadata of an array is shared by all handles of a context
 (`metadata_entry`); input and output are `chunked_array`.
@@ -74,11 +74,11 @@ class ChunkedKind(StoredKind):
         return out | ChunkedOptions.taken(fields)
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema with what the metadata constraints say merged in."""
+        """Return the schema merged with the constraints of the metadata."""
         return self.format.constrain_schema(members.get("metadata", {}), self._chosen(members), schema)
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return the schema with the constraints of the metadata; upper bounds of a domain follow the stored array."""
+        """Return the schema merged with the constraints of the metadata; upper bounds follow the stored array."""
         known = self.format.implied_schema(members.get("metadata", {}), self._chosen(members), schema)
         if schema.domain is None or known.domain is None:
             return known
@@ -103,7 +103,7 @@ class ChunkedKind(StoredKind):
         return {name: members[name] for name in (*self.format.options, WHOLE) if name in members}
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Return the path below the key-value store's."""
+        """Return the path of the component, which is below the key-value store, and its members."""
         reject_query(rest)
         return decode_path(rest), {}
 
@@ -150,7 +150,7 @@ class _ArrayOpening:
 
 
 def _labeled(domain: IndexDomain, schema: Schema) -> IndexDomain:
-    """Return the domain with the labels asked for in place of those of the stored array."""
+    """Return the domain with the requested labels instead of those of the stored array."""
     wanted = schema.domain
     if wanted is None or not any(wanted.labels):
         return domain
@@ -180,7 +180,7 @@ async def _find_or_create(job: _ArrayOpening, mode: OpenMode, options: ChunkedOp
             raise NotFoundError(f"Metadata at {entry.describe()} does not exist{instead}")
     array = job.create()
     if await _store(job, array):
-        if mode.delete_existing:  # of which consolidated metadata may still tell
+        if mode.delete_existing:  # consolidated metadata may still list the array
             await renew_collected(entry.store, entry.key)
         options.pool.discard_groups(entry.place)
         return array
@@ -199,7 +199,7 @@ async def _store(job: _ArrayOpening, array: ChunkedArray) -> bool:
     features = entry.store.driver.features
     condition = NO_VALUE
     if not features.create_only:
-        # Without an atomic create the best that can be done is to look first.
+        # Without an atomic create, checking for the document first is the best that can be done.
         if (await entry.store.read(entry.key)).state == "value":
             return False
         condition = UNKNOWN

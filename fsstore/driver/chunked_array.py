@@ -45,7 +45,7 @@ from fsstore.schema.schema import RECHECK, OpenMode, Schema, differs, fresh_afte
 from fsstore.schema.value import CodecSpec
 from fsstore.values.json_value import Fields, Json, boolean
 
-_LISTED_FOR_ONE = 16  # entries of a listing that cost as much as asking for one key
+_LISTED_FOR_ONE = 16  # entries of a listing that cost as much as a request for one key
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ async def stored_share(
 ) -> tuple[bool, bool]:
     """Return whether no chunk of a region is stored, and whether every chunk is; sub-chunks of shards count.
 
-    Few chunks are asked for, and no more once some are there and some are not.  Many are listed.
+    A few chunks are requested by key, until one is found and one is missing.  Many chunks are listed.
     """
     source: Source = KvSource(store)
     outline = plan_cells(maps, shape, model.axes)
@@ -190,7 +190,7 @@ async def stored_share(
 
 
 async def _listed(model: ChunkModel, store: KvPrefix, outline: CellPlan, *, limit: int) -> int | None:
-    """Return how many chunks of a region a listing has, or None where it has more than `limit` entries."""
+    """Return the number of chunks of a region in a listing, or None if the listing has more than `limit` entries."""
     wanted = [_chunks(component) for component in outline.components]
     seen = found = 0
     async for entries in store.scan():
@@ -217,9 +217,10 @@ T = TypeVar("T")
 
 @dataclass(slots=True, eq=False)
 class _ShownFile:
-    """The file that shows an array: reads are made again until they are of one generation of it.
+    """The file in which an array is shown: reads are repeated until they come from one generation of it.
 
-    In that generation the array has to be what it was when it was opened.  `turn` is the newest one in which it was.
+    In that generation the array must be the one that was opened. `turn` is the newest generation of which that is
+    known.
     """
 
     file: ShowsFile
@@ -229,7 +230,7 @@ class _ShownFile:
     turn: int = 0
 
     def begin(self, begin: Callable[[], Future[T]]) -> Future[T]:
-        """Begin a read by itself."""
+        """Begin one read."""
 
         def once() -> tuple[Future[T], Callable[[], Future[bool] | None]]:
             turn, waits = self.file.turn, self.entry.store.driver.features.waits
@@ -238,7 +239,7 @@ class _ShownFile:
         return read_until_unchanged(once, self.entry.describe)
 
     async def make(self, make: Callable[[], Awaitable[None]]) -> None:
-        """Make small reads together."""
+        """Make several small reads together."""
 
         async def attempt() -> None:
             turn, error = self.file.turn, None
@@ -257,7 +258,7 @@ class _ShownFile:
         return self.file.turn == turn == self.turn
 
     async def _is_of_one(self, begin: int) -> bool:
-        """Whether a read that began at a turn is of one generation; raise unless the file now has all of the array."""
+        """Return whether a read that began at a turn is of one generation; raise if the file has another array now."""
         turn = max(self.file.turn, 1)
         if not self.trusted:
             found = await self.entry.reread(fresh_after=math.inf)
@@ -272,7 +273,10 @@ class _ShownFile:
 
 
 class ChunkedDriver(ArrayDriver):
-    """An open chunked array.  `array` is what was stored when it was opened or resolved."""
+    """An open chunked array.
+
+    `array` is its stored state when it was opened or resolved.
+    """
 
     reads_directly = True
 
@@ -298,10 +302,10 @@ class ChunkedDriver(ArrayDriver):
         trusted = mode.assume_metadata or mode.assume_cached_metadata
         self._rechecks = not trusted and options.recheck_cached_metadata not in (False, "open")
 
-    # --- what it is
+    # --- description
 
     def _current(self) -> ChunkedArray:
-        """Return the metadata that all handles of the context see; raises if they are of another array by now."""
+        """Return the metadata that all handles of the context see; raises if they now describe another array."""
         if self.mode.assume_metadata:
             return self.array
         newest = self.entry.newest
@@ -315,7 +319,7 @@ class ChunkedDriver(ArrayDriver):
         return _bounds(self.array, explicit=False).domain
 
     def members(self) -> Mapping[str, Any]:
-        """Return the JSON members in effect; of an array that another has replaced, those it had."""
+        """Return the JSON members in effect; if another array has replaced this one, the former members."""
         try:
             array = self._current()
         except FailedPreconditionError:
@@ -361,8 +365,10 @@ class ChunkedDriver(ArrayDriver):
 
     @property
     def _stays(self) -> bool:
-        """Whether a missing chunk leaves no doubt that the array is still there: its metadata are believed, as the
-        caller asked for, or it is part of a scanned file, all of whose answers are those of one generation.
+        """Whether a missing chunk does not suggest that the array is gone.
+
+        Either the caller has asked for metadata to be trusted, or the array is part of a scanned file, whose answers
+        are all of one generation.
         """
         mode, is_scanned = self.mode, self._file is not None
         is_believed = self.options.recheck_cached_metadata not in (True, "open")
@@ -400,7 +406,7 @@ class ChunkedDriver(ArrayDriver):
             unfinished = before(chunks.store, lambda: _touched(transform, chunks))
         except StoreError as error:
             return futures.failed(error)
-        if self._ahead is not None:  # a fetch under way brings the wanted chunks
+        if self._ahead is not None:  # a fetch under way covers the chunks
             unfinished = unfinished | _read_ahead(self._ahead, chunks, transform)
         if unfinished:
             return after(unfinished, lambda: _begin_reading(self, chunks, transform, order, out))
@@ -409,8 +415,8 @@ class ChunkedDriver(ArrayDriver):
     def write(self, transform: IndexTransform, values: Array, *, is_lent: bool = False) -> Future[None]:
         """Begin to write values that broadcast to the view.
 
-        Reads that begin later see them.  Those begun before see the data before if they are small and through this
-        handle; large ones may see the data of either time of each chunk.
+        Reads that begin later see them. Small reads through this handle that began earlier see the data before; large
+        ones may see either state of each chunk.
         """
         self._queue.flush()
         if self._rechecks:
@@ -418,7 +424,7 @@ class ChunkedDriver(ArrayDriver):
         return self._write(transform, values, is_lent=is_lent)
 
     def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write values that stay as they are: memory stores keep those that fill uncompressed chunks."""
+        """Begin to write values that will not change: memory stores keep them where they fill uncompressed chunks."""
         return self.write(transform, values, is_lent=True)
 
     def _write(self, transform: IndexTransform, values: Array, *, is_lent: bool) -> Future[None]:
@@ -478,7 +484,7 @@ class ChunkedDriver(ArrayDriver):
 
 
 def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform:
-    """Return a view as the model counts, which is from zero."""
+    """Return a view in the coordinates of the model, which count from zero."""
     if not any(array.origin):
         return transform
     pairs = zip(transform.maps, array.origin, strict=True)
@@ -487,7 +493,7 @@ def array_view(array: ChunkedArray, transform: IndexTransform) -> IndexTransform
 
 
 def _forget_cached(driver: ChunkedDriver) -> None:
-    """Drop cached chunks of all views of the array, now or after the commit."""
+    """Drop the cached chunks of all views of the array, now or after the commit."""
     pool, ledger, place = driver.options.pool, driver.kvstore.ledger, driver.entry.place
     if not pool.total_bytes_limit:
         return

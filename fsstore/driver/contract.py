@@ -34,14 +34,14 @@ Use: TypeAlias = Literal["read", "write"]
 
 
 class Statistics(NamedTuple):
-    """The known facts about how much of a region is stored; None where it was not asked."""
+    """The known facts about the stored part of a region; None for a fact that was not requested."""
 
     not_stored: bool | None = None
     fully_stored: bool | None = None
 
 
 class ResizeBounds(NamedTuple):
-    """The bounds asked for, one entry a dimension of the view; None keeps a bound."""
+    """The requested bounds, one entry per dimension of the view; None keeps a bound."""
 
     inclusive_min: list[int | None]
     exclusive_max: list[int | None]
@@ -65,16 +65,14 @@ class ResizeOptions:
     expand_only: bool = False
     shrink_only: bool = False
     ask: Callable[[Any], Awaitable[None]] | None = field(default=None, kw_only=True)
-    """Called with the array as it is stored before each attempt to replace it; raises if it must not be."""
+    """Called with the stored array before each attempt to replace it; raises if the array must not be replaced."""
 
 
 @dataclass(frozen=True, slots=True)
 class Opening:
-    """Everything a kind needs to open an array.
-
-    `members` is what `DriverKind.members` returned; `kvstore` is opened; `base` is the opened array of an adapter;
-    `documents` are answers to reads of keys in `kvstore` that were made for this opening, and need not be made again;
-    `layers` are those of a composite, opened when they are needed.
+    """Everything that a kind needs to open an array.  `members` are those that `DriverKind.members` returned; `kvstore`
+    is opened; `base` is the opened array of an adapter; `documents` are answers from `kvstore`, by key, that were read
+    for this opening and need no second read; `layers` are those of a composite, opened when they are needed.
     """
 
     members: Mapping[str, Any]
@@ -105,7 +103,7 @@ class OpenArray(NamedTuple):
 
 
 class Layer(Protocol):
-    """An array below a composite: open already, or opened when a request touches it."""
+    """An array below a composite: an open one, or one that is opened when a request touches it."""
 
     @property
     def schema(self) -> Schema:
@@ -114,7 +112,7 @@ class Layer(Protocol):
 
     @property
     def domain(self) -> IndexDomain | None:
-        """The domain, or None where a spec does not tell it."""
+        """The domain, or None if the spec does not give it."""
         ...
 
     @property
@@ -123,9 +121,9 @@ class Layer(Protocol):
         ...
 
     async def opened(self, use: Use, *, transaction: Any, writable: bool) -> OpenArray:
-        """Return the array, opened for a use, or raise if it does not allow that.
+        """Return the array, opened for a use; raise if it does not allow the use.
 
-        Other arrays are opened within the transaction, and only to be read unless the composite is `writable`.
+        Layers that are not open are opened within the transaction, and read-only unless the composite is `writable`.
         """
         ...
 
@@ -161,7 +159,7 @@ class DriverKind(Protocol):
 
     @property
     def resources(self) -> tuple[str, ...]:
-        """Names of the context resources it takes as members."""
+        """Names of the context resources that the kind takes as members."""
         ...
 
     @property
@@ -170,15 +168,15 @@ class DriverKind(Protocol):
         ...
 
     def members(self, fields: Fields) -> dict[str, Any]:
-        """Take the kind's own JSON members from `fields`, canonical, defaults left out."""
+        """Take the kind's own JSON members from `fields`, in canonical form and without those that equal a default."""
         ...
 
     def constrain(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the schema with what the members say merged in."""
+        """Return the schema merged with the constraints of the members."""
         ...
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return everything a spec says of the array; `bases` are the schemas of the arrays below.
+        """Return all constraints that a spec states for the array; `bases` are the schemas of the arrays below.
 
         Raises `StoreError` where members and schema contradict each other.
         """
@@ -187,11 +185,11 @@ class DriverKind(Protocol):
     def base_transform(
         self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
     ) -> IndexTransform | None:
-        """Return which view of an adapter's base, of domain `base`, a view of the adapter shows; None for all of it."""
+        """Return the view of an adapter's base, of domain `base`, that a view of the adapter shows; None for all."""
         ...
 
     def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return constraints on the array an adapter shows as constraints on its base."""
+        """Return constraints on the array of an adapter as constraints on its base."""
         ...
 
     def kvstore_path(self, path: str) -> str:
@@ -199,11 +197,11 @@ class DriverKind(Protocol):
         ...
 
     def from_url(self, rest: str) -> tuple[str, dict[str, Any]]:
-        """Return the path to append to the key-value store's, and the members, of a URL component after the colon."""
+        """Return the path below the key-value store's and the members of a URL component after the colon."""
         ...
 
     def to_url(self, members: Mapping[str, Any]) -> str:
-        """Return the URL component, or raise `UnimplementedError` if no URL can say it."""
+        """Return the URL component, or raise `UnimplementedError` if no URL can express the members."""
         ...
 
     async def open(self, opening: Opening) -> OpenArray:
@@ -212,14 +210,17 @@ class DriverKind(Protocol):
 
 
 class ArrayDriver:
-    """An opened array.  Drivers override what they can do; the rest refuses clearly."""
+    """An opened array.
+
+    Drivers override the operations they support; the others raise errors that name them.
+    """
 
     kind: DriverKind
     dtype: dtype
     writable: bool = True
     readable: bool = True
     reads_directly: bool = False
-    """Whether `read_into` needs no memory for the elements beside what it is given."""
+    """Whether `read_into` needs no memory for elements besides `out`."""
     kvstore: OpenKv | None = None
     base: OpenArray | None = None
     layers: tuple[Layer, ...] = ()
@@ -237,11 +238,11 @@ class ArrayDriver:
         return {}
 
     def stated(self) -> Schema:
-        """Return the constraints that a spec of the open array repeats; members say the rest."""
+        """Return the constraints that a spec of the open array repeats; members express the others."""
         return Schema(dtype=self.dtype)
 
     def seen(self, transform: IndexTransform) -> tuple[Mapping[str, Any], IndexTransform]:
-        """Return members and transform that describe a view; most drivers describe all of the array."""
+        """Return members and transform that describe a view; most drivers describe the whole array."""
         return self.members(), transform
 
     def resources(self) -> Mapping[str, ContextResource]:
@@ -269,7 +270,7 @@ class ArrayDriver:
         return execution.start(copied())
 
     def memory(self, transform: IndexTransform) -> Array | None:
-        """Return the memory of a view, if that is where the elements are: what is copied there is read into it."""
+        """Return the memory that stores the elements of a view, or None: values copied from there need no read."""
         return None
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
@@ -277,15 +278,15 @@ class ArrayDriver:
         raise UnimplementedError("Destination does not support writing.")
 
     def write_lent(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write values that are not changed again: a store in memory may keep them without a copy."""
+        """Begin to write values that will not change: a store in memory may keep them without a copy."""
         return self.write(transform, values)
 
     def in_batch(self, batch: Any) -> ArrayDriver:
-        """Return the driver as a batch of reads uses it; most need not know that there is one."""
+        """Return the driver as a batch of reads uses it; most drivers need not know of the batch."""
         return self
 
     def base_view(self, transform: IndexTransform) -> IndexTransform:
-        """Return which view of the base a view of the array shows."""
+        """Return the view of the base that a view of the array shows."""
         return transform
 
     async def resolve(self, transform: IndexTransform, *, fix: bool = False) -> IndexTransform:
@@ -306,7 +307,7 @@ class ArrayDriver:
 
 
 def usual_resources(kind: DriverKind, context: Context) -> dict[str, ContextResource]:
-    """Return the resources of an array of which a spec names none; metadata then share the cache of the data."""
+    """Return the resources of an array whose spec names none; metadata then share the cache of the data."""
     return {name: bind_resource(name, None, context) for name in kind.resources if "metadata" not in name}
 
 
@@ -319,9 +320,9 @@ def opening_beneath(
     members: Mapping[str, Any] = MappingProxyType({}),
     documents: Mapping[str, ReadResult] = MappingProxyType({}),
 ) -> Opening:
-    """Return how an array at a path of an open store is opened, to be read, with everything as usual.
+    """Return the opening, for reading and with default options, of an array at a path of an open store.
 
-    `documents` are those of its metadata that are at hand.
+    `documents` are those of its metadata that are known already.
     """
     return Opening(
         members=members,
@@ -336,7 +337,7 @@ def opening_beneath(
 
 
 async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
-    """Return an array, and all those below it of which it shows something."""
+    """Return an array and all arrays below it: bases and layers, and theirs."""
     found, waiting = [], [driver]
     while waiting:
         each = waiting.pop()
@@ -349,11 +350,11 @@ async def leaves_of(driver: ArrayDriver) -> list[ArrayDriver]:
     return found
 
 
-# The usual kind of array driver: defaults of all that a kind may say.
+# The usual kind of array driver: defaults of everything that a kind may define.
 
 
 class OwnSpace:
-    """The part of a kind whose array has the domain and the constraints that the spec speaks of."""
+    """The part of a kind whose array has the same domain and constraints as the spec."""
 
     __slots__ = ()
 

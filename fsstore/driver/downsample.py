@@ -1,8 +1,8 @@
 """`downsample`: an array at a lower resolution, computed from its base as it is read.
 
-A request is cut into pieces of bounded size; each reads the elements below that it covers once, reduces them and
-picks the requested ones.  Nothing is stored, and nothing can be written.  The geometry says which elements below belong
-to which element of the view; the methods reduce blocks of elements to one.
+A request is cut into pieces of bounded size; each piece reads the elements of the base that it covers once, reduces
+them and selects the requested ones.  Nothing is stored, and nothing can be written.  The geometry says which elements
+of the base belong to an element of the view; the methods reduce blocks of elements to one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from fsstore.schema.schema import Schema
 from fsstore.values.dtypes import dtype
 from fsstore.values.json_value import Fields, array_of, integer, one_of
 
-# Two pieces at once: one is reduced, a sixteenth at a time in the core's cache, while the next is read.
+# Two pieces at once: while one is reduced, a sixteenth at a time in the core's cache, the next one is read.
 DOWNSAMPLED_ELEMENTS = 16 * CACHE_BYTES
 
 
 def reduced_domain(domain: IndexDomain, factors: Sequence[int], method: str) -> IndexDomain:
-    """Return the domain of the view; bounds stay implicit where those below are."""
+    """Return the domain of the view; bounds stay implicit where those of the base are."""
     low, high = [], []
     for begin, end, factor in zip(domain.inclusive_min, domain.exclusive_max, factors, strict=True):
         first = begin if begin == -INF else -(-begin // factor) if method == "stride" else begin // factor
@@ -56,7 +56,7 @@ def reduced_domain(domain: IndexDomain, factors: Sequence[int], method: str) -> 
 
 
 def strided(transform: IndexTransform, factors: Sequence[int]) -> IndexTransform:
-    """Return the transform with its output coordinates multiplied: from a view to the elements it is about."""
+    """Return the transform with its output coordinates multiplied: from a view to the elements of the base."""
     maps = []
     for dimension, factor in enumerate(factors):
         output = transform.output[dimension]
@@ -77,13 +77,13 @@ def strided(transform: IndexTransform, factors: Sequence[int]) -> IndexTransform
 
 
 def members_of(coordinates: Any, factor: int, low: int, high: int) -> Any:
-    """Return the elements below that sorted coordinates of the view cover, in order."""
+    """Return the elements of the base that sorted coordinates of the view cover, in order."""
     below = (np.asarray(coordinates)[:, None] * factor + np.arange(factor)).reshape(-1)
     return below[(below >= low) & (below < high)]
 
 
 def groups_of(coordinates: Any, factor: int, low: int, high: int) -> list[int]:
-    """Return how many elements below each coordinate covers."""
+    """Return the number of elements of the base that each coordinate covers."""
     first = np.maximum(np.asarray(coordinates) * factor, low)
     last = np.minimum(np.asarray(coordinates) * factor + factor, high)
     sizes: list[int] = (last - first).tolist()
@@ -91,10 +91,10 @@ def groups_of(coordinates: Any, factor: int, low: int, high: int) -> list[int]:
 
 
 def covering(transform: IndexTransform, factors: Sequence[int], base: IndexDomain) -> IndexTransform:
-    """Return the view of the base that a view of the reduced array is about.
+    """Return the view of the base that a view of the reduced array covers.
 
-    Dimensions that a constant fixes come last, as the elements it covers.  Raises `UnimplementedError` for index
-    arrays and strides other than 1 and -1, where such a view would not be regular.
+    A dimension that a constant fixes comes last, with the elements that the constant covers.  Raises
+    `UnimplementedError` for index arrays and strides other than 1 and -1, for which that view would not be regular.
     """
     domain = transform.domain
     low, high = list(domain.inclusive_min), list(domain.exclusive_max)
@@ -143,7 +143,7 @@ def _covered(low: int, high: int, along: tuple[int, int, int], base: tuple[int, 
     return shift - end + 1, shift - begin + 1, shift
 
 
-# Reducing blocks of elements to one.
+# Reduction of blocks of elements to one.
 
 METHODS = ("stride", "mean", "min", "max", "median", "mode")
 
@@ -183,7 +183,7 @@ def reduce_blocks(values: Array, groups: Sequence[Sequence[int]], method: str) -
 
 
 def _runs(sizes: Sequence[int], most: int | None) -> list[tuple[int, int, int, int]]:
-    """Return runs of groups of equal size, at most `most`: first group, number of groups, first element, size."""
+    """Return runs of at most `most` groups of equal size: first group, number of groups, first element, size."""
     runs, group, element = [], 0, 0
     for size, members in groupby(sizes):
         end = group + len(list(members))
@@ -216,7 +216,7 @@ def _folded(values: Array, sizes: Sequence[int], fold: np.ufunc, kind: np.dtype[
 
 
 def _summed(values: Array, sizes: Sequence[int]) -> Array:
-    """Return the sums of blocks, elements added one after the other: rounding depends on the order."""
+    """Return the sums of blocks, adding one element after the other: rounding depends on the order."""
     places = product(*map(range, sizes))
     views = (
         values[tuple(slice(start, None, size) for start, size in zip(place, sizes, strict=True))] for place in places
@@ -266,7 +266,7 @@ def _mean_of_halves(values: Array, count: int) -> Array:
     whole, rest = np.divmod(high, count)
     fraction, remainder = np.divmod((rest << 32) + low, count)
     up = (2 * remainder > count) | ((2 * remainder == count) & (fraction % 2 == 1))
-    # unsigned arithmetic wraps, as the halves of a mean near the end of the range need
+    # unsigned arithmetic wraps, which the halves of a mean near the end of the range need
     mean = (whole.astype(np.uint64) << np.uint64(32)) + fraction.astype(np.uint64) + up.astype(np.uint64)
     exact: Array = mean if values.dtype == np.uint64 else mean.view(np.int64)
     return exact
@@ -314,7 +314,10 @@ _REDUCERS: dict[str, Callable[[Array, Sequence[int]], Array]] = {
 
 @dataclass(frozen=True, slots=True)
 class DownsampleKind(PlainKind):
-    """The driver kind.  The data type is the base's and stands once, beside the base."""
+    """The driver kind.
+
+    The data type is that of the base and stands in the spec once, beside the base.
+    """
 
     id: str = "downsample"
     role: Role = "view"
@@ -350,7 +353,7 @@ class DownsampleKind(PlainKind):
     def base_transform(
         self, members: Mapping[str, Any], transform: IndexTransform, base: IndexDomain | None
     ) -> IndexTransform | None:
-        """Return the view of the base that a view is about, if the domain of the base is known."""
+        """Return the view of the base that a view covers, if the domain of the base is known."""
         if base is None:
             return None
         if members["downsample_method"] == "stride":
@@ -358,7 +361,7 @@ class DownsampleKind(PlainKind):
         return covering(transform, members["downsample_factors"], base)
 
     def beneath(self, members: Mapping[str, Any], schema: Schema) -> Schema:
-        """Return the constraints at the higher resolution; of the domain, its labels: the bounds are not known."""
+        """Return the constraints at the higher resolution; of the domain only the labels, as the bounds are unknown."""
         steps = strided(identity(IndexDomain(rank=len(members["downsample_factors"]))), members["downsample_factors"])
         labels = None if schema.domain is None else schema.domain.labels
         plain = schema.over(None).beneath(steps)
@@ -417,7 +420,7 @@ class DownsampleDriver(ArrayDriver):
         return _reduced_schema(driver.schema().through(transform), transform.domain, self._factors, self._method)
 
     def base_view(self, transform: IndexTransform) -> IndexTransform:
-        """Return which view of the base a view of the array is about."""
+        """Return the view of the base that a view of the array covers."""
         located = compose(transform, identity(self._domain))
         if self._method == "stride":
             return strided(located, self._factors)
@@ -444,7 +447,7 @@ class DownsampleDriver(ArrayDriver):
         return execution.start(run())
 
     def _pieces(self, where: Sequence[Array], box: tuple[slice, ...]) -> Iterator[tuple[slice, ...]]:
-        """Yield boxes of the result whose elements below are few enough to be held at once."""
+        """Yield boxes of the result that cover few enough elements of the base to be held in memory."""
         sizes = [side.stop - side.start for side in box]
         if 0 in sizes:
             return
@@ -482,7 +485,7 @@ class DownsampleDriver(ArrayDriver):
         return compose(transform, identity(reduced_domain(now.domain, self._factors, self._method)))
 
     async def statistics(self, transform: IndexTransform, *, not_stored: bool, fully_stored: bool) -> Statistics:
-        """Return the base's statistics of the part that the view covers."""
+        """Return the statistics of the part of the base that the view covers."""
         driver, below = self.base
         view = compose(self.base_view(transform), below)
         return await driver.statistics(view, not_stored=not_stored, fully_stored=fully_stored)
@@ -495,7 +498,7 @@ class DownsampleDriver(ArrayDriver):
 
 
 def _along(members: Array, dimension: int, rank: int) -> OutputIndexMap:
-    """Return the map to listed elements, without a list where they follow each other."""
+    """Return the output map to listed elements, without an index array where they are consecutive."""
     if len(members) and int(members[-1]) - int(members[0]) == len(members) - 1:
         return OutputIndexMap(input_dimension=dimension, offset=int(members[0]))
     shape = [1] * rank

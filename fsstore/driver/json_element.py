@@ -1,8 +1,8 @@
 """`json`: a JSON document, or a part of one, as a store of rank 0 whose element is the value.
 
 All handles of a document in one context share its last value that was read or written, whatever part they show, and
-look at it again as `recheck_cached_data` says.  Inside a transaction every read looks.  A part is found and replaced by
-a JSON pointer (RFC 6901).
+check it as `recheck_cached_data` says.  Inside a transaction every read checks it.  JSON pointers (RFC 6901) find and
+replace parts.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _kind(value: Any) -> str:
 
 
 def find(value: Any, pointer: str) -> Any:
-    """Return the part of `value` that a pointer names, or raise what is missing."""
+    """Return the part of `value` that a pointer names; raise an error that names the missing step."""
     for token, upto in _steps(pointer):
         if isinstance(value, dict):
             if token not in value:
@@ -104,7 +104,7 @@ def _through_scalar(upto: str, value: Any) -> FailedPreconditionError:
 
 
 def replace(document: Any, pointer: str, part: Any) -> Any:
-    """Return the document with the part a pointer names replaced; missing objects are made."""
+    """Return the document with the part at a pointer replaced; missing objects are created."""
     steps = _steps(pointer)
     if not steps:
         return part
@@ -190,7 +190,7 @@ KIND = JsonKind()
 
 
 class _StoredJson(NamedTuple):
-    """A stored document, its generation, and a time at which it was that."""
+    """A stored document, its generation, and a time at which it was stored so."""
 
     data: Buffer = b""
     generation: bytes = UNKNOWN
@@ -206,12 +206,12 @@ class _KnownJson:
         self.known = _StoredJson()
 
     def keep(self, known: _StoredJson) -> None:
-        """Remember what was stored at a time, unless something later is known."""
+        """Remember the document that was stored at a time, unless a later one is known."""
         if known.time >= self.known.time:
             self.known = known
 
     def forget(self) -> None:
-        """Know nothing."""
+        """Forget the document."""
         self.known = _StoredJson()
 
 
@@ -260,7 +260,7 @@ class JsonDriver(ArrayDriver):
             raise FailedPreconditionError(f"Error reading {self._store.describe()}: {error.message}") from None
 
     async def _stored(self) -> Buffer:
-        """Return the document, read again unless it is known well enough."""
+        """Return the document, read again unless it is known to be fresh enough."""
         known = self._document.known
         if known.generation != UNKNOWN and known.time >= self._fresh_after:
             return known.data
@@ -289,17 +289,17 @@ class JsonDriver(ArrayDriver):
         return execution.start(run(), waits=self._waits)
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to replace the value: the document blindly, a part of it by read-modify-write."""
+        """Begin to replace the value: a whole document unconditionally, a part of it by read-modify-write."""
         if values.shape and transform.input_rank:
             raise StoreError(f"Expected array of rank 0, but received array of rank {values.ndim}")
-        part = _plain(values.tolist())  # an array is a list
+        part = _plain(values.tolist())  # an array becomes a list
         if self.kvstore.ledger is not None:
             pool, place = self._pool, self._place
             self.kvstore.ledger.after_commit((pool, place), lambda _: _forget(pool, place))
         return execution.start(self._replace(part), waits=self._waits)
 
     async def _write(self, data: bytes, condition: bytes = UNKNOWN) -> bool:
-        """Store the document; return False if another writer was faster."""
+        """Store the document; return False if another writer has replaced it before."""
         stamp = await self._store.write("", data, condition)
         if condition != UNKNOWN and stamp.generation == UNKNOWN:
             return False
@@ -342,7 +342,7 @@ def _forget(pool: CachePool, place: tuple[str, str]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a Python value as JSON; numbers that JSON cannot hold become null."""
+    """Return a Python value as JSON; numbers that JSON has no form for become null."""
     if isinstance(value, np.generic | np.ndarray):
         return _plain(value.tolist())
     if isinstance(value, dict):

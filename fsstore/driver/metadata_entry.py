@@ -1,11 +1,11 @@
-"""The metadata of one stored array, shared by every handle of a context; and changing its shape through a view.
+"""The metadata of one stored array, shared by every handle of a context; and the resize of the array through a view.
 
-Handles of one context see a resize through any of them at once, also those that show another field of its elements:
-there is one document for all, and for each view what it makes of that.  Both live as long as a handle does.  The store
-is the handle's own: another one may have been opened to write without waiting for the disk.
+All handles of one context see a resize at once, even those that show another field of the elements: they share one
+document, and each view has its own array made of that document.  Both live as long as a handle does.  The store is the
+handle's own: another handle may have been opened to write without waiting for the disk.
 
-A resize replaces the document by a conditional write, so that two resizes never mix.  Only then are the chunks outside
-the new shape deleted, so a resize that fails loses nothing.  If it is interrupted, it leaves chunks behind that
+A resize replaces the document by a conditional write, so that two resizes never mix.  The chunks outside the new shape
+are deleted only afterwards, so a resize that fails loses nothing.  An interrupted resize leaves chunks behind that
 reappear when the array grows.  Chunks that are partly outside do not change.
 """
 
@@ -38,7 +38,7 @@ from fsstore.runtime.together import ChangedError, until_unchanged
 from fsstore.runtime.tuning import MANY_CHUNKS, PAGE
 from fsstore.values.json_value import dumps, quote
 
-_CHANGING = frozenset(("shape", "dimensions", "attributes"))  # the shape by either name, that of N5 too
+_CHANGING = frozenset(("shape", "dimensions", "attributes"))  # `dimensions` is the shape in N5
 _NONE: Mapping[str, ReadResult] = {}
 
 
@@ -51,7 +51,7 @@ def place_of(kvstore: OpenKv) -> str:
             continue
         memory = spec.resources.get("memory_key_value_store")
         owner = 0
-        if isinstance(memory, ContextResource):  # of those elsewhere no two are known to be one
+        if isinstance(memory, ContextResource):  # elsewhere, no two stores are known to be one
             owner = id(memory if memory.value is memory.kind.elsewhere else memory.value)
         members = json.dumps(spec.members, sort_keys=True, default=repr) if spec.members else ""
         parts.append(f"{spec.kind.id} {owner} {spec.path!r} {members}")
@@ -76,7 +76,7 @@ class _KnownArray:
 
 
 class _View:
-    """The array that a view makes of the document, the one it was made of, and the owner of cached chunks."""
+    """The array that a view makes of the document, the document's array, and the owner of cached chunks."""
 
     __slots__ = ("__weakref__", "array", "owner", "seen")
 
@@ -87,7 +87,7 @@ class _View:
 
 
 class MetadataEntry:
-    """The current metadata of an array as one handle asks for them, of which handles share what they know.
+    """The current metadata of an array for one handle; handles share the parts that they have in common.
 
     `identity` is the same for everything of a view, inside and outside of transactions; it ends with the `place`, which
     is the same for all views.
@@ -109,7 +109,7 @@ class MetadataEntry:
     def shared(
         cls, array_format: Format, kvstore: OpenKv, options: Mapping[str, Any], pool: CachePool
     ) -> MetadataEntry:
-        """Return the entry of a handle; handles of a cache pool share an entry, and so do handles in a transaction."""
+        """Return the entry of a handle; handles of one cache pool share an entry, as do handles in one transaction."""
         chosen = json.dumps(dict(options), sort_keys=True) if options else ""
         identity = (array_format.id, chosen, place_of(kvstore))
         made = cls(array_format, kvstore.prefix, options, identity)
@@ -123,12 +123,12 @@ class MetadataEntry:
 
     @property
     def _of_all_views(self) -> tuple[str, ...]:
-        # scales of one document are arrays of their own
+        # each scale of a document is an array of its own
         scale = self._options.get("scale_index")
         return "document", self.format.id, self.key if scale is None else f"{self.key} {scale}", self.place
 
     def within(self, kvstore: OpenKv, array: ChunkedArray, pool: CachePool) -> MetadataEntry:
-        """Return the entry of a handle in a transaction; until it is written, it knows the state outside."""
+        """Return the entry of a handle in a transaction; it has the state outside until something is written."""
         entry = MetadataEntry(self.format, kvstore.prefix, array.extra, self.identity)._share(kvstore, pool)
         if not entry._document.is_written:
             entry.keep(array, self.generation, self._document.time)
@@ -137,7 +137,7 @@ class MetadataEntry:
         return entry
 
     def publish(self, pool: CachePool) -> None:
-        """Tell the handles outside that the transaction of this entry was committed; they read it again when asked."""
+        """Make the handles outside read the metadata again, after the commit of this entry's transaction."""
         outside: _KnownArray | None = pool.shared((self._of_all_views, None))
         if outside is not None and self.array is not None:
             outside.keep(self.array, UNKNOWN, float("-inf"))
@@ -151,7 +151,7 @@ class MetadataEntry:
             return None if newest is None else own
         if newest.metadata != own.metadata:
             if _fixed(newest) != _fixed(own):
-                return own  # another array: handles learn of it from `check`
+                return own  # another array: `check` tells the handles
             view.array = self.format.resized(replace(own, metadata=newest.metadata), newest.shape)
         view.seen = newest
         return view.array
@@ -162,7 +162,7 @@ class MetadataEntry:
         return self._document.generation
 
     def describe(self) -> str:
-        """Return how messages call the document."""
+        """Return the name of the document in messages."""
         return self.store.describe(self.key)
 
     async def read(self, *, fresh_after: float, documents: Mapping[str, ReadResult] = _NONE) -> ChunkedArray | None:
@@ -187,7 +187,7 @@ class MetadataEntry:
                 raise
             except StoreError as error:
                 raise error.within(f"Error reading {self.describe()}") from error
-            except RecursionError:  # structures inside structures, hundreds of them
+            except RecursionError:  # structures nested hundreds of levels deep
                 raise DataLossError(f"Error reading {self.describe()}: nested too deeply") from None
         if array is not None:
             array = self.format.named(array, attributes)
@@ -197,14 +197,14 @@ class MetadataEntry:
     async def _read_documents(
         self, known: bytes, documents: Mapping[str, ReadResult]
     ) -> tuple[ReadResult, bytes | None]:
-        """Return the answer for the metadata document, unless it is the known one, and the attributes beside it."""
+        """Return the answer for the metadata document, unless it is the known one, and for the attributes beside it."""
         beside = self.format.attributes
         keys = [key for key in (self.key, beside) if key is not None and key not in documents]
         reads = [Read(key, if_not_equal=known if key == self.key else UNKNOWN) for key in keys]
         try:
             found = await self.store.read_many(reads) if reads else []
         except PermissionDeniedError:
-            # what object stores answer for a key that is not there and may not be listed
+            # object stores answer so for missing keys where listing is not allowed
             if keys[-1] != beside:
                 raise
             found = await self.store.read_many(reads[:-1]) if reads[:-1] else []
@@ -215,9 +215,9 @@ class MetadataEntry:
         return answers[self.key], bytes(attributes.value)
 
     async def still_there(self, known: bytes) -> bytes:
-        """Return the generation of the document as it is stored, not keeping it: `known`, if that is the same.
+        """Return the generation of the stored document without keeping the document: `known`, if that is still stored.
 
-        Raises if there is none, or one of another array.
+        Raises if there is no document, or one of another array.
         """
         read = Read(self.store.path + self.key, if_not_equal=known)
         (answer,) = await self.store.driver.read_many([read])
@@ -236,7 +236,7 @@ class MetadataEntry:
         return self._document.array
 
     async def reread(self, *, fresh_after: float) -> ChunkedArray:
-        """Return the metadata of an array that is open, which must still be there."""
+        """Return the metadata of an open array, read again unless known at `fresh_after`; raise if it is gone."""
         array = await self.read(fresh_after=fresh_after)
         if array is None:
             raise FailedPreconditionError(f"Metadata at {self.describe()} does not exist")
@@ -248,7 +248,7 @@ class MetadataEntry:
         return before == after or dumps(before, allow_nan=True) == dumps(after, allow_nan=True)
 
     def check(self, opened: ChunkedArray, found: ChunkedArray) -> None:
-        """Raise unless what was found is the array that was opened, whatever its shape is now."""
+        """Raise unless `found` is the array that was opened, in any shape."""
         if self.is_same(opened, found):
             return
         before, after = _fixed(opened), _fixed(found)
@@ -261,7 +261,7 @@ class MetadataEntry:
         )
 
     def cache_owner(self, array: ChunkedArray) -> Hashable:
-        """Return the owner of the cached chunks of the view: equal for handles whose chunks are alike."""
+        """Return the owner of the cached chunks of the view: equal for handles whose chunks have the same contents."""
         known, owner = self._view.owner
         if known is not array:
             owner = self.identity, dumps(_fixed(array), allow_nan=True)
@@ -285,12 +285,12 @@ class MetadataEntry:
 
 
 def _fixed(array: ChunkedArray) -> dict[str, Any]:
-    """Return the part that cannot change while an array is open: everything but the shape and the attributes."""
+    """Return the metadata that cannot change while an array is open: everything but the shape and the attributes."""
     return {name: value for name, value in array.metadata.items() if name not in _CHANGING}
 
 
 class StoredPresence:
-    """Whether an array that was opened is still there, for readers that find a chunk missing."""
+    """The check that an opened array is still stored, for readers that find a chunk missing."""
 
     __slots__ = ("_entry", "generation")
 
@@ -298,7 +298,7 @@ class StoredPresence:
         self._entry, self.generation = entry, entry.generation
 
     async def is_as(self, known: bytes) -> bool:
-        """Whether the metadata that are stored are still of a generation; raises if the array is gone."""
+        """Return whether the stored metadata are still of a generation; raise if the array is gone."""
         self.generation = await self._entry.still_there(known)
         return known in (UNKNOWN, self.generation)
 
@@ -308,7 +308,7 @@ Interval = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class ResizeTarget:
-    """The new extent of each dimension of the array, None where it stays; `shown` bounds what the view shows."""
+    """The new extent of each dimension of the array, None if unchanged; `shown` bounds the part in the view."""
 
     extents: tuple[int | None, ...]
     shown: tuple[Interval, ...]
@@ -329,9 +329,9 @@ class ResizeTarget:
 
 
 def target_of(transform: IndexTransform, bounds: ResizeBounds, *, tied: bool, fixed: int = 0) -> ResizeTarget | None:
-    """Return the change of the array that new bounds of a view need; None if none.
+    """Return the change of the array that new bounds of a view need; None if it needs none.
 
-    `tied` is the leave to change what the view hides; the last `fixed` dimensions of the array have their extent.
+    `tied` permits changes of parts that the view hides; the last `fixed` dimensions of the array keep their extent.
     Raises `StoreError` for bounds that cannot be changed.
     """
     domain = transform.domain
@@ -374,7 +374,7 @@ def _check_request(domain: IndexDomain, dimension: int, request: Interval) -> No
 
 
 def _check_maps(transform: IndexTransform, requests: list[Interval]) -> None:
-    """Raise unless each dimension of the array follows a dimension of the view of its own, or is one place of it."""
+    """Raise unless each dimension of the array follows its own dimension of the view, or is fixed at one index."""
     seen: set[int] = set()
     for number, output in enumerate(transform.maps):
         if output.method == ARRAY:
@@ -425,7 +425,7 @@ def _below(output: Any, interval: Interval) -> Interval:
 
 
 def _shown(domain: IndexDomain, output: Any) -> Interval:
-    """Return the part of a dimension of the array that a view shows: bounds that are implicit hide nothing."""
+    """Return the part of a dimension of the array that a view shows: implicit bounds hide nothing."""
     if output.method != SINGLE:
         return output.offset, output.offset + 1
     dimension = output.input_dimension
@@ -434,13 +434,13 @@ def _shown(domain: IndexDomain, output: Any) -> Interval:
     return _below(output, (low, high))
 
 
-# Deleting the chunks that a smaller shape has left outside an array, once the smaller shape is stored.
+# Deletion of the chunks outside a smaller shape, once that shape is stored.
 
 _Numbers = Sequence[int]
 
 
 async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedArray) -> None:
-    """Delete the chunks of `old` that have no element of `new`, nor of the array as others have made it since."""
+    """Delete the chunks of `old` without an element in `new`, or in the array as others have resized it since."""
     counts = _counts(old)
     kept = tuple(map(min, counts, _counts(new)))
     async for chunks in _outside(entry.store, old.model, counts, kept):
@@ -450,12 +450,12 @@ async def delete_outside(entry: MetadataEntry, old: ChunkedArray, new: ChunkedAr
 
 
 async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Numbers]) -> list[_Numbers]:
-    """Delete chunks unless the array has them again; return those that another writer has just written."""
+    """Delete chunks unless the array covers them again; return those that another writer has just written."""
     keys = {old.model.key(numbers): numbers for numbers in chunks}
     seen = await _stored(entry.store, keys)
     newest = await entry.read(fresh_after=math.inf)
     if newest is None or not entry.is_same(old, newest):
-        return []  # what lies there is not of this array any more
+        return []  # the stored chunks belong to another array by now
     present = _counts(newest)
     gone = [Write(key, None, generation) for key, generation in seen.items() if any(map(ge, keys[key], present))]
     stamps = await entry.store.write_many(gone) if gone else []
@@ -467,7 +467,7 @@ async def _delete(entry: MetadataEntry, old: ChunkedArray, chunks: Sequence[_Num
 
 
 def _counts(array: ChunkedArray) -> tuple[int, ...]:
-    """Return how many chunks an array has along each dimension."""
+    """Return the number of chunks along each dimension."""
     return tuple(
         axis.chunk_of(extent - 1) + 1 if extent else 0
         for axis, extent in zip(array.model.axes, array.shape, strict=True)
@@ -475,9 +475,9 @@ def _counts(array: ChunkedArray) -> tuple[int, ...]:
 
 
 async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
-    """Return the generations of what is stored; of all keys none where they are no conditions for deleting.
+    """Return the generations of stored chunks; `UNKNOWN` for all keys where a deletion must not be conditional.
 
-    That is also so in a transaction, which would fail by them when a part of it is stored.
+    So it is in a transaction, which such conditions would make fail once a part of it is stored.
     """
     features = store.driver.features
     guarded = features.conditional_write and features.conditional_delete
@@ -490,7 +490,7 @@ async def _stored(store: KvPrefix, keys: Iterable[str]) -> dict[str, bytes]:
 async def _outside(
     store: KvPrefix, model: ChunkModel, counts: _Numbers, kept: _Numbers
 ) -> AsyncIterator[Sequence[_Numbers]]:
-    """Yield the numbers of chunks of which fewer are kept, in batches."""
+    """Yield the numbers of the chunks that lie beyond the new count along some dimension, in batches."""
     number = math.prod(counts) - math.prod(kept)
     if number > MANY_CHUNKS and store.driver.features.listable:
         async for entries in store.scan():
@@ -534,12 +534,12 @@ class Resize:
         old, new = await until_unchanged(partial(self._attempt, target), self._entry.describe)
         await renew_collected(self._entry.store, self._entry.key)
         if not self._options.resize_metadata_only:
-            await finish(self._entry.store)  # what was begun in the larger shape
+            await finish(self._entry.store)  # writes that began in the larger shape
             await delete_outside(self._entry, old, new)
         return new
 
     async def _attempt(self, target: ResizeTarget) -> tuple[ChunkedArray, ChunkedArray]:
-        """Replace the metadata; return those before and after."""
+        """Replace the metadata; return the arrays before and after."""
         old = await self._entry.read(fresh_after=float("inf"))
         if old is None:
             raise FailedPreconditionError(f"Metadata at {self._entry.describe()} does not exist")
@@ -572,7 +572,7 @@ class Resize:
                 raise FailedPreconditionError(f"Resize operation would shrink {change} but `expand_only` was specified")
 
     def _affects_fields(self) -> bool:
-        """Return whether other fields than the one shown would be resized, without leave."""
+        """Return whether fields other than the one shown would be resized without permission."""
         model = self._current().model
         shared = model.component is not None and len(model.chain.chunk.dtype.names or ()) > 1
         return shared and not self._options.resize_tied_bounds

@@ -1,14 +1,13 @@
 """One step of format detection: its requests to a store, its findings, and the message when nothing is found.
 
-A path that may be a file is asked for its first and last bytes together; a file shorter than that is read whole.
-Only a file that looks like a reference set is asked for more.  A file that exists hides a directory of the same name,
-unless it is empty or a page of HTML, which is what web servers send for directories.  A directory is asked for the
-names that TensorStore looks for; where none is there, for the marks of formats that TensorStore does not know, unless
-the store lists nothing there.  Only small files are read whole, and the metadata of an array: opening it begins with
-them, so they are handed over and not read twice.
+The first and last bytes of a path that may be a file are read together.  A shorter file is read whole, more is
+read only of one that looks like a reference set.  A file that exists hides a directory of the same name, unless it is
+empty or a page of HTML, which is what web servers send for directories.  In a directory, the names that TensorStore
+looks for are read; if none exists, the marks of formats that TensorStore does not know, unless the store lists nothing
+there.  Only small files and the metadata of an array are read whole: opening the array begins with the metadata, so
+they are passed on and not read twice.
 
-Answers of one detection are good enough for the rest of it: adapters on the way are not asked again whether
-they have changed.
+Answers stay valid for the rest of a detection: adapters on the way are not checked for changes again.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _GROUPS = (".zgroup", ".zmetadata", "zarr.json", "attributes.json")
 
 
 async def no_array(place: KvPrefix, *, bare: bool) -> str:
-    """Return the contents of a place without an array; `bare` says that its store lists nothing there."""
+    """Return, for the message, the contents of a place without an array; `bare`: its store lists nothing there."""
     if place.driver.features.waits:
         if bare:
             return f"{NOTHING}; check the path, or list what is there with KvStore.open(…).list()"
@@ -65,7 +64,7 @@ async def no_array(place: KvPrefix, *, bare: bool) -> str:
 
 
 async def instead_of_metadata(place: KvPrefix) -> str:
-    """Return, for the message, the contents of the directory of an array without metadata."""
+    """Return the contents of the directory of an array without metadata, for the message."""
     if place.driver.features.waits or not place.path.endswith("/"):
         return ""
     names = await _names(place.driver, place.path)
@@ -82,7 +81,7 @@ async def instead_of_metadata(place: KvPrefix) -> str:
 
 
 async def close_name(place: KvPrefix) -> str:
-    """Return `; did you mean "a.zarr"?` if a name beside the missing one is close to it, else nothing.
+    """Return `; did you mean "a.zarr"?` if a name beside the missing one is similar, else nothing.
 
     If directories of the path are missing too, the first missing name is compared.
     """
@@ -102,7 +101,7 @@ async def close_name(place: KvPrefix) -> str:
 
 
 async def _inside(place: KvPrefix, rest: str) -> str:
-    """Return how a path that goes on inside a file is written, if it is a file that it goes on in."""
+    """Return how to write a path that continues inside a file, if its first part is a file."""
     if not rest:
         return ""
     known = _registered()
@@ -122,9 +121,9 @@ def _registered() -> tuple[Detection, ...]:
 
 
 def _closest(name: str, names: list[str]) -> str | None:
-    """Return the name that is closest without what follows the last dot, which all names of a directory may share.
+    """Return the most similar name, compared without suffixes, which all names of a directory may share.
 
-    Names often share a few letters by chance, so one letter of four may differ; of shorter names, one letter.
+    Names often share a few letters by chance, so one letter of four may differ; in shorter names, one letter.
     """
     stem = PurePosixPath(name).stem
     stems = {PurePosixPath(each).stem: each for each in reversed(names)}
@@ -138,7 +137,7 @@ async def _is_listed(place: KvPrefix) -> bool:
 
 
 async def _names(driver: KvDriver, directory: str) -> list[str]:
-    """Return the names directly in a directory, sorted; of a store that cannot tell them, those of one look."""
+    """Return the names directly in a directory, sorted; where a store cannot list a level, those of one page."""
     lists = able(driver, ListsNames)
     if lists is not None:
         return sorted(await lists.names(directory))
@@ -147,7 +146,7 @@ async def _names(driver: KvDriver, directory: str) -> list[str]:
     try:
         async for batch in driver.scan(KeyRange.prefix(directory)):
             return sorted({entry.key[len(directory) :].partition("/")[0] for entry in batch} - {""})
-    except StoreError:  # a listing that fails has no names, and the message is about something else
+    except StoreError:  # without a listing there are no names to suggest; the message is about another error
         pass
     return []
 
@@ -158,10 +157,10 @@ _LATER = ("repo", "refs/branch.main/ref.json")
 
 @dataclass(frozen=True, slots=True)
 class FoundFormat:
-    """The format of a place, or None for a directory that is of none, or a group.
+    """The format of a place, or None for a group or a directory of no format.
 
-    `answers` say by key what the directory has and has not: whole values of metadata, and what is missing.  A directory
-    is `bare` if its store lists nothing in it.
+    `answers` are the known contents of the directory by key: whole values of metadata, and missing keys. A directory is
+    `bare` if its store lists nothing in it.
     """
 
     detection: Detection | None
@@ -171,7 +170,7 @@ class FoundFormat:
 
     @property
     def name(self) -> str | None:
-        """The name of the format, if it is of one."""
+        """The name of the format, or None."""
         return None if self.detection is None else self.detection.name
 
     @property
@@ -180,13 +179,13 @@ class FoundFormat:
         return "of no format" if self.detection is None else self.detection.title or self.detection.name
 
     def place(self, kvstore: OpenKv) -> str:
-        """Return the path in the form the format wants: that of a directory ends with a slash."""
+        """Return the path in the form that the format requires: that of a directory ends with a slash."""
         return kvstore.path if self.is_file else as_directory(kvstore.path)
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The signatures of all formats, and what has to be read to tell: first and last bytes, names in a directory."""
+    """The signatures of all formats, and the reads they need: first and last bytes, names in a directory."""
 
     formats: tuple[Detection, ...]
     head: int
@@ -222,7 +221,7 @@ def _known(names: tuple[str, ...]) -> _Known:
 
 
 def looked_for() -> str:
-    """Return the marks that detection looks for, for messages."""
+    """Return the names and signatures that detection looks for, for messages."""
     names = detections()
     files = sorted(f"{each.files[0]} ({each.name})" for each in names if each.files)
     signed = sorted({each.name for each in names if each.is_of_files})
@@ -230,19 +229,19 @@ def looked_for() -> str:
 
 
 def _undetected(error: StoreError, place: KvPrefix) -> StoreError:
-    """Return the error of a read that detection needs; most stores have said what was read."""
+    """Return the error of a failed read as one of detection; most stores have named the key already."""
     reading = f"Error reading {place.describe()}"
     said = error if error.message.startswith(f"{reading}: ") else error.within(reading)
     return said.within("Format auto-detection failed")
 
 
 def _is_single(kvstore: OpenKv) -> bool:
-    """Return whether a store shows a file under the empty path: what is compressed."""
+    """Return whether a store has one file at the empty path, like compressed files."""
     return not kvstore.path and kvstore.spec.kind.single_file
 
 
 def _is_path_of_file(kvstore: OpenKv) -> bool:
-    """Return whether the place may be a file: by its path, or by a root that names it."""
+    """Return whether the place may be a file: by its path, or because the root of its store names a file."""
     if kvstore.path:
         return not kvstore.path.endswith("/")
     if _is_single(kvstore):
@@ -254,12 +253,11 @@ def _is_path_of_file(kvstore: OpenKv) -> bool:
 async def find(
     kvstore: OpenKv, since: float = math.inf, prefer: str | None = None, *, beside: Sequence[str] = ()
 ) -> FoundFormat:
-    """Return the format of a place; answers of its store `since` then are not asked for again.
+    """Return the format of a place; answers of its store that are as new as `since` are not requested again.
 
-    If several formats fit, the array format `prefer` is the one, if it is among them.  Documents
-    `beside` are read with the other names; nothing else is asked for where they are of a group of zarr v2.
-
-    Raises `FailedPreconditionError` if a file is of no format, or if several formats fit.
+    If several formats fit and the array format `prefer` is among them, it is chosen. Documents `beside` are read with
+    the other names; if they are those of a group of zarr v2, nothing else is read. Raises `FailedPreconditionError` if
+    a file is of no format, or if several formats fit.
     """
     known = _all_known()
     if _is_path_of_file(kvstore):
@@ -288,7 +286,7 @@ def _single(matched: Sequence[Detection], kvstore: OpenKv, prefer: str | None = 
 
 
 async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
-    """Return the formats that a file can be of; None if there is no file, an empty one, or the page of a directory."""
+    """Return the formats that fit a file; None if the file is missing, empty, or the page of a directory."""
     place = kvstore.prefix
     try:
         if kvstore.spec.kind.sequential:
@@ -308,7 +306,7 @@ async def _file(kvstore: OpenKv, known: _Known) -> list[Detection] | None:
 
 
 async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
-    """Return the first and the last bytes of a file; all of it twice if it is shorter than either."""
+    """Return the first and the last bytes of a file; of a shorter file, all bytes twice."""
     ends = [ReadUpTo(place.path, 0, known.head), ReadUpTo(place.path, -known.tail)]
     try:
         first, last = [bytes(end.value) for end in await place.driver.read_many(ends)]
@@ -319,7 +317,7 @@ async def _ends(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
 
 
 async def _ends_in_order(place: KvPrefix, known: _Known) -> tuple[bytes, bytes]:
-    """Return the first bytes, and the last ones if some format that needs them begins like the file."""
+    """Return the first bytes, and the last ones if a format that needs them begins like the file."""
     head = await _beginning(place, known.head)
     if len(head) < known.head:
         return head, head
@@ -357,7 +355,7 @@ def _present(answers: Mapping[str, ReadResult]) -> set[str]:
 
 
 def _whole(answers: dict[str, ReadResult], reads: Sequence[Read]) -> dict[str, ReadResult]:
-    """Return the answers without those of which no byte was asked for."""
+    """Return the answers without those of reads that asked for no bytes."""
     asked = {read.key for read in reads if read.stop is None}
     return {key: answer for key, answer in answers.items() if key in asked or answer.state == "missing"}
 
@@ -370,7 +368,7 @@ def _is_parquet_set(index: ReadResult | None) -> bool:
 
 
 async def _is_bare(place: KvPrefix) -> bool:
-    """Return whether a store lists nothing at a place, where that is cheaper than asking for one key after another."""
+    """Return whether a store lists nothing at a place, where a listing is cheaper than a request for every key."""
     features = place.driver.features
     if not (features.waits and features.listable):
         return False
@@ -378,13 +376,13 @@ async def _is_bare(place: KvPrefix) -> bool:
         async for batch in place.scan():
             if batch:
                 return False
-    except StoreError:  # it may not be listed
+    except StoreError:  # listing may not be allowed
         return False
     return True
 
 
 async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str, ReadResult]:
-    """Return the answers by key, asked in one batch; of keys that cannot be read there are none."""
+    """Return the answers by key, requested in one batch; keys that cannot be read have no answer."""
     asked = [Read(key, start, stop, known, since) for key, start, stop, known, _ in reads]
     try:
         found = await place.read_many(asked)
@@ -392,7 +390,7 @@ async def _ask(place: KvPrefix, reads: Sequence[Read], since: float) -> dict[str
     except StoreError as error:
         failure = error
     answers = {}
-    for read in asked:  # one that cannot be read does not spoil the others
+    for read in asked:  # a failed read does not spoil the others
         try:
             answers[read.key] = (await place.read_many([read]))[0]
         except StoreError as error:

@@ -1,7 +1,7 @@
 """`stack`: arrays laid over each other in one index space, later ones on top.
 
-Layers that are open stores are used as they are; layers that are specs are opened when a request touches them.  The
-domain is the hull of the layers unless the schema gives another; reading where no layer is, is an error.
+Layers that are open stores are used directly; layers that are specs are opened when a request touches them.  The
+domain is the hull of the layers unless the schema gives another; reading outside all layers is an error.
 """
 
 from __future__ import annotations
@@ -67,9 +67,10 @@ class LayerParts:
 
 
 def coordinates(transform: IndexTransform, dimension: int) -> _Vector:
-    """Return the coordinates of an output dimension, of size 1 along the input dimensions that do not matter.
+    """Return the coordinates of an output dimension, of size 1 along the input dimensions without influence.
 
-    Raises `OutOfRangeError` for listed positions outside the view that was indexed, which may be less than the array.
+    Raises `OutOfRangeError` for listed positions outside the view that was indexed, which may be smaller than the
+    array.
     """
     output = transform.output[dimension]
     domain = transform.domain
@@ -89,7 +90,7 @@ def coordinates(transform: IndexTransform, dimension: int) -> _Vector:
 
 
 def cuts(cells: Sequence[_Vector], axis: int, size: int) -> list[int]:
-    """Return where an input dimension of `size` is to be cut: where any cell number changes along it."""
+    """Return the positions at which an input dimension of `size` is cut: wherever a cell number changes along it."""
     found = {0, size}
     for cell in cells:
         if cell.shape[axis] > 1:
@@ -113,14 +114,14 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StackKind(PlainKind):
-    """The driver kind: a list of specs in the member `layers`, which the spec itself holds."""
+    """The driver kind: a list of specs in the member `layers`, which the spec itself stores."""
 
     id: str = "stack"
     role: Role = "layered"
     resources: tuple[str, ...] = ("data_copy_concurrency",)
 
     def known(self, members: Mapping[str, Any], schema: Schema, bases: Sequence[Schema]) -> Schema:
-        """Return the schema with the type of the layers, and the hull of their domains if it gives none."""
+        """Return the schema with the type of the layers and, if it has no domain, the hull of their domains."""
         _refuse_unsupported(schema)
         kind, rank = schema.dtype, schema.rank
         hull: IndexDomain | None = None
@@ -139,7 +140,7 @@ class StackKind(PlainKind):
         return Schema(rank=rank, dtype=kind, domain=domain, dimension_units=units)
 
     async def open(self, opening: Opening) -> OpenArray:
-        """Return the stack; layers that are specs stay closed until they are needed."""
+        """Return the stack; layers that are specs stay closed until a request needs them."""
         known = self.known(opening.members, opening.schema, [layer.schema for layer in opening.layers])
         for number, layer in enumerate(opening.layers):
             if layer.domain is None:
@@ -156,7 +157,7 @@ KIND = StackKind()
 
 
 def _refuse_unsupported(schema: Schema) -> None:
-    """Raise for constraints that no stack can meet: nothing but domain, type and units is its own."""
+    """Raise for constraints that no stack can meet: a stack has only domain, type and units."""
     layout = schema.chunk_layout._value
     given = {
         "fill value": schema.fill_value is not None,
@@ -168,7 +169,7 @@ def _refuse_unsupported(schema: Schema) -> None:
 
 
 def _constrained(domain: IndexDomain | None, hull: IndexDomain | None) -> IndexDomain | None:
-    """Return the domain asked for, with the bounds and labels it leaves open from the layers."""
+    """Return the requested domain; bounds and labels that it leaves open are those of the layers."""
     if domain is None or hull is None:
         return domain or hull
     place = f"Cannot constrain index domain {domain} with index domain {hull}"
@@ -185,7 +186,7 @@ def _constrained(domain: IndexDomain | None, hull: IndexDomain | None) -> IndexD
 
 
 def _units(rank: int, schema: Schema, bases: Sequence[Schema]) -> Units:
-    """Return a unit per dimension: the one asked for, else the one of all layers that have one."""
+    """Return the unit of each dimension: the requested one, else the common unit of the layers that have one."""
     found: list[Unit | None] = []
     for dimension, asked in enumerate(schema.dimension_units or (None,) * rank):
         said = {layer.dimension_units[dimension] for layer in bases if layer.dimension_units is not None} - {None}
@@ -241,7 +242,7 @@ class StackDriver(ArrayDriver):
         return self._resources
 
     def schema(self) -> Schema:
-        """Return domain, type and units; nothing else is common to the layers."""
+        """Return domain, type and units; the layers have nothing else in common."""
         return self._schema
 
     def stated(self) -> Schema:
@@ -249,7 +250,7 @@ class StackDriver(ArrayDriver):
         return self._schema.retyped(self.dtype)
 
     def _pieces(self, located: IndexTransform) -> list[tuple[int, tuple[slice, ...], IndexTransform]]:
-        """Return layer, place in the result, and view, of each part of a view in the coordinates of the stack."""
+        """Return layer, box in the result, and view, of each part of a view in the coordinates of the stack."""
         low = located.domain.inclusive_min
         out = []
         for layer, box in self._parts.of(located):
@@ -287,7 +288,7 @@ class StackDriver(ArrayDriver):
         return execution.start(run())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write a view, each part to its layer; nothing is written where a part has none."""
+        """Begin to write a view, each part to its layer; nothing is written if a part has no layer."""
         try:
             located = compose(transform, identity(self._domain))
             pieces = self._pieces(located)
@@ -315,7 +316,7 @@ class StackDriver(ArrayDriver):
 
 
 def _tracked(driver: ArrayDriver, start: Callable[[], Future[T]]) -> Future[T]:
-    """Start an operation of a layer; the transaction it is bound to waits for it before it commits."""
+    """Start an operation of a layer; the transaction of the layer waits for the operation before it commits."""
     if driver.transaction is None:
         return start()
     tracked: Future[T] = driver.transaction.ledger.track(start)

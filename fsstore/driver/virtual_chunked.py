@@ -1,6 +1,6 @@
 """`virtual_chunked`: an array whose chunks functions of the caller read and write.
 
-A request is cut into chunks of a grid; each chunk is asked for once, as a whole, clipped to the domain.  Functions are
+A request is cut into chunks of a grid; each chunk is requested once, as a whole, clipped to the domain.  Functions are
 called on worker threads and may return coroutines, which run on the caller's event loop.  Chunks are not cached.
 """
 
@@ -40,12 +40,12 @@ _Parts: TypeAlias = list[tuple[tuple[slice, ...], list[Array]]]
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedReadParameters:
-    """The third argument of a read function, besides domain and array."""
+    """The third argument of a read function, after domain and array."""
 
     __module__ = "fsstore"
 
     if_not_equal: bytes = b""
-    """The generation of a cached chunk; empty, as nothing is cached."""
+    """The generation of a cached chunk; always empty, as nothing is cached."""
     staleness_bound: float = float("inf")
     """How old cached data may be, in seconds since the epoch."""
     batch: Any = None
@@ -54,17 +54,20 @@ class VirtualChunkedReadParameters:
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedWriteParameters:
-    """The third argument of a write function, besides domain and array."""
+    """The third argument of a write function, after domain and array."""
 
     __module__ = "fsstore"
 
     if_equal: bytes = b""
-    """The generation the chunk must still have; empty for no condition."""
+    """The generation that the chunk must still have; empty for an unconditional write."""
 
 
 @dataclass(frozen=True, slots=True)
 class VirtualChunkedKind(PlainKind):
-    """The driver kind.  It is not registered: such stores are made by `virtual_chunked`, and by specs of those."""
+    """The driver kind.
+
+    It is not registered: only `virtual_chunked` and specs of its stores make such stores.
+    """
 
     id: str = "virtual_chunked"
     role: Role = "live"
@@ -81,18 +84,17 @@ KIND = VirtualChunkedKind()
 
 @dataclass(frozen=True, slots=True)
 class _Functions:
-    """The functions of the caller, and the loop for their coroutines, which a pickle leaves behind."""
+    """The functions of the caller, and the event loop for their coroutines, which pickling leaves out."""
 
     read: Function | None
     write: Function | None
     loop: asyncio.AbstractEventLoop | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the functions."""
         return _Functions, (self.read, self.write)
 
     async def call(self, function: Function, domain: IndexDomain, values: Array, told: Any) -> None:
-        """Call a function on a worker thread and wait for what it returns."""
+        """Call a function on a worker thread and wait for its result."""
         answer = await execution.offload(function, domain, values, told)
         if inspect.isawaitable(answer) and not isinstance(answer, Future):
             if self.loop is None:
@@ -127,11 +129,11 @@ class VirtualChunkedDriver(ArrayDriver):
         return self._domain
 
     def members(self) -> Mapping[str, Any]:
-        """Return the functions, for a spec that has no JSON."""
+        """Return the functions, for a spec that has no JSON form."""
         return {"functions": self._functions}
 
     def stated(self) -> Schema:
-        """Return all of the schema: nothing else says it."""
+        """Return the whole schema: members do not express it."""
         return self._schema
 
     def resources(self) -> Mapping[str, ContextResource]:
@@ -144,7 +146,7 @@ class VirtualChunkedDriver(ArrayDriver):
 
     @cached_property
     def _writing(self) -> asyncio.Lock:
-        """Held while a chunk is read, changed and written again."""
+        """Held while a chunk is read, changed and written."""
         return asyncio.Lock()
 
     def _cell(self, numbers: Sequence[int]) -> IndexDomain:
@@ -185,7 +187,7 @@ class VirtualChunkedDriver(ArrayDriver):
         return chunk
 
     def in_batch(self, batch: Any) -> VirtualChunkedDriver:
-        """Return the driver that tells its function of the batch."""
+        """Return the driver that passes the batch to its read function."""
         told = VirtualChunkedDriver(self._functions, self._schema, self._resources)
         told._batch = batch
         return told
@@ -212,7 +214,7 @@ class VirtualChunkedDriver(ArrayDriver):
         return execution.start(run())
 
     def write(self, transform: IndexTransform, values: Array) -> Future[None]:
-        """Begin to write a view; chunks written in part are read before."""
+        """Begin to write a view; chunks that are written in part are read first."""
         try:
             located = self._located(transform)
             spread = broadcast(values, located.domain.shape)

@@ -47,10 +47,10 @@ def check_index(index: int, limits: tuple[int, int]) -> None:
 
 
 def propagate_bounds(base: DomainValue, maps: Sequence[OutputMap], domain: D) -> D:
-    """Return `domain` with the bounds that `base` implies through `maps`, which map it into `base`.
+    """Return `domain` with the bounds that `base` implies through `maps`, which map `domain` into `base`.
 
-    Implicit bounds are replaced; explicit bounds outside the explicit bounds of `base` raise `OutOfRangeError`.
-    Labels and dimensions that no map follows stay.
+    Implicit bounds are replaced; explicit bounds outside the explicit bounds of `base` raise `OutOfRangeError`. Labels,
+    and dimensions that no map follows, stay.
     """
     inferred: dict[int, Bounds] = {}
     for dim, output in enumerate(maps):
@@ -71,12 +71,12 @@ def propagate_bounds(base: DomainValue, maps: Sequence[OutputMap], domain: D) ->
 
 
 def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds:
-    """Return `inner` with implicit bounds replaced by those of `outer`; `unused`: no point of the domain exists."""
+    """Return `inner` with implicit bounds replaced by those of `outer`; `unused` says that the domain has no points."""
     low, implicit_low = (outer.low, outer.implicit_low) if inner.implicit_low else (inner.low, False)
     high, implicit_high = (outer.high, outer.implicit_high) if inner.implicit_high else (inner.high, False)
     high = max(low, high)
     if inner.implicit_low and outer.low == outer.high and inner.low == inner.high == low + 1:
-        low = high  # an empty dimension that is reversed ends one later than `inverse_affine` says
+        low = high  # an empty dimension that is reversed ends one later than `inverse_affine` returns
     too_low = not outer.implicit_low and low < outer.low
     too_high = not outer.implicit_high and high > outer.high
     if low < high and (too_low or too_high) and not unused:
@@ -91,7 +91,7 @@ def _resolved(dim: int, inner: Bounds, outer: Bounds, *, unused: bool) -> Bounds
 def compose(a_to_b: TransformValue, b_to_c: T) -> T:
     """Return the transform that applies `a_to_b`, then `b_to_c`.
 
-    `OutOfRangeError` when `a_to_b` surely leaves the domain of `b_to_c`; `StoreError` when ranks differ or offsets
+    `OutOfRangeError` when `a_to_b` certainly leaves the domain of `b_to_c`; `StoreError` when ranks differ or offsets
     overflow.
     """
     middle, inner = b_to_c.domain, a_to_b.maps
@@ -106,9 +106,9 @@ def compose(a_to_b: TransformValue, b_to_c: T) -> T:
 
 
 def _lies_within(a_to_b: TransformValue, middle: DomainValue) -> bool:
-    """Return whether all points surely map into `middle`, so that bounds need not be carried back.
+    """Return whether all points certainly map into `middle`, so that bounds need not be carried back.
 
-    That is told of explicit bounds and affine maps, far from where integers overflow: nearly always.
+    True only for explicit bounds and affine maps, far from where integers overflow: nearly always.
     """
     domain = a_to_b._domain
     lows, highs = domain._low, domain._high
@@ -130,8 +130,8 @@ def _lies_within(a_to_b: TransformValue, middle: DomainValue) -> bool:
 def compose_within(a_to_b: TransformValue, b_to_c: T) -> T:
     """Return `compose(a_to_b, b_to_c)` for an `a_to_b` whose bounds were made from those of `b_to_c`.
 
-    They are taken as they are: where an empty interval maps from is arbitrary, so carrying its bounds back could
-    only spoil them.
+    The bounds are kept as they are: the preimage of an empty interval has no definite place, so carrying bounds back
+    could only spoil them.
     """
     return _composed(a_to_b, b_to_c, a_to_b.domain)
 

@@ -1,7 +1,7 @@
 """Dimension expressions: `d["x", 0].translate_to[3].stride[2]`, operations on selected dimensions.
 
-A `DimSelection` says which dimensions; each operation adds a step.  Applied to a transform, the steps run in order,
-each on the dimensions that the step before left selected.  The values print as they are written.
+A `DimSelection` names dimensions; each operation adds a step.  Applied to a transform, the steps run in order, each on
+the dimensions that the step before left selected.  Expressions print as they are written.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ class _Step(Protocol):
     def __str__(self) -> str: ...
 
     def start(self, transform: T, specs: DimSpecs) -> tuple[T, list[int]]:
-        """Apply it as the first operation, on a selection that is not resolved yet."""
+        """Apply the operation as the first one, on a selection that is not resolved yet."""
 
     def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
-        """Apply it to dimensions and return those selected after it."""
+        """Apply the operation to dimensions; return those that are selected after it."""
 
 
 class _Simple:
@@ -86,7 +86,7 @@ class _Simple:
 
     def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
         """Apply the operation; each subclass does."""
-        raise NotImplementedError  # abstract: an operation is one of the subclasses
+        raise NotImplementedError  # every subclass defines it
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +121,7 @@ class _TransposeStep(_Simple):
     target: tuple[Any, ...]
 
     def apply(self, transform: T, dims: list[int]) -> tuple[T, list[int]]:
-        """Give the dimensions their new positions."""
+        """Move the dimensions to their new positions."""
         rank = transform.input_rank
         targets = _targets(self.target, len(dims), rank)
         order: list[int] = [-1] * rank
@@ -214,7 +214,7 @@ class _IndexStep:
 
 
 class _Pending:
-    """`expression.name`, waiting for its `[argument]`."""
+    """`expression.name`, to be followed by `[argument]`."""
 
     __slots__ = ("_expression", "_make", "_name")
 
@@ -226,11 +226,10 @@ class _Pending:
         return self._expression._then(self._make(argument))
 
     def __iter__(self) -> NoReturn:
-        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        """Raise: subscripting with 0, 1, ... is not iteration."""
         raise TypeError(f"{self._name} is not iterable")
 
     def __repr__(self) -> str:
-        """Return the text of the expression and the name."""
         return f"{self._expression!r}.{self._name}"
 
 
@@ -329,21 +328,18 @@ class DimExpression:
         return self._then(self._indexed(key, "default"))
 
     def __iter__(self) -> NoReturn:
-        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        """Raise: subscripting with 0, 1, ... is not iteration."""
         raise TypeError(f"{type(self).__name__!r} object is not iterable")
 
     def __eq__(self, other: object) -> bool:
-        """Return whether both are the same expression."""
         if not isinstance(other, DimExpression):
             return NotImplemented
         return self._specs == other._specs and self._steps == other._steps
 
     def __repr__(self) -> str:
-        """Return the expression as it is written."""
         return f"d[{_selection_text(self._specs)}]{''.join(map(str, self._steps))}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value."""
         return type(self)._of, (self._specs, self._steps)
 
 
@@ -355,7 +351,7 @@ class DimSelection(DimExpression):
 
 
 DimSelectionLike: TypeAlias = Union[
-    DimSelection, SupportsIndex, str, "slice", Sequence["DimSelectionLike"]  # names itself
+    DimSelection, SupportsIndex, str, "slice", Sequence["DimSelectionLike"]  # a recursive type
 ]
 """Ways to select dimensions: numbers, labels, ranges, and sequences of these."""
 
@@ -372,7 +368,7 @@ class _Selector:
         return made
 
     def __iter__(self) -> NoReturn:
-        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        """Raise: subscripting with 0, 1, ... is not iteration."""
         raise TypeError("d is not iterable")
 
 

@@ -1,7 +1,7 @@
-"""`view[key]`, and the base of all that is indexed: domains, transforms, specs, schemas and stores.
+"""`view[key]`, and the base of everything that is indexed: domains, transforms, specs, schemas and stores.
 
-A class joins by one hook, `_apply(change, *arguments)`: return the same object with its transform replaced by
-`change(transform, *arguments)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s,
+A class takes part by one hook, `_apply(change, *arguments)`, which returns the same object with its transform replaced
+by `change(transform, *arguments)`.  `DomainView` has the operations on all dimensions, which raise plain `StoreError`s,
 as TensorStore does; `Indexable` adds `[...]`, `oindex` and `vindex`, which raise `IndexError`s.  Stores also implement
 `_assign` for `view[key] = value`.
 """
@@ -65,7 +65,7 @@ def index_transform(transform: T, key: Any, mode: str = "default") -> T:
 
 
 def within_bounds(change: Callable[..., T], transform: T, *arguments: Any) -> T:
-    """Return a view of a view; an error about positions begins with what to type where another meaning is common."""
+    """Return a view of a view; errors about positions say what to type where the index has another common meaning."""
     try:
         return change(transform, *arguments)
     except (OutOfRangeError, InvalidIndexError) as error:
@@ -84,7 +84,7 @@ def within_bounds(change: Callable[..., T], transform: T, *arguments: Any) -> T:
 
 
 def _from_the_end(key: Any) -> tuple[int, int] | None:
-    """Return the first negative position of an index, and the number of its dimension, counted from where it can be."""
+    """Return the first negative position of an index and the number of its dimension, negative after `...`."""
     keys = key if isinstance(key, tuple) else (key,)
     for at, each in enumerate(keys):
         for position in (each.start, each.stop) if isinstance(each, slice) else (each,):
@@ -160,7 +160,7 @@ NumpyIndexTerm: TypeAlias = (
 )
 """The types of a term between the commas of `view[...]`, before it is parsed."""
 NumpyIndexingSpec: TypeAlias = NumpyIndexTerm | tuple[NumpyIndexTerm, ...]
-"""The types of an index in the brackets of `view[...]` as NumPy means it."""
+"""The types of an index in the brackets of `view[...]`, in NumPy's notation."""
 V = TypeVar("V", bound="DomainView")
 W = TypeVar("W", bound="Indexable")
 IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | TransformValue
@@ -168,7 +168,7 @@ IndexKey: TypeAlias = NumpyIndexingSpec | DimExpression | DomainValue | Transfor
 
 
 class TransformChange(Protocol):
-    """A function that makes one transform of another, of the same class."""
+    """A function that makes a transform of another one of the same class."""
 
     def __call__(self, transform: T, /, *arguments: Any) -> T:
         """Return the changed transform."""
@@ -176,7 +176,7 @@ class TransformChange(Protocol):
 
 
 class Subscript(Generic[V]):
-    """`view.name`, waiting for its `[argument]`."""
+    """`view.name`, to be followed by `[argument]`."""
 
     __slots__ = ("_view",)
     _name = ""
@@ -185,11 +185,10 @@ class Subscript(Generic[V]):
         self._view = view
 
     def __repr__(self) -> str:
-        """Return the text of the view and the name."""
         return f"{self._view!r}.{self._name}"
 
     def __iter__(self) -> NoReturn:
-        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        """Raise: subscripting with 0, 1, ... is not iteration."""
         raise TypeError(f"{self._name} is not iterable")
 
 
@@ -235,13 +234,13 @@ class _MarkBoundsImplicit(Subscript[V]):
 
 
 class DomainView:
-    """Something with a domain that can be labelled, moved and transposed as a whole."""
+    """A value with a domain that can be labelled, moved and transposed as a whole."""
 
     __slots__ = ()
 
     def _apply(self, change: TransformChange, *arguments: Any) -> Self:
         """Return the same object with `change` applied to its transform and the arguments."""
-        raise NotImplementedError  # the hook each class with this mixin provides
+        raise NotImplementedError  # the hook that each class with this mixin defines
 
     @property
     def label(self) -> _Label[Self]:
@@ -298,7 +297,7 @@ class _Vindex(_ArrayIndex[W]):
 
 
 class Indexable(DomainView):
-    """Something that can be indexed as a TensorStore can: `[...]`, `oindex`, `vindex` and the rest."""
+    """A value that can be indexed like a TensorStore: by `[...]`, `oindex`, `vindex` and the other properties."""
 
     __module__ = "fsstore"
     __slots__ = ()
@@ -321,7 +320,7 @@ class Indexable(DomainView):
         self._assign(value, index_transform, key)
 
     def __iter__(self) -> NoReturn:
-        """Refuse: subscripting with 0, 1, ... is not iteration."""
+        """Raise: subscripting with 0, 1, ... is not iteration."""
         raise TypeError(f"{type(self).__name__!r} object is not iterable")
 
     @property

@@ -1,11 +1,11 @@
 """Intervals of integers, bounded or not, and dimensions: an interval with a label and implicit bounds.
 
 An interval is a pair `(low, high)` of ints: the indices `low <= x < high`.  `low == -INF` and `high == INF + 1` stand
-for no bound.  Finite indices lie in `[-(2**62 - 2), 2**62 - 2]`, so that sums and products of two of them are checked
-cheaply before they would leave 64 bits.
+for no bound.  Finite indices lie in `[-(2**62 - 2), 2**62 - 2]`, so that sums and products of two indices are checked
+cheaply before they leave 64 bits.
 
-A bound is *implicit* when it only repeats what a resizable base says; `Bounds` is an interval with the two flags, and
-`Dim` adds a label.  Nothing here knows of other dimensions or of transforms.
+A bound is *implicit* when it only repeats the bound of a resizable base; `Bounds` is an interval with the two flags,
+and `Dim` adds a label.  This module does not know of other dimensions or of transforms.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fsstore.values.json_value import as_flag, quote
 
 INF = 2**62 - 1
 FAR = 2**60
-"""Sums and inverses of numbers nearer to zero than that, and bounded by them, do not overflow."""
+"""Sums and inverses of numbers in `[-FAR, FAR]` do not overflow."""
 MIN_FINITE, MAX_FINITE = -INF + 1, INF - 1
 INT64 = 2**63
 """Integers of 64 bits are from `-INT64` on and below `INT64`."""
@@ -77,9 +77,9 @@ def bounds_text(low: int, high: int, *, implicit_low: bool, implicit_high: bool)
 
 
 def intersect(a: Bounds, b: Bounds) -> Bounds:
-    """Return the intersection; each flag comes from the side whose bound was taken.
+    """Return the intersection; each flag comes with its bound.
 
-    If both bounds are equal, the explicit one counts.  Disjoint intervals give an empty one at the larger start.
+    If both bounds are equal, the explicit one counts. Disjoint intervals give an empty one at the larger start.
     """
     low, explicit_low = max((a.low, not a.implicit_low), (b.low, not b.implicit_low))
     high, implicit_high = min((a.high, a.implicit_high), (b.high, b.implicit_high))
@@ -89,7 +89,7 @@ def intersect(a: Bounds, b: Bounds) -> Bounds:
 def hull(a: Bounds, b: Bounds) -> Bounds:
     """Return the smallest interval around both; an empty interval adds nothing to the other.
 
-    Each flag comes from the side whose bound was taken; of two equal bounds the explicit one counts.
+    Each flag comes with its bound; of two equal bounds, the explicit one counts.
     """
     low, high = min(a.low, b.low), max(a.high, b.high)
     if a.low == a.high:
@@ -105,7 +105,7 @@ def hull(a: Bounds, b: Bounds) -> Bounds:
 
 
 def intersect_explicit(a: Bounds, b: Bounds) -> Bounds:
-    """Return the intersection in which an explicit bound prevails over any implicit one."""
+    """Return the intersection in which an explicit bound prevails over an implicit one."""
     low, high = max(a.low, b.low), min(a.high, b.high)
     if a.implicit_low != b.implicit_low:
         low = b.low if a.implicit_low else a.low
@@ -132,7 +132,10 @@ def check_int64(value: int, what: str) -> int:
 
 
 def shift(low: int, high: int, offset: int) -> tuple[int, int]:
-    """Return the interval moved by `offset`; infinite ends stay.  `StoreError` when a finite end would not."""
+    """Return the interval moved by `offset`; infinite ends stay.
+
+    `StoreError` when a finite end would become infinite.
+    """
     if -INF < low <= high <= INF and MIN_FINITE <= low + offset <= high + offset <= MAX_FINITE:
         return low + offset, high + offset
     return low if low == -INF else _sum(low, offset), high if high == INF + 1 else _sum(high - 1, offset) + 1
@@ -148,7 +151,7 @@ def _sum(bound: int, offset: int) -> int:
 def inverse_affine(bounds: Bounds, offset: int, stride: int) -> Bounds:
     """Return the `x` for which `offset + stride * x` lies in `bounds`, exactly; the flags follow their bounds.
 
-    `stride` is not zero.  An empty interval stays empty near the place it maps from.
+    `stride` is not zero.  An empty interval becomes an empty one near the preimage.
     """
     low, high, implicit_low, implicit_high = bounds
     if stride == 1 and offset == 0:
@@ -216,7 +219,7 @@ def strided_slice(domain: Bounds, start: int | None, stop: int | None, step: int
 
 
 def _last_before(stop: int, step: int) -> int:
-    """Return the index next to `stop` on the inner side; `INF` and `-INF` mean no bound."""
+    """Return the last index before `stop` in the direction of `step`; `INF` and `-INF` mean no bound."""
     if abs(stop) >= INF:
         return stop
     return stop - 1 if step > 0 else stop + 1
@@ -272,7 +275,7 @@ class _Interval:
 
     @property
     def size(self) -> int:
-        """The number of indices; means little when the interval is not finite."""
+        """The number of indices; meaningless when the interval is infinite."""
         return self._bounds.high - self._bounds.low
 
     @property
@@ -289,8 +292,8 @@ class _Interval:
 class Dim(_Interval):
     """An interval of indices with optionally implicit bounds and an optional label.
 
-    `Dim(5)` is `[0, 5)`, `Dim(2, 5)` is `[2, 5)`, `Dim("x")` has no bounds.  A bound that is not given is
-    implicit unless said otherwise.
+    `Dim(5)` is `[0, 5)`, `Dim(2, 5)` is `[2, 5)`, `Dim("x")` has no bounds.  A bound that is not given is implicit by
+    default.
 
     >>> print(Dim(size=5, label="x", implicit_upper=True))
     "x": [0, 5*)
@@ -358,7 +361,6 @@ class Dim(_Interval):
         return self._label or other._label
 
     def __len__(self) -> int:
-        """Return the size."""
         return self.size
 
     def __iter__(self) -> Iterator[int]:
@@ -375,17 +377,14 @@ class Dim(_Interval):
         return contains(low, high, operator.index(item))  # type: ignore[arg-type]  # raises TypeError itself
 
     def __eq__(self, other: object) -> bool:
-        """Return whether bounds, flags and labels are equal."""
         if not isinstance(other, Dim):
             return NotImplemented
         return self._bounds == other._bounds and self._label == other._label
 
     def __str__(self) -> str:
-        """Return `"x": [0, 5*)`."""
         return dim_text(self._bounds, self._label)
 
     def __repr__(self) -> str:
-        """Return the expression that makes an equal value."""
         low, high, implicit_low, implicit_high = self._bounds
         parts = [f"inclusive_min={low}"] if low != -INF else []
         if implicit_low != (low == -INF):
@@ -399,11 +398,9 @@ class Dim(_Interval):
         return f"Dim({', '.join(parts)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value."""
         return _restore, (tuple(self._bounds), self._label)
 
     def __copy__(self) -> Dim:
-        """Return an equal value that can be changed on its own."""
         return Dim._of(self._bounds, self._label)
 
 
@@ -444,7 +441,7 @@ def _bounds(given: dict[str, Any], implicit: tuple[Any, Any]) -> Bounds:
 
 
 def _arguments(args: tuple[Any, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by name; which names the positional ones have depends on their types."""
+    """Return the arguments by name; the names of positional arguments depend on their types."""
     if not options.keys() <= {"label", "size", "inclusive_min", "exclusive_max", "inclusive_max"}:
         raise TypeError(_OVERLOADS)
     if len(args) == 0:

@@ -1,8 +1,8 @@
-"""Indexing as NumPy means it: the terms of an index, parsed; basic ones applied in one pass; and the rest in full.
+"""Indexing as in NumPy: terms are parsed; basic ones are applied in one pass, the others by composition.
 
 A term is an int, a slice of ints (or of sequences: several slices), `None` (a new dimension), `...`, or an array of
 int64 or bool.  Integers, slices, new axes and `...` give the same result as composing with the transform that the index
-stands for, without building it: this is on the path of every read.
+stands for, without building that transform: every read takes this path.
 
 With index arrays, or on selected dimensions, an index becomes a transform from the new space into the indexed one, for
 `compose` to apply.  The indexed space is first widened by the new axes; each selected dimension of this *intermediate*
@@ -51,13 +51,13 @@ _NOT_AN_INDEX = (
 
 
 class NumpyIndex(NamedTuple):
-    """The terms; `scalar` tells that one term was given alone, which then applies to all selected dimensions."""
+    """The terms; `scalar` says that a single term was given, which then applies to all selected dimensions."""
 
     terms: tuple[Term, ...]
     scalar: bool
 
     def __str__(self) -> str:
-        """Return the terms as they would be written between brackets."""
+        """Return the terms in the notation of an index, without brackets."""
         text = ",".join(map(_term_text, self.terms))
         return f"{text}," if len(self.terms) == 1 and not self.scalar else text
 
@@ -86,7 +86,7 @@ def _term_text(term: Term) -> str:
 
 
 def parse_index(key: Any) -> NumpyIndex:
-    """Return the terms of `key`; `InvalidIndexError` or `TypeError` when something is no index."""
+    """Return the terms of `key`; raise `InvalidIndexError` or `TypeError` for a term that is no index."""
     if not isinstance(key, tuple):
         terms = _parse_term(key)
         return NumpyIndex(terms, scalar=len(terms) == 1 and not _many(key))
@@ -99,7 +99,7 @@ def parse_index(key: Any) -> NumpyIndex:
 
 
 def _many(key: Any) -> bool:
-    """Return whether one term may stand for several dimensions, or has dimensions of its own."""
+    """Return whether a term may stand for several dimensions, or has several dimensions itself."""
     if isinstance(key, slice):
         return any(_is_vector(part) for part in (key.start, key.stop, key.step))
     return key is not None and (isinstance(key, bool | np.bool_ | np.ndarray) or not hasattr(type(key), "__index__"))
@@ -176,7 +176,7 @@ def _listed(part: Any) -> str:
 
 T = TypeVar("T", bound=TransformValue)
 Affine: TypeAlias = "tuple[int, int, int]"
-"""Where an old dimension went: `(new dimension or -1, offset, stride)`."""
+"""The image of an old dimension: `(new dimension or -1, offset, stride)`."""
 Row: TypeAlias = "Bounds | tuple[int, int, bool, bool]"
 _FULL = slice(None)
 _SAME: tuple[Affine, ...] = tuple((dim, 0, 1) for dim in range(MAX_RANK))
@@ -193,7 +193,7 @@ def slice_bounds(domain: DomainValue, dim: int, term: slice) -> tuple[Bounds, in
 
 
 def _missing(terms: tuple[Term, ...], rank: int) -> int:
-    """Return how many dimensions `...`, or the end, stands for."""
+    """Return the number of dimensions that `...`, or the end, stands for."""
     missing = rank - len(terms) + terms.count(None) + (Ellipsis in terms)
     if missing < 0:
         raise StoreError(
@@ -204,7 +204,7 @@ def _missing(terms: tuple[Term, ...], rank: int) -> int:
 
 
 def sliced(domain: DomainValue, dim: int, term: slice) -> tuple[Row, int, int]:
-    """Return what `slice_bounds` does; for slices forwards within finite bounds without its detours."""
+    """Return the result of `slice_bounds`, faster for forward slices within finite bounds."""
     low, high = domain._low[dim], domain._high[dim]
     implicit_low, implicit_high = domain._implicit_low[dim], domain._implicit_high[dim]
     start, stop, step = term.start, term.stop, 1 if term.step is None else term.step
@@ -262,7 +262,7 @@ def index_basic(transform: T, terms: tuple[Term, ...]) -> T:
 
 
 def _indexed_maps(transform: TransformValue, went: Sequence[Affine], result: DomainValue) -> tuple[OutputMap, ...]:
-    """Return the maps of an indexed transform, if `went` says what became of its dimensions."""
+    """Return the maps of an indexed transform; `went` has the image of each of its dimensions."""
     maps = list(transform._maps)
     for dim, output in enumerate(maps):
         method, source = output[0], output[3]
@@ -274,14 +274,14 @@ def _indexed_maps(transform: TransformValue, went: Sequence[Affine], result: Dom
 
 
 def _through_array(output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue) -> OutputMap:
-    """Return `output`, which reads an index array, over the indexed domain; an empty domain needs no array."""
+    """Return `output`, which reads an index array, as a map of the indexed domain; an empty domain needs no array."""
     if result.explicitly_empty:
         return constant_map(0)
     return settled(_sliced_array(output, domain, went, result))
 
 
 def narrow(transform: T, domain: DomainValue) -> T:
-    """Return `transform` over `domain`, which lies within its domain, index arrays cut to match."""
+    """Return `transform` over `domain`, a part of its domain, with index arrays cut to match."""
     if ARRAY not in [output[0] for output in transform._maps]:
         return transform._of(domain, transform._maps)
     empty = domain.explicitly_empty
@@ -298,7 +298,7 @@ def narrow(transform: T, domain: DomainValue) -> T:
 
 
 def check_indices(domain: DomainValue, went: Sequence[Any]) -> None:
-    """Raise `OutOfRangeError` where a dimension went to a constant outside the domain."""
+    """Raise `OutOfRangeError` where the image of a dimension is a constant outside the domain."""
     for dim, place in enumerate(went):
         if not isinstance(place, tuple):
             continue
@@ -313,7 +313,7 @@ def check_indices(domain: DomainValue, went: Sequence[Any]) -> None:
 
 
 def through(output: OutputMap, to: Affine, dim: int) -> OutputMap:
-    """Return a map that follows one dimension, which went to another one or to a constant."""
+    """Return a map that follows one dimension, whose image is `to`."""
     target, offset, stride = to
     _, first, factor, source, _, _ = output
     if target == source and stride == 1 and not offset:
@@ -328,7 +328,7 @@ def through(output: OutputMap, to: Affine, dim: int) -> OutputMap:
 
 
 def _sliced_array(output: OutputMap, domain: DomainValue, went: Sequence[Affine], result: DomainValue) -> OutputMap:
-    """Return `output`, which reads an index array, over the indexed domain."""
+    """Return `output`, which reads an index array, as a map of the indexed domain."""
     array = output.index_array
     assert array is not None
     picks: list[int | slice | None] = []
@@ -355,9 +355,9 @@ _NEW_AXIS = Bounds(0, 1, True, True)
 
 @dataclass(slots=True)
 class _Group:
-    """Index arrays with common dimensions; `place` is the number of the slot before which they stand.
+    """Index arrays with common dimensions.
 
-    `start` is where they begin in the space that is made.
+    The dimensions stand before the slot numbered `place` and begin at `start` in the new space.
     """
 
     place: int
@@ -366,7 +366,7 @@ class _Group:
     start: int = 0
 
     def add(self, arrays: Sequence[IndexArray], shape: tuple[int, ...]) -> None:
-        """Let `arrays` of `shape` join; the shapes of all are broadcast."""
+        """Add `arrays` of `shape`; all shapes are broadcast together."""
         try:
             if shape != self.shape:
                 self.shape = np.broadcast_shapes(self.shape, shape) if self.shape else shape
@@ -388,9 +388,9 @@ Slot: TypeAlias = "int | slice | _ArraySlot | None"
 
 
 def _slots(terms: Sequence[Term], missing: int, mode: str) -> tuple[list[Slot], list[_Group]]:
-    """Return what each selected dimension is consumed by, and the groups of arrays.
+    """Return the slot that consumes each selected dimension, and the groups of arrays.
 
-    `...` stands for `missing` full slices; it separates arrays even when that is none.
+    `...` stands for `missing` full slices; it separates arrays even if `missing` is 0.
     """
     slots: list[Slot] = []
     groups: list[_Group] = []
@@ -411,7 +411,7 @@ def _slots(terms: Sequence[Term], missing: int, mode: str) -> tuple[list[Slot], 
 
 
 def _index_arrays(term: NDArray[Any]) -> tuple[list[IndexArray], tuple[int, ...]]:
-    """Return the index arrays a term stands for, one for each dimension of a bool array, and their shape."""
+    """Return the index arrays of a term, one for each dimension of a bool array, and their shape."""
     if term.dtype != np.bool_:
         return [term], term.shape
     flat = np.flatnonzero(term)  # a hundredth of the time that NumPy takes for several dimensions at once
@@ -420,7 +420,7 @@ def _index_arrays(term: NDArray[Any]) -> tuple[list[IndexArray], tuple[int, ...]
 
 
 def _consumed(terms: Sequence[Term]) -> int:
-    """Return how many selected dimensions the terms use, new axes included."""
+    """Return the number of selected dimensions that the terms use, new axes included."""
     return sum(
         [
             (term.ndim if term.dtype == np.bool_ else 1) if isinstance(term, np.ndarray) else term is not Ellipsis
@@ -466,7 +466,7 @@ def index_advanced(
 
 
 def _matched(index: NumpyIndex, domain: DomainValue, specs: DimSpecs) -> tuple[tuple[Term, ...], int, list[int]]:
-    """Return terms, how many dimensions `...` stands for, and the selected dimensions of the intermediate space."""
+    """Return the terms, the number of dimensions under `...`, and the selected dimensions of the intermediate space."""
     terms = index.terms
     used = _consumed(terms)
     new_axes = sum(term is None for term in terms)
@@ -504,7 +504,7 @@ class _NewDims:
         self._owners: list[int] = []
 
     def add(self, number: int, row: Row, label: str = "") -> int:
-        """Append a dimension made by slot `number` and return where it is."""
+        """Append a dimension made by the slot `number`; return its position."""
         self._rows.append(row)
         self._labels.append(label)
         self._owners.append(number)
@@ -519,14 +519,14 @@ class _NewDims:
                     self.add(place, (0, size, False, False))
 
     def domain(self, old: DomainValue) -> DomainValue:
-        """Return the domain, of the class of another."""
+        """Return the new domain, of the class of the old one."""
         check_rank(len(self._rows))
         low, high, implicit_low, implicit_high = zip(*self._rows, strict=True) if self._rows else ((),) * 4
         return old._of(low, high, implicit_low, implicit_high, tuple(self._labels))
 
     @property
     def selected(self) -> list[int]:
-        """The dimensions that slots have made, in the order of these."""
+        """The dimensions that slots have made, in the order of the slots."""
         owners = self._owners
         made = [dim for dim, owner in enumerate(owners) if owner != _UNSELECTED]
         return sorted(made, key=owners.__getitem__)
@@ -535,15 +535,15 @@ class _NewDims:
 def _woven(
     transform: T, chosen: Mapping[int, tuple[int, Slot]], groups: Sequence[_Group], count: int
 ) -> tuple[T, list[int]]:
-    """Return a transform without index arrays indexed by `count` slots, and the dimensions that these have made.
+    """Return a transform without index arrays indexed by `count` slots, and the dimensions that the slots have made.
 
-    `chosen` has the number of a slot and the slot by dimension of the intermediate space; other dimensions stay.
+    `chosen` has the number of a slot and the slot, by dimension of the intermediate space; other dimensions stay.
     """
     domain = transform._domain
     made = _NewDims(groups)
     went: list[Affine | _ArraySlot] = []
     axes = [place for place, (_, slot) in chosen.items() if slot is None]
-    cuts = {  # in the order in which they were given: the first that is wrong is told
+    cuts = {  # in the order in which they were given: the error is about the first invalid one
         place: sliced(domain, place - sum([axis < place for axis in axes]), slot)
         for place, (_, slot) in chosen.items()
         if isinstance(slot, slice)
@@ -566,7 +566,7 @@ def _woven(
 
 
 def _maps(transform: TransformValue, went: Sequence[Affine | _ArraySlot], result: DomainValue) -> tuple[OutputMap, ...]:
-    """Return the maps of an indexed transform; `went` says what became of its dimensions."""
+    """Return the maps of an indexed transform; `went` has the image of each dimension, or the slot that consumed it."""
     domain, empty = transform._domain, result.explicitly_empty
     if not empty:
         check_indices(domain, went)
@@ -578,7 +578,7 @@ def _maps(transform: TransformValue, went: Sequence[Affine | _ArraySlot], result
         source = went[output.input_dimension]
         if isinstance(source, tuple):
             maps.append(through(output, source, dim))
-        elif empty:  # nobody reads the array
+        elif empty:  # no point reads the array
             maps.append(through(output, (-1, 0, 0), dim))
         else:
             limits = effective(domain, output.input_dimension)

@@ -1,9 +1,9 @@
 """Operations on selected dimensions of a transform: label, translate, stride, transpose, diagonal, implicitness.
 
 A selection is a tuple of ints, labels and slices, resolved against the labels of a domain; negative numbers count from
-the last dimension.  Each operation takes a transform, the selected input dimensions and an argument, and returns a new
-transform.  Where the dimensions may be None, all of them are selected.  The arguments are parsed by the `*_argument`
-functions, which raise `TypeError`.
+the end.  Each operation takes a transform, the selected input dimensions and an argument, and returns a new transform.
+Where the dimensions may be None, all of them are selected.  The arguments are parsed by the `*_argument` functions,
+which raise `TypeError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fsstore.index.output_map import SINGLE, OutputMap, single_map
 from fsstore.index.value import DomainValue, TransformValue, check_labels, check_rank
 from fsstore.values.json_value import as_flag, quote
 
-# Which dimensions are meant: numbers, labels and ranges, resolved against the labels of a domain.
+# The selected dimensions: numbers, labels and ranges, resolved against the labels of a domain.
 
 DimSpecs: TypeAlias = "tuple[int | str | slice, ...]"
 
@@ -45,7 +45,7 @@ def in_expression() -> Iterator[None]:
 
 
 def normal(index: int, rank: int) -> int:
-    """Return the number of a dimension, negative ones counted from the end."""
+    """Return the number of a dimension; a negative one counts from the end."""
     if not -rank <= index < rank:
         raise StoreError(f"Dimension index {index} is outside valid range [-{rank}, {rank})")
     return index + rank if index < 0 else index
@@ -72,7 +72,7 @@ def _expanded(part: slice, rank: int) -> range:
 
 
 def resolve(specs: DimSpecs, labels: Sequence[str]) -> list[int]:
-    """Return the numbers of the dimensions meant by `specs`, in their order, each at most once."""
+    """Return the numbers of the dimensions that `specs` selects, in their order, each at most once."""
     dims: list[int] = []
     for part in specs:
         if isinstance(part, str):
@@ -106,7 +106,7 @@ def resolve_new(
 ) -> list[int]:
     """Return the numbers of dimensions in a space of `rank` that has new ones between those with `labels`.
 
-    `are_new` tells, of that many selected dimensions, which are the new ones: those cannot have a label.
+    `are_new` returns, for a number of selected dimensions, which of them are new: a new dimension cannot have a label.
     """
     chosen: list[int | str] = []
     for part in specs:
@@ -131,7 +131,7 @@ def _check_new_once(dims: Sequence[int]) -> None:
 
 
 def resolve_only_new(specs: DimSpecs, rank: int) -> list[int]:
-    """Return the numbers of dimensions that are all new, in the space that adding them to `rank` makes."""
+    """Return the numbers of dimensions that are all new, in the space of `rank` dimensions and the new ones."""
     if any(isinstance(part, str) for part in specs):
         raise StoreError("New dimensions cannot be specified by label")
     rank += sum(_new_in(part) if isinstance(part, slice) else 1 for part in specs)
@@ -145,7 +145,7 @@ def resolve_only_new(specs: DimSpecs, rank: int) -> list[int]:
 
 
 def _new_in(part: slice) -> int:
-    """Return how many dimensions a range adds: both ends must count from the same side."""
+    """Return the number of dimensions in a range of new ones: both ends must count from the same side."""
     step = 1 if part.step is None else part.step
     if step == 0:
         raise StoreError("The step of a range of dimensions must not be 0")

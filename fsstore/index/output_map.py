@@ -1,11 +1,11 @@
-"""Output index maps: how one coordinate of the output is computed from an input point.
+"""Output index maps: functions that compute one output coordinate from an input point.
 
 A map is constant (`offset`), affine in one input dimension (`offset + stride * x[dim]`), or reads an index array
 (`offset + stride * array[x - origin]`).  `OutputMap` is the light tuple that planners consume; `OutputIndexMap` and
-`OutputIndexMaps` are its public faces.
+`OutputIndexMaps` are its public forms.
 
-Index arrays are read-only, of type int64, of the rank of the input space, with size 1 along each dimension they do
-not depend on.  The values that may be used are those within `index_range`; they are checked on use, not before.
+Index arrays are read-only, of type int64, of the rank of the input space, with size 1 along each dimension they do not
+depend on.  Only values within `index_range` are valid; they are checked when they are used, not before.
 """
 
 from __future__ import annotations
@@ -68,15 +68,12 @@ class OutputIndexMethod(enum.Enum):
     array = ARRAY
 
     def __int__(self) -> int:
-        """Return the number of the method."""
         return int(self.value)
 
     def __index__(self) -> int:
-        """Return the number of the method."""
         return int(self.value)
 
     def __hash__(self) -> int:
-        """Return the number of the method."""
         return int(self.value)
 
 
@@ -93,7 +90,7 @@ def index_array(value: Any) -> IndexArray:
     """Return a read-only int64 copy of `value`; `TypeError` for anything but integers that fit."""
     array = np.asarray(value)
     out: IndexArray
-    if array.dtype == _INT64 and 0 not in array.strides:  # as nearly always, in a third of the time
+    if array.dtype == _INT64 and 0 not in array.strides:  # nearly always so, and three times as fast
         out = array.copy()
         out.flags.writeable = False
         return out
@@ -107,7 +104,7 @@ def index_array(value: Any) -> IndexArray:
     )
     out = np.array(array[repeated], dtype=np.int64, order="C")
     out.flags.writeable = False
-    # what was broadcast stays so: such a dimension does not count as one the array depends on
+    # a broadcast dimension stays broadcast: the array does not depend on it
     return out if out.shape == array.shape else np.broadcast_to(out, array.shape)
 
 
@@ -201,13 +198,11 @@ class OutputIndexMap:
         return Dim._of(Bounds(*self._map.index_range, implicit_low=False, implicit_high=False))
 
     def __eq__(self, other: object) -> bool:
-        """Return whether the maps are equal, index arrays by shape and value."""
         if not isinstance(other, OutputIndexMap):
             return NotImplemented
         return same_map(self._map, other._map)
 
     def __repr__(self) -> str:
-        """Return the fields."""
         if self._map.method == CONSTANT:
             return f"OutputIndexMap(offset={self.offset})"
         text = f"OutputIndexMap(offset={self.offset}, stride={self.stride}, "
@@ -217,7 +212,6 @@ class OutputIndexMap:
         return f"{text}index_array={array_text(array)}, index_range={interval_text(*self._map.index_range)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value."""
         return OutputIndexMap._of, (self._map,)
 
 
@@ -273,7 +267,6 @@ class OutputIndexMaps:
         return len(self._maps)
 
     def __len__(self) -> int:
-        """Return the number of output dimensions."""
         return len(self._maps)
 
     @overload
@@ -290,7 +283,6 @@ class OutputIndexMaps:
         return OutputIndexMap._of(self._maps[index])
 
     def __iter__(self) -> Iterator[OutputIndexMap]:
-        """Iterate over the maps."""
         return map(OutputIndexMap._of, self._maps)
 
     def __eq__(self, other: object) -> bool:
@@ -300,5 +292,4 @@ class OutputIndexMaps:
         return list(self) == list(other)
 
     def __repr__(self) -> str:
-        """Return the list of the maps."""
         return repr(list(self))

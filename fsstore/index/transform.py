@@ -1,4 +1,4 @@
-"""Index domains and index transforms: the boxes and the functions on which every view rests.
+"""Index domains and index transforms: the boxes and the functions that every view is made of.
 
 A domain is the product of `Dim`s, stored as parallel tuples because planners read whole vectors.  Bounds are implicit
 or explicit per side, labels are unique where they are not empty, the rank is at most 32.
@@ -107,7 +107,6 @@ class IndexDomain(DomainValue, DomainView, WrittenAsJson):
         return self.dims(resolve(parse_selection(key), self._labels))
 
     def __iter__(self) -> Iterator[Dim]:
-        """Iterate over the dimensions."""
         return (Dim._of(self.bounds(i), label) for i, label in enumerate(self._labels))
 
     def intersect(self, other: IndexDomain) -> IndexDomain:
@@ -137,15 +136,12 @@ class IndexDomain(DomainValue, DomainView, WrittenAsJson):
         return domain_to_json(self)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value."""
         return IndexDomain._of, (self._low, self._high, self._implicit_low, self._implicit_high, self._labels)
 
     def __copy__(self) -> IndexDomain:
-        """Return the same value; it cannot change."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> IndexDomain:
-        """Return the same value; it cannot change."""
         return self
 
 
@@ -161,7 +157,7 @@ _VECTORS = (
 
 
 def from_components(given: Mapping[str, Any], prefix: str = "") -> IndexDomain:
-    """Return the domain described by the keywords of `IndexDomain`; `prefix` stands before names in messages."""
+    """Return the domain that the keywords of `IndexDomain` describe; `prefix` stands before their names in messages."""
     unknown = given.keys() - {"rank", *_VECTORS}
     if unknown:
         raise TypeError(f"unexpected keyword argument(s): {', '.join(sorted(unknown))}")
@@ -199,7 +195,7 @@ def _common_rank(rank: Any, vectors: Mapping[str, tuple[Any, ...]], prefix: str)
 
 
 def checked_vector(name: str, value: Any) -> tuple[Any, ...]:
-    """Return the argument `name`, one value a dimension, as a tuple; raise `TypeError` for what is none."""
+    """Return the argument `name`, one value per dimension, as a tuple; raise `TypeError` for any other value."""
     if isinstance(value, str | bytes | Mapping | Dim | IndexDomain) or not isinstance(value, Iterable):
         raise TypeError(f"{name} must be a sequence, not {type(value).__name__}")
     items = list(value)
@@ -251,7 +247,7 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
                 raise TypeError("IndexTransform(json=...) takes no other argument")
             self._domain, self._maps = transform_from_json(IndexDomain, value)
             return
-        if output is not None:  # before what it is put together with
+        if output is not None:  # checked before the two are combined
             output = _listed_maps(output)
         domain, output = _parsed(input_rank, positional, output, components)
         self._domain = domain
@@ -321,15 +317,12 @@ class IndexTransform(TransformValue, Indexable, WrittenAsJson):
         return "\n".join(lines) + "\n"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle by value."""
         return _restore, (self._domain, self._maps)
 
     def __copy__(self) -> IndexTransform:
-        """Return the same value; it cannot change."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> IndexTransform:
-        """Return the same value; it cannot change."""
         return self
 
 

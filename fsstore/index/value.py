@@ -1,11 +1,11 @@
-"""The values under domains and transforms, which the algebra of indexing reads and makes, and their JSON forms.
+"""The values that domains and transforms are based on, which the algebra of indexing works on, and their JSON forms.
 
-`IndexDomain` and `IndexTransform` are these values with what users call.  A function of the algebra returns the class
-that it was given, so that nothing is wrapped on the path of a read.
+`IndexDomain` and `IndexTransform` add the methods for users.  A function of the algebra returns the class that it was
+given, so that nothing is wrapped on the path of a read.
 
-In JSON, an implicit bound is wrapped in a list of one, an infinite one is `"-inf"` or `"+inf"`.  Members that say
-nothing are left out: vectors of implicit infinite bounds, empty labels, zero offsets, unit strides, the output of an
-identity.  Unlike elsewhere, numbers of bounds may be given as strings.
+In JSON, an implicit bound is wrapped in a list of one, an infinite one is `"-inf"` or `"+inf"`.  Members with default
+values are left out: vectors of implicit infinite bounds, empty labels, zero offsets, unit strides, the output of an
+identity.  Unlike elsewhere, bounds may be given as strings.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def check_labels(labels: Sequence[str]) -> None:
 
 
 class DomainValue:
-    """A box of integer coordinates: what the algebra needs of a domain, and makes."""
+    """A box of integer coordinates: the part of a domain that the algebra works on."""
 
     __hash__ = None  # type: ignore[assignment]  # as in TensorStore
     __slots__ = ("_high", "_implicit_high", "_implicit_low", "_labels", "_low")
@@ -150,7 +150,6 @@ class DomainValue:
         return any(low == high and not (first or last) for low, high, first, last in sides)
 
     def __len__(self) -> int:
-        """Return the rank."""
         return len(self._low)
 
     def __repr__(self) -> str:
@@ -187,7 +186,6 @@ class DomainValue:
         )
 
     def __eq__(self, other: object) -> bool:
-        """Return whether bounds, flags and labels are equal."""
         if not isinstance(other, DomainValue):
             return NotImplemented
         return (
@@ -200,7 +198,7 @@ class DomainValue:
 
 
 class TransformValue:
-    """A domain and output maps: what the algebra needs of a transform, and makes."""
+    """A domain and output maps: the part of a transform that the algebra works on."""
 
     __hash__ = None  # type: ignore[assignment]  # as in TensorStore
     __slots__ = ("_domain", "_maps")
@@ -307,7 +305,7 @@ class TransformValue:
         return made
 
     def __eq__(self, other: object) -> bool:
-        """Return whether domains and output maps are equal, index arrays by the values they spread."""
+        """Return whether domains and output maps are equal, index arrays by their broadcast values."""
         if not isinstance(other, TransformValue):
             return NotImplemented
         if self._domain != other._domain or len(self._maps) != len(other._maps):
@@ -325,7 +323,7 @@ def identity_maps(rank: int) -> tuple[OutputMap, ...]:
 
 
 def checked_maps(domain: DomainValue, maps: Sequence[OutputMap]) -> tuple[OutputMap, ...]:
-    """Return `maps` as a transform of `domain` has them; `StoreError` when they do not fit together."""
+    """Return `maps` in the form that a transform of `domain` stores; `StoreError` when they do not fit together."""
     if len(maps) > MAX_RANK:
         raise StoreError(f"Number of output dimensions ({len(maps)}) exceeds maximum rank of {MAX_RANK}")
     empty = domain.explicitly_empty
@@ -383,7 +381,7 @@ _ENDS: dict[str, tuple[int, Callable[[int, int], tuple[int, int]]]] = {
 
 
 def domain_to_json(domain: DomainValue, prefix: str = "") -> dict[str, Any]:
-    """Return the members that describe `domain`, each name after `prefix`."""
+    """Return the members that describe `domain`; `prefix` stands before each name."""
     out: dict[str, Any] = {}
     low, high = domain.inclusive_min, domain.exclusive_max
     first, last = domain.implicit_lower_bounds, domain.implicit_upper_bounds
@@ -404,7 +402,7 @@ def _bound(value: int, infinity: int, text: str, implicit: bool) -> Json:
 
 
 def domain_from_json(made: type[D], value: Any) -> D:
-    """Return the domain, of a class, that `value` describes; `JsonError` names every problem."""
+    """Return the domain that `value` describes, of the class `made`; `JsonError` names every problem."""
     try:
         fields = Fields(value)
         domain = _domain(made, fields, "")
@@ -449,7 +447,7 @@ def _labels(value: Any) -> list[str]:
 
 
 def _domain(made: type[D], fields: Fields, prefix: str) -> D:
-    """Read the members of a domain, each name after `prefix`."""
+    """Read the members of a domain; `prefix` stands before each name."""
     names = ("rank", "inclusive_min", *_ENDS, "labels")
     quoted = {name: _json.quote(prefix + name) for name in names}
     if not any(prefix + name in fields for name in names):
@@ -479,7 +477,7 @@ def _domain(made: type[D], fields: Fields, prefix: str) -> D:
 
 
 class _SameLength:
-    """Parsers of arrays that must have the length of the first one."""
+    """Parsers of arrays that all must have the length of the first."""
 
     def __init__(self, length: int | None) -> None:
         self.length = length
@@ -511,7 +509,7 @@ def _output_to_json(output: OutputMap) -> dict[str, Any]:
         out["index_array"] = output.index_array.tolist()
         low, high = output.index_range
         if not _all_within(output.index_array, low, high):
-            # without the bounds the reader would take values that were never allowed
+            # without the bounds, a reader would accept values that were never valid
             out["index_array_bounds"] = ["-inf" if low == -INF else low, "+inf" if high == INF + 1 else high - 1]
     elif output.method != CONSTANT:
         out["input_dimension"] = output.input_dimension
