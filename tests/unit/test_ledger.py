@@ -23,11 +23,11 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "compat": (2, 41),
     "context": (3, 914),
     "dataset": (9, 2520),
-    "driver": (14, 5288),
+    "driver": (14, 5318),
     "filesystem": (8, 2909),
     "format": (9, 3062),
     "icechunk": (5, 1873),
-    "index": (10, 3805),
+    "index": (10, 3779),
     "interop": (15, 3991),
     "job": (14, 5431),
     "kvstore": (51, 16109),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (7, 1940),
     "viewer": (3, 1137),
 }
-WHOLE = (324, 110172)
+WHOLE = (324, 110176)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
