@@ -421,17 +421,44 @@ async def _copy_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) ->
     return report
 
 
-async def _copied_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) -> CopyReport:
+@dataclass(frozen=True, slots=True)
+class GroupCopy:
+    """The copies of the arrays below a group, the documents of the groups by key, the root's last, and their format.
+
+    With `collects` the root gets consolidated metadata.
+    """
+
+    jobs: list[ArrayCopy]
+    documents: dict[str, bytes]
+    words: NodeWords
+    collects: bool
+
+
+async def group_copy(group: Group, store: OpenKv, scheme: str, run: CopyRun) -> GroupCopy:
+    """Return what the copy of a group makes."""
     listed = await group._place.listed(group.path)
     for path, error in listed.damaged.items():
         raise error.within(f"{path!r} in {group!r} cannot be copied")
-    words, reports, jobs = group._place.words, [], []
+    words = group._place.words
     collects = await _gets_consolidated(group, store)
     wanted = [job async for job in _arrays_of(group, listed, store, scheme, run)]
     if wanted and ("zarr_format" in run.options.wishes or scheme):
         words = wanted[-1].words
-    notes, copied = await _notes_of(store, wanted, run), list[ArrayCopy]()
-    for job in wanted:
+    own: dict[str, Any] = await execution.offload(group.attrs.asdict)
+    documents: dict[str, bytes] = {}
+    for path in [*sorted(_groups(listed.nodes), key=lambda each: -each.count("/")), ""]:
+        node = listed.nodes.get(path)
+        attributes = own if path == "" else dict(node.attributes) if node else {}
+        place = f"{store.path}{path}/" if path else store.path
+        documents |= {f"{place}{key}": value for key, value in words.new_group(attributes).items()}
+    return GroupCopy(wanted, documents, words, collects and root_document(words) is not None)
+
+
+async def _copied_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) -> CopyReport:
+    made = await group_copy(group, store, scheme, run)
+    reports, jobs, collects = list[CopyReport](), list[ArrayCopy](), made.collects
+    notes, copied = await _notes_of(store, made.jobs, run), list[ArrayCopy]()
+    for job in made.jobs:
         if not run.options.atomic:
             reports.append(await _copy_array(job, run, notes, copied))
             continue
@@ -441,22 +468,15 @@ async def _copied_group(group: Group, store: OpenKv, scheme: str, run: CopyRun) 
         else:
             jobs.append(prepared)
     await _check_unchanged(copied)
-    own: dict[str, Any] = await execution.offload(group.attrs.asdict)
-    documents: dict[str, bytes] = {}
-    for path in [*sorted(_groups(listed.nodes), key=lambda each: -each.count("/")), ""]:
-        node = listed.nodes.get(path)
-        attributes = own if path == "" else dict(node.attributes) if node else {}
-        place = f"{store.path}{path}/" if path else store.path
-        documents |= {f"{place}{key}": value for key, value in words.new_group(attributes).items()}
     if jobs:
-        root = (store.path, words) if collects else None
-        reports.append(await _commit(jobs, documents, run, root))
+        root = (store.path, made.words) if collects else None
+        reports.append(await _commit(jobs, made.documents, run, root))
         collects = collects and any(report.skipped for report in reports)
     else:
-        for key, value in documents.items():
+        for key, value in made.documents.items():
             await KvPrefix(store.driver).write(key, value)
-    if collects and root_document(words) is not None:
-        await consolidate(store.prefix, words)
+    if collects:
+        await consolidate(store.prefix, made.words)
     return combined(reports)
 
 

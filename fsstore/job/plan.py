@@ -256,7 +256,7 @@ class CopyPlan:
             ("from", self.source),
             ("to", self.target),
             ("how", f"{passes}: {self.why.partition('; ')[0]}"),
-            ("tasks", f"{self.tasks:,} at most" + (f", boxes of {self.box}" if self.passes else "")),
+            ("tasks", f"{self.tasks:,} at most" + (f", boxes of {self.box}" if self.box else "")),
             ("pace", self.why.partition("; ")[2]),
             ("traffic", f"{bytes_text(self.bytes_read)} read, {bytes_text(self.bytes_written)} written"),
             ("requests", f"{self.requests:,} at most"),
@@ -268,6 +268,18 @@ class CopyPlan:
             f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._rows()
         )
         return f"<table>{rows}</table>"
+
+
+def combined_plan(plans: Sequence[CopyPlan], source: str, target: str, saving: Callable[[Any, bool], None]) -> CopyPlan:
+    """Return the plans of several arrays as one."""
+    passes = max((plan.passes for plan in plans), default=0)
+    slowest = max(plans, key=lambda plan: plan.bytes_written, default=None)
+    pace = "" if slowest is None else slowest.why.partition("; ")[2]
+    return CopyPlan(
+        source, target, passes, sum(plan.tasks for plan in plans), (), sum(plan.bytes_read for plan in plans),
+        sum(plan.bytes_written for plan in plans), sum(plan.requests for plan in plans),
+        max((plan.memory for plan in plans), default=0), f"{_count(len(plans), 'array')}; {pace}", saving,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,6 +321,9 @@ class PlanStatus:
     def __str__(self) -> str:
         """Return one line of text."""
         texts = [f"{self.what}: {self.done:,} of {self.total:,} tasks done"]
+        if len(self.sizes) > 1:
+            left = {name: sum(high - low for low, high in self.missing.get(name, ())) for name in self.sizes}
+            texts += [f"{name} {size - left[name]:,} of {size:,}" for name, size in self.sizes.items()]
         texts += [f"{self.running:,} parts running"] if self.running else []
         texts += [] if self.remaining_s is None else [f"{self.remaining_s:.0f} s left"]
         return ", ".join(texts)

@@ -173,7 +173,7 @@ def test_bad_plans_are_told_in_a_sentence(simple):
         (text[:200], DataLossError, "is no plan of fsstore, or was cut off"),
         ("[1]", DataLossError, "is no plan of fsstore"),
         (text.replace('"memory": ', '"memory": 1'), DataLossError, "was changed after it was saved"),
-        (text.replace('"fsstore_plan": 1', '"fsstore_plan": 2'), UnimplementedError, "is of version 2"),
+        (text.replace('"fsstore_plan": 2', '"fsstore_plan": 3'), UnimplementedError, "is of version 3"),
     ):
         simple.write_text(content)
         with pytest.raises(error, match=match):
@@ -183,7 +183,8 @@ def test_bad_plans_are_told_in_a_sentence(simple):
     with pytest.raises(FailedPreconditionError, match=r"made by fsstore 9\.9, and this is"):
         ts.status(simple).result()
     simple.write_text(text)
-    changed(simple, target={"driver": "file", "path": f"{simple.parent}/elsewhere/"})
+    (member,) = json.loads(text)["members"]
+    changed(simple, members=[member | {"target": {"driver": "file", "path": f"{simple.parent}/elsewhere/"}}])
     with pytest.raises(FailedPreconditionError, match="is of another source or target"):
         ts.run(simple).result()
     simple.unlink()
@@ -272,7 +273,7 @@ KILLED = """
 import os, sys
 import numpy as np
 import fsstore as ts
-import fsstore.job.fleet, fsstore.driver.chunked_array, fsstore.format.zarr3
+import fsstore.job.fleet, fsstore.job.planned, fsstore.driver.chunked_array, fsstore.format.zarr3
 from fsstore.kvstore.local.driver import LocalDriver
 
 folder, *steps = sys.argv[1:]
