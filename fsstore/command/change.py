@@ -41,7 +41,7 @@ def copy(arguments: Namespace) -> int:
         if arguments.plan or arguments.save_plan:
             casting = arguments.casting
             plan = plan_copy(source, target, executor=executor, casting=casting, context=context, **options).result()
-            put(plan)
+            put(plan.text(arguments.workers, _rates(arguments)))
             if arguments.save_plan:
                 plan.save(place_of(arguments, arguments.save_plan))
             return 0
@@ -81,12 +81,22 @@ def status(arguments: Namespace) -> int:
     found = looked(place_of(arguments, arguments.plan), context=context_of(arguments)).result()
     missing = None if arguments.parts is None else found.missing_parts(arguments.parts)
     if arguments.json:
-        put_json(asdict(found) | {"missing_parts": missing})
+        cost = found.estimate(arguments.workers, _rates(arguments)).to_json()
+        put_json(asdict(found) | {"whole": found.whole.to_json(), "rest": cost, "missing_parts": missing})
     elif missing is None:
-        put(found)
+        put(found.text(arguments.workers, _rates(arguments)))
     else:
         put(" ".join(map(str, missing)))
     return 0 if found else 1
+
+
+def _rates(arguments: Namespace) -> dict[str, Any]:
+    """Return what an estimate is to assume."""
+    pairs = [text.partition("=") for text in arguments.rates.split(",") if text]
+    try:
+        return {name: value if name == "currency" else float(value) for name, _, value in pairs}
+    except ValueError:
+        raise UsageError("--rates is names and numbers: per_worker_hour=0.2,per_gigabyte=0.09") from None
 
 
 def finish(arguments: Namespace) -> int:

@@ -42,9 +42,17 @@ _CASTING: Argument = (
     },
 )
 _PLAN: Argument = (("plan",), {"metavar": "PLAN", "help": "the file of a plan"})
+_COST: tuple[Argument, ...] = (
+    (("--workers",), {"type": int, "default": 1, "metavar": "N", "help": "of how many workers the cost is estimated"}),
+    (
+        ("--rates",),
+        {"default": "", "metavar": "NAME=N,...", "help": "what the estimate assumes: per_worker_hour=0.2,..."},
+    ),
+)
 _PLANNED: tuple[Argument, ...] = (
-    (("--plan",), {"action": "store_true", "help": "say what would be done, and do nothing"}),
+    (("--plan", "--dry-run"), {"action": "store_true", "help": "say what would be done, and do nothing"}),
     (("--save-plan",), {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and copy nothing"}),
+    *_COST,
 )
 _LEVELS = ("keys", "sizes", "decode", "values")
 _OVERWRITE: Argument = (("--overwrite",), {"action": "store_true", "help": "replace what is there"})
@@ -147,7 +155,7 @@ COMMANDS: tuple[Command, ...] = (
     Command(
         "status", "fsstore.command.change:status", "say what is done of a plan; 1 if anything is missing",
         "fsstore status copy.plan",
-        (_PLAN, (("--parts",), {"type": int, "metavar": "N", "help": "print which of N parts are missing"})),
+        (_PLAN, (("--parts",), {"type": int, "metavar": "N", "help": "print which of N parts are missing"}), *_COST),
     ),
     Command(
         "finish", "fsstore.command.change:finish", "check what the parts of a plan have done, and let the copy appear",

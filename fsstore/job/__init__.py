@@ -18,6 +18,9 @@ The contract of a copy, whichever stores it is between:
 
 * `copy`: arrays, groups and whole hierarchies, from any format to any that can be written
 * `fleet`: plans of copies in files, of which any engine runs parts
+* `planned`: one array of such a plan, from its beginning to its end
+* `plan_file`: the file of a plan, read and written
+* `estimate`: what a plan may cost, and the rates that this assumes
 * `plan`: plans of copies: which boxes, in one pass or two, with what memory and traffic; and the reports of jobs
 * `array_copy`: copying one array: its chunks as they are where both layouts agree, else box by box
 * `passes`: what a job sends to its workers, and the passes of tasks that may be done in any order

@@ -181,12 +181,13 @@ class ArrayCopy:
             requests = count if _is_taken(self) else 2 * count
             return CopyPlan(
                 where(self.source), shown, 0, pieces, (), nbytes, nbytes, requests,
-                self.memory, why, saving,
+                self.memory, why, saving, count,
             )  # fmt: skip
         boxes = self.boxes(target, sharing(executor))
         return CopyPlan(
             where(self.source), shown, boxes.passes, boxes.tasks, boxes.targets.step,
             boxes.bytes_read, boxes.bytes_written, boxes.requests, self.memory, f"{boxes.why}; {boxes.pace}", saving,
+            boxes.writes,
         )  # fmt: skip
 
     async def run(self, executor: Executor | None, progress: Any) -> CopyReport:

@@ -46,6 +46,7 @@ from fsstore.job.copy import (
     group_copy,
 )
 from fsstore.job.ends import CopyWishes, check_apart, where
+from fsstore.job.estimate import Estimate, Rates
 from fsstore.job.plan import CopyPlan, CopyReport, Level, PlanStatus, combined, combined_plan, share_of
 from fsstore.job.plan_file import plain, plan_place, read_plan, write_plan
 from fsstore.job.planned import ArrayState, Missing, PlannedArray, ensure_kept, passes_of
@@ -90,10 +91,11 @@ def plan_copy(
         draft = await _drafted(opened, store, scheme, options)
 
         def save(place: Any, overwrite: bool) -> None:
-            execution.call(_save(draft, place, overwrite=overwrite))
+            execution.call(_save(draft, planned, place, overwrite=overwrite))
 
         plans = [await job.plan(executor, save) for job in draft.jobs]
-        return plans[0] if draft.root is None else combined_plan(plans, draft.source, draft.target, save)
+        planned = plans[0] if draft.root is None else combined_plan(plans, draft.source, draft.target, save)
+        return planned
 
     return execution.start(plan())
 
@@ -159,17 +161,18 @@ async def _drafted(opened: Any, store: OpenKv, scheme: str, options: CopyOptions
     if not isinstance(opened, Group):
         return _Draft([await execution.offload(array_copy, opened, store, scheme, options, "")], options, *named)
     copied = await group_copy(opened, store, scheme, CopyRun(options, None, None, None))
+    jobs = [replace(job, source=await job.source.resolve(fix_resizable_bounds=True)) for job in copied.jobs]
     root = {
         "target": conceal(store.effective_spec().to_json()),
         "driver": copied.words.driver,
         "documents": {key.removeprefix(store.path): value.decode() for key, value in copied.documents.items()},
         "consolidates": copied.collects,
     }
-    return _Draft(copied.jobs, options, *named, root)
+    return _Draft(jobs, options, *named, root)
 
 
-async def _save(draft: _Draft, place: Any, *, overwrite: bool) -> None:
-    options = draft.options
+async def _save(draft: _Draft, planned: CopyPlan, place: Any, *, overwrite: bool) -> None:
+    options, cost = draft.options, planned.estimate()
     for job in draft.jobs[:1]:
         _check_plans(job.store)
     document = {
@@ -178,6 +181,7 @@ async def _save(draft: _Draft, place: Any, *, overwrite: bool) -> None:
         "schema": plain(options.wishes),
         "memory": options.memory,
         "casting": options.casting,
+        "cost": [cost.reads, cost.writes, cost.bytes_read, cost.bytes_written],
         "root": draft.root,
         "members": [await _member(job, "" if draft.root is None else "arrays") for job in draft.jobs],
     }
@@ -250,6 +254,7 @@ class SavedPlan:
     options: CopyOptions
     members: Sequence[Mapping[str, Any]]
     root: _Root | None
+    cost: Estimate
 
     @property
     def phases(self) -> dict[str, list[_Step]]:
@@ -314,7 +319,8 @@ async def _opened(place: Any, context: Context) -> SavedPlan:
         words = words_of(said["driver"])
         assert words is not None
         root = _Root(store, words, said["documents"], said["consolidates"])
-    return SavedPlan(what, str(document["digest"]), options, document["members"], root)
+    cost = Estimate(*document["cost"], workers=1, rates=Rates())
+    return SavedPlan(what, str(document["digest"]), options, document["members"], root, cost)
 
 
 # Running a part.
@@ -399,7 +405,7 @@ async def _looked_at(plan: SavedPlan, members: Sequence[PlannedArray]) -> tuple[
     counts = [count for state in states for count in state.counts.values()]
     pieces, seconds = (sum(count.get(name, 0) for count in counts) for name in ("pieces", "seconds"))
     remaining = left * seconds / pieces / running if pieces and running else None
-    found = PlanStatus(plan.what, total, total - left, running, remaining, missing, plan.sizes)
+    found = PlanStatus(plan.what, total, total - left, running, remaining, missing, plan.sizes, plan.cost)
     return found, max((state.parts for state in states), default=1)
 
 
@@ -440,11 +446,11 @@ def _missing(found: PlanStatus, parts: int) -> StoreError:
     """Return the error that a plan is not done, which tells the first phase that is not."""
     those = found.missing_parts(parts)
     phase = next((name for name, spans in found.missing.items() if spans), "")
-    named = f"; the first of them are of {phase}" if len(found.sizes) > 1 else ""
+    named = f", first those of {phase}" if len(found.sizes) > 1 else ""
     return FailedPreconditionError(
         f"{found.what[0].upper()}{found.what[1:]} is not done: {found.total - found.done:,} of {found.total:,} tasks"
-        f" are missing, in part{'s' if len(those) > 1 else ''} {_listed(those)} of {parts}{named}; run these and finish"
-        " again"
+        f" are missing, in part{'s' if len(those) > 1 else ''} {_listed(those)} of {parts}; run these{named}, and"
+        " finish again"
     )
 
 

@@ -22,6 +22,7 @@ from html import escape
 from typing import Any, Literal
 
 from fsstore.chunk.regions import BoxSlabs, Region, Regions, covered, cut, most_covered
+from fsstore.job.estimate import Estimate, Rates
 from fsstore.redaction import plain
 from fsstore.task.runner import bytes_text
 from fsstore.values.json_value import one_line
@@ -222,7 +223,7 @@ class CopyPlan:
     encoded ones where `passes` is 0; `why` says what decided the passes, and how long tasks take.  `tasks` counts the
     pieces that tasks are made of while the job runs, so there are so many at most.  `requests` are reads and writes of
     chunks and of what is spilled, at most: chunks that are not stored need none, and neighbouring ranges are read
-    together.
+    together.  `writes` are those of them that write.
     """
 
     source: str
@@ -236,6 +237,15 @@ class CopyPlan:
     memory: int
     why: str
     saving: Callable[[Any, bool], None] = field(repr=False, compare=False)
+    writes: int = 0
+
+    def estimate(self, workers: int = 1, rates: Rates | Mapping[str, Any] | None = None) -> Estimate:
+        """Return what the copy costs on so many workers: requests, bytes, hours and money, if the `rates` are right.
+
+        Rates that are not given are defaults, which the estimate shows.
+        """
+        reads = self.requests - self.writes
+        return Estimate(reads, self.writes, self.bytes_read, self.bytes_written, workers, Rates.of(rates))
 
     def save(self, place: Any, *, overwrite: bool = False) -> None:
         """Write the plan to a file, of which any engine runs parts: see `run`, `status` and `finish`.
@@ -246,9 +256,14 @@ class CopyPlan:
 
     def __str__(self) -> str:
         """Return the plan as a few lines of text."""
-        return plain("\n".join(f"{name:<9}{text}" for name, text in self._rows()))
+        return self.text()
 
     __repr__ = __str__
+
+    def text(self, workers: int = 1, rates: Rates | Mapping[str, Any] | None = None) -> str:
+        """Return the plan as text, with the cost on so many workers."""
+        rows = [*self._rows(), ("cost", str(self.estimate(workers, rates)))]
+        return plain("\n".join(f"{name:<9}{text}" for name, text in rows))
 
     def _rows(self) -> list[tuple[str, str]]:
         passes = {0: "encoded chunks move untouched", 1: "one pass", 2: "two passes"}[self.passes]
@@ -265,7 +280,8 @@ class CopyPlan:
 
     def _repr_html_(self) -> str:
         rows = "".join(
-            f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>" for name, text in self._rows()
+            f"<tr><th style='text-align:left'>{name}</th><td>{escape(text)}</td></tr>"
+            for name, text in [*self._rows(), ("cost", str(self.estimate()))]
         )
         return f"<table>{rows}</table>"
 
@@ -279,6 +295,7 @@ def combined_plan(plans: Sequence[CopyPlan], source: str, target: str, saving: C
         source, target, passes, sum(plan.tasks for plan in plans), (), sum(plan.bytes_read for plan in plans),
         sum(plan.bytes_written for plan in plans), sum(plan.requests for plan in plans),
         max((plan.memory for plan in plans), default=0), f"{_count(len(plans), 'array')}; {pace}", saving,
+        sum(plan.writes for plan in plans),
     )  # fmt: skip
 
 
@@ -300,6 +317,13 @@ class PlanStatus:
     """The numbers of tasks that are not done, by pass: where runs of them begin and end."""
     sizes: Mapping[str, int]
     """How many tasks there are, by pass."""
+    whole: Estimate
+    """What all of it costs on one worker, by the default rates."""
+
+    def estimate(self, workers: int = 1, rates: Rates | Mapping[str, Any] | None = None) -> Estimate:
+        """Return what the rest costs, if the `rates` are right; see `CopyPlan.estimate`."""
+        left = (self.total - self.done) / self.total if self.total else 0.0
+        return replace(self.whole, workers=workers, rates=Rates.of(rates)).scaled(left)
 
     def __bool__(self) -> bool:
         """Whether everything is done, so that the plan can be finished."""
@@ -319,16 +343,20 @@ class PlanStatus:
         ]
 
     def __str__(self) -> str:
-        """Return one line of text."""
+        """Return one line of text, and one with what the rest costs."""
+        return self.text()
+
+    __repr__ = __str__
+
+    def text(self, workers: int = 1, rates: Rates | Mapping[str, Any] | None = None) -> str:
+        """Return how far the plan is as text, with the cost of the rest on so many workers."""
         texts = [f"{self.what}: {self.done:,} of {self.total:,} tasks done"]
         if len(self.sizes) > 1:
             left = {name: sum(high - low for low, high in self.missing.get(name, ())) for name in self.sizes}
             texts += [f"{name} {size - left[name]:,} of {size:,}" for name, size in self.sizes.items()]
         texts += [f"{self.running:,} parts running"] if self.running else []
         texts += [] if self.remaining_s is None else [f"{self.remaining_s:.0f} s left"]
-        return ", ".join(texts)
-
-    __repr__ = __str__
+        return ", ".join(texts) + ("" if self else f"\nthe rest costs: {self.estimate(workers, rates)}")
 
 
 def share_of(pieces: int, part: int, parts: int) -> range:
@@ -349,6 +377,8 @@ class CopyRegions:
     """The boxes of the target as tasks take them."""
     itemsize: int = 1
     requests: int = 0
+    writes: int = 0
+    """Those of the requests that write."""
     reads: tuple[int, ...] = ()
     """The chunks that a task decodes for its box of the target, where there is one pass."""
 
@@ -452,18 +482,19 @@ def plan_boxes(
     fits = held_for(targets, source.read) <= most
     if (times <= READS_BEFORE_STAGING and fits) or not spills:
         why = f"every byte is decoded {times:.2f} times"
-        requests = _parts(shape, targets.step, source.read) + chunks_in(shape, target.write)
+        writes = chunks_in(shape, target.write)
+        requests = _parts(shape, targets.step, source.read) + writes
         pieces = BoxSlabs.thinnest(targets, target.write, source.read)
-        return CopyRegions(targets, None, read, nbytes, why, pieces, itemsize, requests, tuple(source.read))
+        return CopyRegions(targets, None, read, nbytes, why, pieces, itemsize, requests, writes, tuple(source.read))
     targets = cut(whole, target.write, target.write, origin, most, held_for)
     sources = cut(whole, source.read, target.write, origin, most, held_for)
     why = f"one pass would decode every byte {times:.1f} times within this memory"
     if times <= READS_BEFORE_STAGING:
         why = "one pass would hold more than this memory"
-    spilled = len(sources) + _parts(shape, sources.step, targets.step)
-    requests = chunks_in(shape, source.read) + spilled + chunks_in(shape, target.write)
+    writes = len(sources) + chunks_in(shape, target.write)
+    requests = chunks_in(shape, source.read) + _parts(shape, sources.step, targets.step) + writes
     pieces = BoxSlabs.whole(targets)
-    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, pieces, itemsize, requests)
+    return CopyRegions(targets, sources, 2 * nbytes, 2 * nbytes, why, pieces, itemsize, requests, writes)
 
 
 def chunks_in(shape: Sequence[int], chunk: Sequence[int]) -> int:

@@ -180,7 +180,8 @@ class PlannedArray:
         return ArrayState(done, counts, running)
 
     async def _running(self) -> Sequence[bytes]:
-        return await self.journal.store.list(KeyRange.prefix(f"{self.name}/parts/"))
+        found: Sequence[bytes] = await self.journal.store.list(KeyRange.prefix(f"{self.name}/parts/"))
+        return found
 
     async def is_begun(self) -> bool:
         """Whether a part was run, and the plan is neither finished nor given up."""
