@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from fsstore.interop.dataset_write import write_dataset
     from fsstore.job.copy import copy
     from fsstore.job.delete import delete
-    from fsstore.job.fleet import finish, plan_copy, run, status
+    from fsstore.job.fleet import finish, plan_copy, plan_pyramid, run, status
     from fsstore.job.grow import append
     from fsstore.job.pyramid import build_pyramid
     from fsstore.job.verify import verify
@@ -83,7 +83,7 @@ _HOMES = {
     "interop.dataset_write": "write_dataset",
     "job.copy": "copy",
     "job.delete": "delete",
-    "job.fleet": "finish plan_copy run status",
+    "job.fleet": "finish plan_copy plan_pyramid run status",
     "job.grow": "append",
     "job.pyramid": "build_pyramid",
     "job.verify": "verify",
@@ -218,6 +218,7 @@ __all__ = [
     "overlay",
     "parse_tensorstore_flags",
     "plan_copy",
+    "plan_pyramid",
     "references",
     "run",
     "save",

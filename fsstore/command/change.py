@@ -41,15 +41,20 @@ def copy(arguments: Namespace) -> int:
         if arguments.plan or arguments.save_plan:
             casting = arguments.casting
             plan = plan_copy(source, target, executor=executor, casting=casting, context=context, **options).result()
-            put(plan.text(arguments.workers, _rates(arguments)))
-            if arguments.save_plan:
-                plan.save(place_of(arguments, arguments.save_plan))
-            return 0
+            return _planned(plan, arguments)
         report = copied(
             source, target, executor=executor, if_exists=arguments.if_exists, atomic=arguments.atomic,
             casting=arguments.casting, verify=arguments.verify, progress=told(arguments), context=context, **options,
         ).result()  # fmt: skip
     return _reported(report, arguments)
+
+
+def _planned(plan: Any, arguments: Namespace) -> int:
+    """Show a plan, and save it where that is asked for."""
+    put(plan.text(arguments.workers, _rates(arguments)))
+    if arguments.save_plan:
+        plan.save(place_of(arguments, arguments.save_plan))
+    return 0
 
 
 def convert(arguments: Namespace) -> int:
@@ -195,7 +200,8 @@ def append(arguments: Namespace) -> int:
 
 
 def pyramid(arguments: Namespace) -> int:
-    """Make the lower resolutions of an image."""
+    """Make the lower resolutions of an image, or show the plan."""
+    from fsstore.job.fleet import plan_pyramid
     from fsstore.job.pyramid import build_pyramid
 
     factors: Any = 2
@@ -204,12 +210,17 @@ def pyramid(arguments: Namespace) -> int:
             factors = [int(part) for part in arguments.factors.split(",")]
         except ValueError:
             raise UsageError("--factors is integers with commas between them: 1,2,2") from None
+    options: dict[str, Any] = {
+        "levels": arguments.levels, "method": arguments.method, "max_memory": arguments.max_memory,
+        "factors": factors[0] if isinstance(factors, list) and len(factors) == 1 else factors,
+        "context": context_of(arguments),
+    }  # fmt: skip
+    if arguments.plan or arguments.save_plan:
+        return _planned(plan_pyramid(group_of(arguments, "r+"), arguments.base, **options).result(), arguments)
     with executor_of(arguments) as executor:
         report = build_pyramid(
-            group_of(arguments, "r+"), arguments.base, levels=arguments.levels,
-            factors=factors[0] if isinstance(factors, list) and len(factors) == 1 else factors,
-            method=arguments.method, if_exists="replace" if arguments.replace else "raise", executor=executor,
-            max_memory=arguments.max_memory, progress=told(arguments), context=context_of(arguments),
+            group_of(arguments, "r+"), arguments.base, if_exists="replace" if arguments.replace else "raise",
+            executor=executor, progress=told(arguments), **options,
         ).result()  # fmt: skip
     return _reported(report, arguments)
 

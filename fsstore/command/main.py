@@ -51,7 +51,7 @@ _COST: tuple[Argument, ...] = (
 )
 _PLANNED: tuple[Argument, ...] = (
     (("--plan", "--dry-run"), {"action": "store_true", "help": "say what would be done, and do nothing"}),
-    (("--save-plan",), {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and copy nothing"}),
+    (("--save-plan",), {"metavar": "PLAN", "help": "write the plan to a file, for `fsstore run`, and do nothing else"}),
     *_COST,
 )
 _LEVELS = ("keys", "sizes", "decode", "values")
@@ -209,6 +209,7 @@ COMMANDS: tuple[Command, ...] = (
             (("--factors",), {"metavar": "N,N,...", "help": "from each level to the next; 2 in space unless told"}),
             (("--method",), {"default": "mean", "help": "mean, median, mode, min, max or stride"}),
             (("--replace",), {"action": "store_true", "help": "make levels anew that are there"}),
+            *_PLANNED,
             _MEMORY,
             _EXECUTOR,
         ),

@@ -18,6 +18,7 @@ The contract of a copy, whichever stores it is between:
 
 * `copy`: arrays, groups and whole hierarchies, from any format to any that can be written
 * `fleet`: plans of copies in files, of which any engine runs parts
+* `saved_plan`: a plan that was read, its phases and the shares of parts in them
 * `planned`: one array of such a plan, from its beginning to its end
 * `plan_file`: the file of a plan, read and written
 * `estimate`: what a plan may cost, and the rates that this assumes

@@ -79,7 +79,7 @@ class ArrayCopy:
     stage: Stage | None = None
     """Where workers write until one commit takes all of it."""
     made_of: str = ""
-    """The fingerprint of the source when the job began."""
+    """The fingerprint of the source when the job began; empty where the job makes its source, too."""
     replaces: bool = False
     """Whether something is there that the copy takes the place of."""
 
@@ -248,7 +248,7 @@ class ArrayCopy:
 
     async def is_of_source(self) -> bool:
         """Whether the source is what it was when the copy of it began."""
-        return await fingerprint(self.source) == self.made_of
+        return not self.made_of or await fingerprint(self.source) == self.made_of
 
     async def _untouched(self, order: Order, store: OpenKv, *, counted: bool) -> tuple[Order, list[Pass]]:
         opened = self.source._driver.kvstore

@@ -23,17 +23,17 @@ one once what they read is there.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from typing import Any, Unpack
 
+from fsstore.arrays.layers import downsample
 from fsstore.context.context import Context, context_of
 from fsstore.dataset.group import Group
 from fsstore.dataset.place import consolidate
 from fsstore.driver.cast import Casting, checked_casting
 from fsstore.errors import FailedPreconditionError, StoreError, UnimplementedError
-from fsstore.format.attributes import NodeWords, words_of
 from fsstore.job.array_copy import ArrayCopy, check_source, sharing
 from fsstore.job.copy import (
     CopyOptions,
@@ -46,13 +46,15 @@ from fsstore.job.copy import (
     group_copy,
 )
 from fsstore.job.ends import CopyWishes, check_apart, where
-from fsstore.job.estimate import Estimate, Rates
-from fsstore.job.plan import CopyPlan, CopyReport, Level, PlanStatus, combined, combined_plan, share_of
-from fsstore.job.plan_file import plain, plan_place, read_plan, write_plan
+from fsstore.job.plan import CopyPlan, CopyReport, Level, PlanStatus, combined, combined_plan
+from fsstore.job.plan_file import plain, plan_place, write_plan
 from fsstore.job.planned import ArrayState, Missing, PlannedArray, ensure_kept, passes_of
-from fsstore.job.scratch import Scratch, around
+from fsstore.job.pyramid import describe_levels, level_wishes, wanted_levels
+from fsstore.job.saved_plan import Root, SavedPlan, Step, opened_plan
+from fsstore.job.scratch import around
 from fsstore.job.staging import fingerprint, packs
 from fsstore.kvstore.engine.secret import conceal
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.kvstore.spec_parse import OpenKv
 from fsstore.redaction import without_secrets
 from fsstore.runtime import execution
@@ -88,14 +90,45 @@ def plan_copy(
         opened = await copy_source(source, options)
         store, scheme = await copy_target(target, options.context)
         await check_apart(opened, store)
-        draft = await _drafted(opened, store, scheme, options)
+        return await _planned(await _drafted(opened, store, scheme, options), executor)
 
-        def save(place: Any, overwrite: bool) -> None:
-            execution.call(_save(draft, planned, place, overwrite=overwrite))
+    return execution.start(plan())
 
-        plans = [await job.plan(executor, save) for job in draft.jobs]
-        planned = plans[0] if draft.root is None else combined_plan(plans, draft.source, draft.target, save)
-        return planned
+
+def plan_pyramid(
+    group: Any,
+    base: str = "0",
+    *,
+    levels: int | None = None,
+    factors: int | Sequence[int] | Sequence[Sequence[int]] = 2,
+    method: str = "mean",
+    max_memory: int | str = "512MB",
+    context: Context | None = None,
+) -> Future[CopyPlan]:
+    """Begin to plan the lower resolutions of an array of a group, which changes nothing; see `build_pyramid`.
+
+    Each level is a phase of the plan, which parts begin when the level before is done; see `run`.
+    """
+    options = copy_options({}, None, max_memory, "raise", context)
+
+    async def plan() -> CopyPlan:
+        opened, array, wanted = await wanted_levels(group, base, (levels, factors, method), options.context)
+        jobs, above = list[ArrayCopy](), await array.resolve(fix_resizable_bounds=True)
+        wishes = await execution.offload(level_wishes, opened, array)
+        options_of = replace(options, wishes=wishes)
+        for number, each in enumerate(wanted.factors, 1):
+            store = (opened.kvstore / f"{number}/")._open
+            await check_apart(array, store)
+            view = await downsample(above, each, method).resolve(fix_resizable_bounds=True)
+            jobs.append(await execution.offload(array_copy, view, store, "", options_of, str(number)))
+            above = await jobs[-1].described()
+        root = {
+            "target": conceal(opened.kvstore._open.effective_spec().to_json()),
+            "driver": opened._place.words.driver, "documents": {}, "consolidates": False, "levels": wanted.to_json(),
+        }  # fmt: skip
+        source, target = without_secrets(where(array)), opened.kvstore._open.prefix.describe()
+        what = f"lower resolutions of {source} in {target}"
+        return await _planned(_Draft(jobs, options_of, source, target, what, root, wanted.factors), None)
 
     return execution.start(plan())
 
@@ -153,11 +186,27 @@ class _Draft:
     options: CopyOptions
     source: str
     target: str
+    what: str
+    """What the plan does, as a part of a sentence."""
     root: Mapping[str, Any] | None = None
+    coarser: Sequence[tuple[int, ...]] = ()
+    """The factors of a pyramid, whose first level is made of what is there, and each other one of the one before."""
+
+
+async def _planned(draft: _Draft, executor: Executor | None) -> CopyPlan:
+    """Return a plan that can be shown and saved."""
+
+    def save(place: Any, overwrite: bool) -> None:
+        execution.call(_save(draft, planned, place, overwrite=overwrite))
+
+    plans = [await job.plan(executor, save) for job in draft.jobs]
+    planned = plans[0] if draft.root is None else combined_plan(plans, draft.source, draft.target, save)
+    return planned
 
 
 async def _drafted(opened: Any, store: OpenKv, scheme: str, options: CopyOptions) -> _Draft:
-    named = without_secrets(repr(opened) if isinstance(opened, Group) else where(opened)), store.prefix.describe()
+    source = without_secrets(repr(opened) if isinstance(opened, Group) else where(opened))
+    named = source, store.prefix.describe(), f"a copy of {source} to {store.prefix.describe()}"
     if not isinstance(opened, Group):
         return _Draft([await execution.offload(array_copy, opened, store, scheme, options, "")], options, *named)
     copied = await group_copy(opened, store, scheme, CopyRun(options, None, None, None))
@@ -176,28 +225,28 @@ async def _save(draft: _Draft, planned: CopyPlan, place: Any, *, overwrite: bool
     for job in draft.jobs[:1]:
         _check_plans(job.store)
     document = {
-        "source": draft.source,
-        "target": draft.target,
+        "what": draft.what,
         "schema": plain(options.wishes),
         "memory": options.memory,
         "casting": options.casting,
         "cost": [cost.reads, cost.writes, cost.bytes_read, cost.bytes_written],
         "root": draft.root,
-        "members": [await _member(job, "" if draft.root is None else "arrays") for job in draft.jobs],
+        "members": [await _member(draft, number) for number in range(len(draft.jobs))],
     }
     await write_plan(document, await plan_place(place, options.context), overwrite=overwrite)
 
 
-async def _member(job: ArrayCopy, phase: str) -> dict[str, Any]:
+async def _member(draft: _Draft, number: int) -> dict[str, Any]:
     """Return what a plan says of an array."""
-    job = replace(job, made_of=await fingerprint(job.source))
+    job, is_made = draft.jobs[number], bool(draft.coarser) and number > 0
+    job = replace(job, made_of="" if is_made else await fingerprint(job.source))
     target = await job.described()
     untouched = job.moves_untouched(target)
     boxes = job.boxes(target, sharing(None))
-    return {
+    phase = "" if draft.root is None else f"level {number + 1}" if draft.coarser else "arrays"
+    said = {
         "path": job.path,
         "phase": phase,
-        "source": conceal(job.source.spec().to_json()),
         "target": conceal(job.store.at(job.place.path).effective_spec().to_json()),
         "driver": job.words.driver,
         "of": job.made_of,
@@ -206,6 +255,10 @@ async def _member(job: ArrayCopy, phase: str) -> dict[str, Any]:
         "passes": passes_of(boxes, untouched=untouched),
         "name": await job.name(untouched=untouched),
     }
+    if is_made:
+        method = draft.root["levels"]["method"] if draft.root else ""
+        return said | {"above": number - 1, "coarser": [draft.coarser[number], method]}
+    return said | {"source": conceal(job.source.spec().to_json())}
 
 
 def _check_plans(store: OpenKv) -> None:
@@ -216,113 +269,6 @@ def _check_plans(store: OpenKv) -> None:
         )
 
 
-# Reading one.
-
-
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """A pass over a member, and where its pieces begin among those of a phase."""
-
-    member: int
-    kind: str
-    begin: int
-    pieces: int
-
-
-@dataclass(frozen=True, slots=True)
-class _Root:
-    """The group of a plan with several members."""
-
-    store: OpenKv
-    words: NodeWords
-    documents: Mapping[str, str]
-    consolidates: bool
-
-    @property
-    def scratch(self) -> Scratch:
-        """Where the plan keeps its claim of the group."""
-        return Scratch.of(self.store)
-
-
-@dataclass(frozen=True, slots=True)
-class SavedPlan:
-    """A plan that was read; its members are opened when they are needed."""
-
-    what: str
-    """The plan as a part of a sentence."""
-    id: str
-    options: CopyOptions
-    members: Sequence[Mapping[str, Any]]
-    root: _Root | None
-    cost: Estimate
-
-    @property
-    def phases(self) -> dict[str, list[_Step]]:
-        """The phases by name, in order: first passes over all members, and then second ones."""
-        found: dict[str, list[_Step]] = {}
-        for second in (False, True):
-            for number, member in enumerate(self.members):
-                for kind, pieces in list(member["passes"].items())[int(second) :][:1]:
-                    named = member["phase"] and member["phase"] + (", second pass" if second else "")
-                    steps = found.setdefault(named or kind, [])
-                    begin = steps[-1].begin + steps[-1].pieces if steps else 0
-                    steps.append(_Step(number, kind, begin, pieces))
-        return found
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """How many tasks there are by phase."""
-        return {name: sum(step.pieces for step in steps) for name, steps in self.phases.items()}
-
-    async def opened(self, number: int) -> PlannedArray:
-        """Return a member; raises if its places are not what they were."""
-        said, options = self.members[number], self.options
-        source = await copy_source(said["source"], options)
-        store, _ = await copy_target(said["target"], options.context)
-        if isinstance(source, Group):
-            raise FailedPreconditionError(f"The source of {self.what} is a group now; plan the copy again")
-        await check_apart(source, store)
-        job = await execution.offload(array_copy, source, store, said["driver"], options, said["path"])
-        job = replace(job, made_of=said["of"])
-        boxes = job.boxes(await job.described(), sharing(None)).as_stored(said["boxes"])
-        if boxes is None or await job.name(untouched=said["untouched"]) != said["name"]:
-            raise FailedPreconditionError(
-                f"{self.what[0].upper()}{self.what[1:]} is of another source or target than"
-                f" {without_secrets(where(job.source))} and {job.place.describe()} are now; plan the copy again"
-            )
-        return PlannedArray(job, f"{said['name']}-{self.id[:8]}", self.id, self.what, boxes, said["untouched"])
-
-    async def all_opened(self) -> list[PlannedArray]:
-        """Return all members."""
-        return [await self.opened(number) for number in range(len(self.members))]
-
-    def shares(self, steps: Sequence[_Step], part: tuple[int, int]) -> Iterator[tuple[_Step, range]]:
-        """Yield the pieces of a part, by step of a phase."""
-        share = share_of(steps[-1].begin + steps[-1].pieces, *part)
-        for step in steps:
-            low, high = max(share.start, step.begin), min(share.stop, step.begin + step.pieces)
-            if low < high:
-                yield step, range(low - step.begin, high - step.begin)
-
-
-async def _opened(place: Any, context: Context) -> SavedPlan:
-    """Return a plan by its place; raises if it is not one, or not one of this version."""
-    at = await plan_place(place, context)
-    document = await read_plan(at)
-    options = replace(
-        copy_options(document["schema"], None, document["memory"], "raise", context), casting=document["casting"]
-    )
-    what = f"the plan {at.describe()} of a copy of {document['source']} to {document['target']}"
-    root = None
-    if (said := document["root"]) is not None:
-        store, _ = await copy_target(said["target"], context)
-        words = words_of(said["driver"])
-        assert words is not None
-        root = _Root(store, words, said["documents"], said["consolidates"])
-    cost = Estimate(*document["cost"], workers=1, rates=Rates())
-    return SavedPlan(what, str(document["digest"]), options, document["members"], root, cost)
-
-
 # Running a part.
 
 
@@ -330,7 +276,7 @@ async def _run(place: Any, part: tuple[int, int], how: tuple[Any, Any, Any], con
     number, parts = part
     if not 0 <= number < parts:
         raise ValueError(f"There is no part {number} of {parts}; parts are numbered from 0 to {parts - 1}")
-    plan = await _opened(place, context)
+    plan = await opened_plan(place, context)
     if plan.root is None:
         await (await plan.opened(0)).begun()
     else:
@@ -357,14 +303,20 @@ def _together(reports: Sequence[CopyReport]) -> CopyReport:
     return replace(whole, arrays=tuple(dict.fromkeys(whole.arrays)))
 
 
-async def _waiting(plan: SavedPlan, step: _Step) -> int:
-    """Return how many tasks are to be done before those of a step."""
-    passes: dict[str, int] = plan.members[step.member]["passes"]
-    first = next(iter(passes))
-    if step.kind == first:
+async def _waiting(plan: SavedPlan, step: Step) -> int:
+    """Return how many tasks are to be done before those of a step: of an earlier pass, or of what it is made of."""
+    said = plan.members[step.member]
+    kinds: dict[str, int] = dict(said["passes"])
+    if step.kind != next(iter(kinds)):
+        before, needed = step.member, dict(list(kinds.items())[:1])
+    elif "above" in said:
+        before, needed = said["above"], plan.members[said["above"]]["passes"]
+    else:
         return 0
-    done = (await (await plan.opened(step.member)).journal.finished()).get(first, ())
-    return passes[first] - len(done)
+    member = await plan.opened(before)
+    done = await member.journal.finished()
+    left = sum(pieces - len(done.get(kind, ())) for kind, pieces in needed.items())
+    return 0 if not left or (plan.root is not None and await member.is_finished()) else left
 
 
 async def _begin(plan: SavedPlan, claim: Claim) -> None:
@@ -379,7 +331,7 @@ async def _begin(plan: SavedPlan, claim: Claim) -> None:
         await _journal(plan, root).follow({_BEGUN: time.time()})
 
 
-def _journal(plan: SavedPlan, root: _Root) -> Journal:
+def _journal(plan: SavedPlan, root: Root) -> Journal:
     return Journal(root.scratch.store, plan.id)
 
 
@@ -387,7 +339,7 @@ def _journal(plan: SavedPlan, root: _Root) -> Journal:
 
 
 async def _status(place: Any, context: Context) -> PlanStatus:
-    plan = await _opened(place, context)
+    plan = await opened_plan(place, context)
     return (await _looked_at(plan, await plan.all_opened()))[0]
 
 
@@ -428,7 +380,7 @@ def _gaps(done: set[int], total: int) -> tuple[tuple[int, int], ...]:
 
 async def _finish(place: Any, how: tuple[Any, Any, Any], context: Context) -> CopyReport:
     began = time.monotonic()
-    plan = await _opened(place, context)
+    plan = await opened_plan(place, context)
     members, run = await plan.all_opened(), CopyRun(plan.options, *how)
 
     async def missing() -> StoreError:
@@ -460,7 +412,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 async def _finish_group(
-    plan: SavedPlan, root: _Root, members: Sequence[PlannedArray], run: CopyRun, missing: Missing
+    plan: SavedPlan, root: Root, members: Sequence[PlannedArray], run: CopyRun, missing: Missing
 ) -> CopyReport:
     """Let the members appear once all of them are done, and then their group; return what had to be done again."""
     journal = _journal(plan, root)
@@ -498,17 +450,19 @@ async def _finish_group(
     return _together(reports)
 
 
-async def _write_group(root: _Root) -> None:
+async def _write_group(root: Root) -> None:
     """Write the documents of the groups, the root's last, and collect them all in that."""
     for key, value in root.documents.items():
         await root.store.as_directory().prefix.write(key, value.encode())
+    if root.levels is not None:
+        await describe_levels(KvStore.of(root.store), root.levels)
     if root.consolidates:
         await consolidate(root.store.as_directory().prefix, root.words)
 
 
 async def _give_up(place: Any, context: Context) -> CopyReport:
     began = time.monotonic()
-    plan = await _opened(place, context)
+    plan = await opened_plan(place, context)
     members = await plan.all_opened()
     if plan.root is None:
         await members[0].give_up()

@@ -31,6 +31,7 @@ from fsstore.format.attributes import ARRAY_DIMENSIONS
 from fsstore.job.copy import copy
 from fsstore.job.ends import array_like, check_apart
 from fsstore.job.plan import CopyReport, combined
+from fsstore.kvstore.kv_store import KvStore
 from fsstore.runtime import execution
 from fsstore.runtime.future import Future
 
@@ -45,12 +46,21 @@ _UNITS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Levels:
-    """The levels to make: the factors from each to the next, and the method."""
+class Levels:
+    """The levels to make below a base: the factors from each to the next, and the method."""
 
+    base: str
     factors: tuple[tuple[int, ...], ...]
     method: Any
-    replaces: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the levels as JSON."""
+        return {"base": self.base, "factors": [list(each) for each in self.factors], "method": self.method}
+
+    @classmethod
+    def of_json(cls, said: Mapping[str, Any]) -> Levels:
+        """Return the levels that JSON tells."""
+        return cls(said["base"], tuple(tuple(each) for each in said["factors"]), said["method"])
 
 
 def build_pyramid(
@@ -84,43 +94,60 @@ def build_pyramid(
     chosen = context_of(context)
 
     async def run() -> CopyReport:
-        if isinstance(group, TensorStore):
-            raise StoreError("A pyramid is made in a group: give the group that the array is in, and the array's name")
-        opened = group if isinstance(group, Group) else await open_group(group, context=chosen)
-        array = await opened.open(base)
-        if not isinstance(array, TensorStore):
-            raise StoreError(f"{base!r} of {opened!r} is no array")
-        axes = await execution.offload(_axes, array)
-        wanted = _Levels(_factors(array, axes, factors, levels), method, if_exists == "replace")
-        named = await execution.offload(_named, opened)
-        if named and not wanted.replaces:
-            raise AlreadyExistsError(
-                f'{opened!r} has levels {", ".join(named)} already; if_exists="replace" makes them anew'
-            )
-        options = {"executor": executor, "max_memory": max_memory, "progress": progress, "context": context}
+        replaces = if_exists == "replace"
+        opened, array, wanted = await wanted_levels(group, base, (levels, factors, method), chosen, replaces=replaces)
+        options: dict[str, Any] = {
+            "executor": executor, "max_memory": max_memory, "progress": progress, "context": context,
+            "if_exists": "replace" if replaces else "skip",
+        }  # fmt: skip
         report = await _made(opened, array, wanted, options)
-        await execution.offload(_describe, opened, base, array, wanted)
+        await execution.offload(_describe, opened, array, wanted)
         return report
 
     return execution.start(run())
 
 
-async def _made(group: Group, array: TensorStore, wanted: _Levels, options: Mapping[str, Any]) -> CopyReport:
+async def wanted_levels(
+    group: Any, base: str, how: tuple[int | None, Any, str], context: Context, *, replaces: bool = False
+) -> tuple[Group, TensorStore, Levels]:
+    """Return a group, its array of full resolution, and the levels to make; raises if there are any, to be kept."""
+    if isinstance(group, TensorStore):
+        raise StoreError("A pyramid is made in a group: give the group that the array is in, and the array's name")
+    opened = group if isinstance(group, Group) else await open_group(group, context=context)
+    array = await opened.open(base)
+    if not isinstance(array, TensorStore):
+        raise StoreError(f"{base!r} of {opened!r} is no array")
+    axes = await execution.offload(_axes, array)
+    named = await execution.offload(_named, opened)
+    if named and not replaces:
+        raise AlreadyExistsError(
+            f'{opened!r} has levels {", ".join(named)} already; if_exists="replace" of `build_pyramid` makes them anew'
+        )
+    levels, factors, method = how
+    return opened, array, Levels(base, _factors(array, axes, factors, levels), method)
+
+
+async def describe_levels(place: KvStore, made: Levels) -> None:
+    """Write the metadata of levels that are there."""
+    group = await open_group(place, mode="r+")
+    await execution.offload(_describe, group, await group.open(made.base), made)
+
+
+async def _made(group: Group, array: TensorStore, wanted: Levels, options: Mapping[str, Any]) -> CopyReport:
     """Copy views of lower resolution, each of the level before."""
     for number in range(1, len(wanted.factors) + 1):
         await check_apart(array, (group.kvstore / f"{number}/")._open)
     reports, above = [], array
     for number, factors in enumerate(wanted.factors, 1):
         view = downsample(above, factors, wanted.method)
-        schema = await execution.offload(_schema, group, array)
-        if_exists: Any = "replace" if wanted.replaces else "skip"
-        report = await copy(view, group.kvstore / f"{number}/", schema=schema, if_exists=if_exists, **options)
+        schema = await execution.offload(level_wishes, group, array)
+        report = await copy(view, group.kvstore / f"{number}/", schema=schema, **options)
         reports.append(replace(report, arrays=(str(number),), skipped=()))
         above = await group.open(str(number))
     return combined(reports)
 
 
-def _schema(group: Group, array: TensorStore) -> dict[str, Any]:
+def level_wishes(group: Group, array: TensorStore) -> dict[str, Any]:
     """Return the wishes for a level: everything as in the base."""
     wanted, fill = array_like(array, group._place.words, {}, array.attrs.asdict())
     made: dict[str, Any] = {
@@ -176,15 +203,15 @@ def _named(group: Group) -> list[str]:
     return [level.path for level in said.levels[1:]] if said is not None else []
 
 
-def _describe(group: Group, base: str, array: TensorStore, wanted: _Levels) -> None:
+def _describe(group: Group, array: TensorStore, wanted: Levels) -> None:
     """Write the metadata; what the base is already said to be stays, and else its units say how large elements are."""
     attributes = group.attrs.asdict()
     said = described(attributes)
     axes = _axes(array)
-    if said is not None and said.levels[0].path == base:
+    if said is not None and said.levels[0].path == wanted.base:
         levels = [said.levels[0]]
     else:
-        levels = [LevelWords(base, LevelPlace(tuple(u.multiplier if u else 1.0 for u in array.dimension_units)))]
+        levels = [LevelWords(wanted.base, LevelPlace(tuple(u.multiplier if u else 1.0 for u in array.dimension_units)))]
     for number, factors in enumerate(wanted.factors, 1):
         # an element stands for a block, and lies in its middle
         place = levels[-1].place.coarser(factors, centred=wanted.method != "stride")

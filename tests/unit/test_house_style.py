@@ -63,6 +63,7 @@ MANY_PARAMETERS: dict[str, tuple[int, str]] = {
         13,
         "a public function: each is a choice of its own, and all but two are by name",
     ),
+    "fsstore.job.fleet:plan_pyramid": (7, "takes what `build_pyramid` takes, but for what only doing it needs"),
     "fsstore.job.fleet:plan_copy": (9, "takes what `copy` takes, but for what only doing it needs"),
     "fsstore.dataset.group:open_group": (7, "a public function, whose choices but one are by name"),
     "fsstore.arrays.store:open": (9, "TensorStore's public function: each is an argument of its own there"),
