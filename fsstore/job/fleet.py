@@ -119,7 +119,7 @@ def plan_pyramid(
         for number, each in enumerate(wanted.factors, 1):
             store = (opened.kvstore / f"{number}/")._open
             await check_apart(array, store)
-            view = await downsample(above, each, method).resolve(fix_resizable_bounds=True)
+            view = await downsample(above, each, wanted.method).resolve(fix_resizable_bounds=True)
             jobs.append(await execution.offload(array_copy, view, store, "", options_of, str(number)))
             above = await jobs[-1].described()
         root = {

@@ -141,7 +141,7 @@ async def opened_plan(place: Any, context: Context) -> SavedPlan:
         assert words is not None
         levels = None if said.get("levels") is None else Levels.of_json(said["levels"])
         root = Root(store, words, said["documents"], said["consolidates"], levels)
-    cost = Estimate(*document["cost"], workers=1, rates=Rates())
+    cost = Estimate(*document["cost"], 1, Rates())
     return SavedPlan(what, str(document["digest"]), options, document["members"], root, cost)
 
 
