@@ -141,7 +141,8 @@ async def opened_plan(place: Any, context: Context) -> SavedPlan:
         assert words is not None
         levels = None if said.get("levels") is None else Levels.of_json(said["levels"])
         root = Root(store, words, said["documents"], said["consolidates"], levels)
-    cost = Estimate(*document["cost"], 1, Rates())
+    reads, writes, nbytes_read, nbytes_written = document["cost"]
+    cost = Estimate(reads, writes, nbytes_read, nbytes_written, 1, Rates())
     return SavedPlan(what, str(document["digest"]), options, document["members"], root, cost)
 
 
