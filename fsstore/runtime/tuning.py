@@ -132,6 +132,10 @@ PACE_MEMORY = 0.8
 # times as long as others that a task may take before its worker gives it up: waiting against doing it again
 SLOW = 4
 TASK_PAUSE_S = 0.2  # seconds before a task that failed is tried again; it doubles
+# of the tasks under way after a store wanted fewer requests: room for others against a store that idles
+FEWER = 0.7
+# of the tasks under way that come on top for each round of them that ended well: soon full again against more refusals
+MORE = 0.05
 BEAT_S = 10.0  # seconds between two writes of a claim: requests against how soon its job is seen to be alive
 # seconds after which a silent job elsewhere is over: waiting for it against ousting a slow one
 LEASE_S = 6 * BEAT_S

@@ -28,6 +28,8 @@ from fsstore.redaction import plain
 from fsstore.runtime import execution, fork
 from fsstore.runtime.tuning import (
     AT_ONCE,
+    FEWER,
+    MORE,
     PACE_MEMORY,
     PROGRESS_S,
     QUEUED,
@@ -338,6 +340,46 @@ def _known_workers(executor: Executor) -> int:
     return int(workers or 0)
 
 
+class Room:
+    """Room for tasks under way: less once a store wants fewer requests, and more again as tasks end well.
+
+    Tasks that were refused together make it smaller once.  What was handed over to `workers` beyond one task each
+    waits there, so it does not count for the store.
+    """
+
+    def __init__(self, most: int, workers: int) -> None:
+        self._most, self._workers, self._inside = most, workers, 0
+        self.width = float(most)
+        self._slowed_at = -math.inf
+        self._changed = asyncio.Event()
+
+    async def enter(self) -> None:
+        """Return when there is room, which is then taken."""
+        while self._inside >= max(1, int(self.width)):
+            self._changed.clear()
+            await self._changed.wait()
+        self._inside += 1
+
+    def leave(self) -> None:
+        """Give room back."""
+        self._inside -= 1
+        self._changed.set()
+
+    def refused(self, begun: float, now: float) -> None:
+        """Learn that a store wanted fewer requests than those of a task that was begun at some time."""
+        if begun >= self._slowed_at:
+            self.width = max(1.0, FEWER * min(self.width, self._workers))
+            self._slowed_at = now
+
+    def went_well(self) -> None:
+        """Learn that a task has ended well."""
+        if self.width < self._most:
+            self.width += MORE
+            if self.width >= self._workers:
+                self.width = float(self._most)
+            self._changed.set()
+
+
 async def run_tasks(
     tasks: Iterator[Task] | AsyncIterator[Task],
     executor: Executor | None,
@@ -354,25 +396,26 @@ async def run_tasks(
     At most `most` are under way at once, or as many as suit the executor; the next one is asked for when there is room
     for it.  An answer that is a number, or begins with one, counts as bytes, and a list of answers as all of theirs.
     A cancellation ends the run at once: what can be stopped is stopped, and what is not noted is done again later.
+    Where a store wants fewer requests, fewer tasks are under way.
     """
     width = width_of(executor)
-    room = asyncio.Semaphore(width if most is None else max(1, min(width, most)))
+    room = Room(width if most is None else max(1, min(width, most)), workers_of(executor))
     running: set[asyncio.Task[None]] = set()
     failures: dict[int, BaseException] = {}
     asked = ask or _asking(executor)
 
     async def one(number: int, task: Task) -> None:
         try:
-            await _done(task, asked, reporter, finished)
+            await _done(task, asked, (reporter, room), finished)
         except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  # raised below, once the others have ended
             failures[number] = error
         finally:
-            room.release()
+            room.leave()
 
     try:
         drawn = _drawn(tasks)
         for number in itertools.count():
-            await room.acquire()
+            await room.enter()
             if failures or (task := await anext(drawn, None)) is None:
                 break
             started = asyncio.ensure_future(one(number, task))
@@ -389,11 +432,13 @@ async def run_tasks(
         raise failures[min(failures)]
 
 
-async def _done(task: Task, ask: Ask, reporter: Reporter, finished: Finished) -> None:
+async def _done(task: Task, ask: Ask, seen: tuple[Reporter, Room], finished: Finished) -> None:
     """Return when a task is done and noted, in parts where its worker fails on the way."""
     left: Task | None = task
+    reporter, room = seen
     while left is not None:
-        answer = await _attempted(left, ask, reporter)
+        answer = await _attempted(left, ask, reporter, room)
+        room.went_well()
         done, left = left, None
         if isinstance(answer, Partly):
             done, answer, left = answer.done, answer.answer, answer.rest
@@ -490,13 +535,15 @@ class _Mistake:
         return self.error
 
 
-async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
+async def _attempted(task: Task, ask: Ask, reporter: Reporter, room: Room) -> Any:
     """Return what a task answers; a failure of a worker or a store is tried again.
 
-    Failures by accident are tried more often where other tasks succeed meanwhile.
+    Failures by accident are tried more often where other tasks succeed meanwhile.  A task that was refused by a busy
+    store is tried again when there is room for it.
     """
     before = reporter.state.tasks
     for attempt in itertools.count():
+        begun, is_busy = asyncio.get_running_loop().time(), False
         try:
             return await ask(task)
         except (*MISTAKES, TaskCancelledError):
@@ -507,7 +554,13 @@ async def _attempted(task: Task, ask: Ask, reporter: Reporter) -> Any:
             tries = TRIES * TRIES if by_accident and reporter.state.tasks > before else TRIES
             if (isinstance(error, ValueError) and not is_store) or attempt >= tries - 1:
                 raise
+            is_busy = isinstance(error, UnavailableError) and error.busy
+        if is_busy:
+            room.refused(begun, asyncio.get_running_loop().time())
+            room.leave()
         await _pause(min(attempt, TRIES), reporter)
+        if is_busy:
+            await room.enter()
     raise AssertionError  # attempts return or raise
 
 

@@ -243,3 +243,45 @@ def test_what_fails_by_accident_is_tried_more_often_while_others_succeed(tune):
     failures[0] = 0
     run(8)
     assert sorted(noted) == list(range(8))
+
+
+def _against_a_limit(tasks, workers, limit):
+    """Run tasks of a second on workers of a store that answers so many at once; return seconds and refusals."""
+    from benchmarks.simulate_jobs import JumpingLoop
+
+    loop, inside, refused = JumpingLoop(), [], []
+
+    async def ask(task):
+        if len(inside) >= limit:
+            await asyncio.sleep(0.1)
+            error = UnavailableError("503 Slow Down")
+            error.busy = True
+            refused.append(task)
+            raise error
+        inside.append(task)
+        await asyncio.sleep(1)
+        inside.remove(task)
+        return 1
+
+    made = (Task([number], len, ()) for number in range(tasks))
+    with ThreadPoolExecutor(workers) as executor:
+        reporter = reporter_of(None, "", tasks, 0)
+        loop.run_until_complete(run_tasks(made, executor, reporter, lambda *_: None, ask=ask))
+    took = loop.time()
+    loop.close()
+    assert reporter.state.tasks == tasks
+    return took, len(refused)
+
+
+def test_a_store_that_wants_fewer_requests_gets_fewer():
+    """Of 64 workers as many go on as a store answers that takes 16, at four fifths of its speed or more."""
+    took, refused = _against_a_limit(2000, 64, 16)
+    assert 2000 / 16 / took >= 0.8
+    assert refused < 2000
+
+
+def test_a_store_that_answers_all_is_used_fully():
+    """Nothing is refused, and as many tasks are under way as are handed over beforehand: eight a worker."""
+    took, refused = _against_a_limit(640, 16, 1000)
+    assert refused == 0
+    assert took <= 640 / (8 * 16) * 1.01
