@@ -398,11 +398,11 @@ def _missing(found: PlanStatus, parts: int) -> StoreError:
     """Return the error that a plan is not done, which tells the first phase that is not."""
     those = found.missing_parts(parts)
     phase = next((name for name, spans in found.missing.items() if spans), "")
-    named = f", first those of {phase}" if len(found.sizes) > 1 else ""
+    named = f". First come those of {phase}" if len(found.sizes) > 1 else ""
     return FailedPreconditionError(
         f"{found.what[0].upper()}{found.what[1:]} is not done: {found.total - found.done:,} of {found.total:,} tasks"
-        f" are missing, in part{'s' if len(those) > 1 else ''} {_listed(those)} of {parts}; run these{named}, and"
-        " finish again"
+        f" are missing, in part{'s' if len(those) > 1 else ''} {_listed(those)} of {parts}; run these and finish"
+        f" again{named}"
     )
 
 

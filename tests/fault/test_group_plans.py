@@ -89,7 +89,7 @@ def test_second_passes_wait_for_the_first_of_their_array(tmp_path):
     ts.plan_copy(group, tmp_path / "out", max_memory="2kB", chunks=[60, 2]).result().save(plan)
     assert ts.run(plan, (0, 3)).result().waits > 0
     assert "second pass" in str(ts.status(plan).result())
-    with pytest.raises(FailedPreconditionError, match="run these, first those of arrays, and finish again"):
+    with pytest.raises(FailedPreconditionError, match="run these and finish again. First come those of arrays"):
         ts.finish(plan).result()
     assert [ts.run(plan, (part, 3)).result().waits > 0 for part in (1, 2, 0, 1)] == [True, False, False, False]
     ts.finish(plan, verify="values").result()

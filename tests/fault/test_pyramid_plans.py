@@ -49,11 +49,11 @@ def test_levels_are_made_one_after_the_other(plan):
     told = str(ts.status(plan).result())
     assert "level 1 " in told
     assert "level 2 0 of " in told
-    with pytest.raises(FailedPreconditionError, match="run these, first those of level 1, and finish again"):
+    with pytest.raises(FailedPreconditionError, match="run these and finish again. First come those of level 1"):
         ts.finish(plan).result()
     assert ts.run(plan, (0, 2)).result().waits == 0
     assert not (plan.parent / "image/1/zarr.json").exists()
-    with pytest.raises(FailedPreconditionError, match="first those of level 2"):
+    with pytest.raises(FailedPreconditionError, match="First come those of level 2"):
         ts.finish(plan).result()
     assert ts.run(plan, (1, 2)).result().waits == 0
     assert ts.finish(plan, verify="values").result().tasks == 0
