@@ -50,7 +50,7 @@ from fsstore.job.plan import CopyPlan, CopyReport, Level, PlanStatus, combined, 
 from fsstore.job.plan_file import plain, plan_place, write_plan
 from fsstore.job.planned import ArrayState, Missing, PlannedArray, ensure_kept, passes_of
 from fsstore.job.pyramid import describe_levels, level_wishes, wanted_levels
-from fsstore.job.saved_plan import Root, SavedPlan, Step, opened_plan
+from fsstore.job.saved_plan import PlanRoot, PlanStep, SavedPlan, opened_plan
 from fsstore.job.scratch import around
 from fsstore.job.staging import fingerprint, packs
 from fsstore.kvstore.engine.secret import conceal
@@ -303,7 +303,7 @@ def _together(reports: Sequence[CopyReport]) -> CopyReport:
     return replace(whole, arrays=tuple(dict.fromkeys(whole.arrays)))
 
 
-async def _waiting(plan: SavedPlan, step: Step) -> int:
+async def _waiting(plan: SavedPlan, step: PlanStep) -> int:
     """Return how many tasks are to be done before those of a step: of an earlier pass, or of what it is made of."""
     said = plan.members[step.member]
     kinds: dict[str, int] = dict(said["passes"])
@@ -331,7 +331,7 @@ async def _begin(plan: SavedPlan, claim: Claim) -> None:
         await _journal(plan, root).follow({_BEGUN: time.time()})
 
 
-def _journal(plan: SavedPlan, root: Root) -> Journal:
+def _journal(plan: SavedPlan, root: PlanRoot) -> Journal:
     return Journal(root.scratch.store, plan.id)
 
 
@@ -412,7 +412,7 @@ def _listed(numbers: list[int]) -> str:
 
 
 async def _finish_group(
-    plan: SavedPlan, root: Root, members: Sequence[PlannedArray], run: CopyRun, missing: Missing
+    plan: SavedPlan, root: PlanRoot, members: Sequence[PlannedArray], run: CopyRun, missing: Missing
 ) -> CopyReport:
     """Let the members appear once all of them are done, and then their group; return what had to be done again."""
     journal = _journal(plan, root)
@@ -450,7 +450,7 @@ async def _finish_group(
     return _together(reports)
 
 
-async def _write_group(root: Root) -> None:
+async def _write_group(root: PlanRoot) -> None:
     """Write the documents of the groups, the root's last, and collect them all in that."""
     for key, value in root.documents.items():
         await root.store.as_directory().prefix.write(key, value.encode())

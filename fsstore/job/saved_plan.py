@@ -31,7 +31,7 @@ from fsstore.runtime import execution
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class PlanStep:
     """A pass over a member, and where its pieces begin among those of a phase."""
 
     member: int
@@ -41,7 +41,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Root:
+class PlanRoot:
     """The group of a plan with several members."""
 
     store: OpenKv
@@ -66,13 +66,13 @@ class SavedPlan:
     id: str
     options: CopyOptions
     members: Sequence[Mapping[str, Any]]
-    root: Root | None
+    root: PlanRoot | None
     cost: Estimate
 
     @property
-    def phases(self) -> dict[str, list[Step]]:
+    def phases(self) -> dict[str, list[PlanStep]]:
         """The phases by name, in order: first passes over members, then second ones, then those made of them."""
-        found: dict[str, list[Step]] = {}
+        found: dict[str, list[PlanStep]] = {}
         depths = sorted({_depth(self.members, number) for number in range(len(self.members))})
         for depth, second in product(depths, (False, True)):
             for number, member in enumerate(self.members):
@@ -82,7 +82,7 @@ class SavedPlan:
                     named = member["phase"] and member["phase"] + (", second pass" if second else "")
                     steps = found.setdefault(named or kind, [])
                     begin = steps[-1].begin + steps[-1].pieces if steps else 0
-                    steps.append(Step(number, kind, begin, pieces))
+                    steps.append(PlanStep(number, kind, begin, pieces))
         return found
 
     @property
@@ -117,7 +117,7 @@ class SavedPlan:
         """Return all members."""
         return [await self.opened(number) for number in range(len(self.members))]
 
-    def shares(self, steps: Sequence[Step], part: tuple[int, int]) -> Iterator[tuple[Step, range]]:
+    def shares(self, steps: Sequence[PlanStep], part: tuple[int, int]) -> Iterator[tuple[PlanStep, range]]:
         """Yield the pieces of a part, by step of a phase."""
         share = share_of(steps[-1].begin + steps[-1].pieces, *part)
         for step in steps:
@@ -140,7 +140,7 @@ async def opened_plan(place: Any, context: Context) -> SavedPlan:
         words = words_of(said["driver"])
         assert words is not None
         levels = None if said.get("levels") is None else Levels.of_json(said["levels"])
-        root = Root(store, words, said["documents"], said["consolidates"], levels)
+        root = PlanRoot(store, words, said["documents"], said["consolidates"], levels)
     reads, writes, nbytes_read, nbytes_written = document["cost"]
     cost = Estimate(reads, writes, nbytes_read, nbytes_written, 1, Rates())
     return SavedPlan(what, str(document["digest"]), options, document["members"], root, cost)
