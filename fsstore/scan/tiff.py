@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from fsstore.reference.table.table import ABSENT, Rows
 from fsstore.runtime.tuning import HEAD_BYTES
 from fsstore.scan.contract import MADE, ChunkTable, FileScanner, Numbers, ScanHierarchy, ScanSource
 from fsstore.scan.hierarchy import Array, Columns, HierarchyBuilder, run_chunks, run_strides
-from fsstore.scan.tiff_directory import TAGS, DirectoryWalk, TiffDirectory, TiffEntry, TiffPage, page_of
+from fsstore.scan.tiff_directory import TAGS, ByteOrder, DirectoryWalk, TiffDirectory, TiffEntry, TiffPage, page_of
 from fsstore.scan.tiff_metadata import geography, nodata, ome_images, scaling
 from fsstore.scan.tiff_series import (
     JPEG_NUMBERS,
@@ -24,6 +25,7 @@ from fsstore.scan.tiff_series import (
     TiffLevel,
     encoding_of,
     images_of,
+    is_libtiffs,
     is_run,
     with_others,
 )
@@ -33,9 +35,11 @@ from fsstore.values.json_value import Json
 #
 # A plane that is one run of bytes is shown in pieces of a few MiB. A piece or strip that ends early is
 # padded, JPEG data whose tables differ from page to page get them put in front, and a tile that the file is
-# too short for is an error when it is read.
+# too short for is an error when it is read.  A page that only libtiff decodes is one chunk, the whole file:
+# as it is for the first page, and with another first directory for those behind it.
 
 _LETTERS = {1: "u1", 3: "u2", 4: "u4", 13: "u4", 16: "u8", 18: "u8"}
+_MOST_WHOLE = 2**28  # bytes of a file that is decoded as a whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +53,14 @@ class TiffSegments:
     chunks: tuple[int, ...]
     run: bool
     own_tables: bool
+    first: int | None = None  # the first directory, where each page is the whole file
 
     @property
     def entries(self) -> list[TiffEntry]:
         """Where offsets and sizes stand, page by page."""
-        out = []
+        out: list[TiffEntry] = []
+        if self.first is not None:
+            return out
         for page in self.level.pages:
             if page is not None:
                 out += [each for each in (page.places, page.sizes) if each is not None]
@@ -94,6 +101,10 @@ class TiffSegments:
         """Return the table of the array."""
         if self.run:
             return self._runs(numbers)
+        if self.first is not None:
+            marks = [ABSENT if each is None else 0 if each.offset == self.first else MADE for each in self.level.pages]
+            sizes = np.full(len(marks), self.source.size, np.int64)
+            return Columns(Rows(np.array(marks, np.int32), np.zeros_like(sizes), sizes))
         segments, rest = self.level.page.segments, iter(numbers)
         offsets, sizes = [], []
         for page in self.level.pages:
@@ -157,6 +168,9 @@ class TiffSegments:
     async def make(self, table: ChunkTable, numbers: Numbers) -> list[Buffer]:
         """Return chunks that are padded, or have tables put in front."""
         size, rows = self.source.size, table.find(numbers)
+        if self.first is not None:
+            whole = bytes((await self.source.fetch([(0, size)]))[0])
+            return [self._beginning_with(whole, number) for number in numbers.tolist()]
         spans = []
         for at, length, number in zip(rows.offset.tolist(), rows.length.tolist(), numbers.tolist(), strict=True):
             needed = self._needed(number) if self._pads else length
@@ -174,6 +188,15 @@ class TiffSegments:
             self._with_tables(bytes(data), number // per_page)
             for data, number in zip(found, numbers.tolist(), strict=True)
         ]
+
+    def _beginning_with(self, whole: bytes, number: int) -> bytes:
+        """Return a file in which a page is the first."""
+        page = self.level.pages[number]
+        assert page is not None, "no chunk is stored of a page that is missing"
+        order = ByteOrder.of(whole)
+        at, form = (8, "Q") if order.big else (4, "I")
+        place = struct.pack(order.letter + form, page.offset)
+        return whole[:at] + place + whole[at + len(place) :]
 
     @property
     def _pads(self) -> bool:
@@ -209,8 +232,8 @@ _TYPES = {"t": "time", "c": "channel", "z": "space", "y": "space", "x": "space"}
 class TiffFile:
     """One generation of a file."""
 
-    def __init__(self, source: ScanSource, letter: str) -> None:
-        self._source, self._letter = source, letter
+    def __init__(self, source: ScanSource, letter: str, first: int) -> None:
+        self._source, self._letter, self._first = source, letter, first
         self._arrays: dict[str, TiffSegments] = {}
         self._builder = HierarchyBuilder()
         self._last: tuple[str, ChunkTable] | None = None
@@ -248,6 +271,8 @@ class TiffFile:
 
     async def _segments(self, level: TiffLevel) -> TiffSegments:
         page = level.page
+        if is_libtiffs(page):
+            return self._whole(level)
         known = [each for each in level.pages if each is not None]
         if any(each.places is None for each in known):
             raise UnimplementedError("it does not say where its data are")
@@ -261,6 +286,15 @@ class TiffFile:
         run = is_run(page)
         chunks = run_chunks(page.shape, page.bits[0] // 8) if run else page.chunks
         return TiffSegments(self._source, level, encoding, self._letter, chunks, run=run, own_tables=own)
+
+    def _whole(self, level: TiffLevel) -> TiffSegments:
+        page, size = level.page, self._source.size
+        encoding = encoding_of(page, self._letter)
+        if size > _MOST_WHOLE:
+            raise UnimplementedError(f"it has to be decoded from the whole file, whose {size} bytes are too many")
+        return TiffSegments(
+            self._source, level, encoding, self._letter, page.shape, run=False, own_tables=False, first=self._first
+        )
 
     async def _has_header(self, page: TiffPage) -> bool:
         """Return whether JPEG data have a header of JFIF, which says what their colours are."""
@@ -412,7 +446,7 @@ class TiffScanner(FileScanner):
             raise DataLossError("it has no image")
         assert walk.order is not None
         images = ome_images(pages, notes) or with_others(images_of(pages, source.size), pages)
-        return await TiffFile(source, walk.order.letter).describe(images, notes)
+        return await TiffFile(source, walk.order.letter, chain[0].offset).describe(images, notes)
 
 
 SCANNER = TiffScanner()

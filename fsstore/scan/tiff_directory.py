@@ -219,7 +219,7 @@ class DirectoryWalk:
         return [_values(blocks, order, each) for each in directories]
 
 
-_LATER = (273, 279, 324, 325, 330)
+_LATER = (273, 279, 324, 325, 330, 513, 519)
 
 
 def _outside(directories: Sequence[TiffDirectory]) -> Iterator[TiffEntry]:
@@ -259,12 +259,13 @@ def _number(data: bytes, order: ByteOrder, at: int) -> int:
 
 
 _STRUCTURE = (254, 256, 257, 258, 259, 262, 266, 273, 277, 278, 279, 284, 317, 322, 323, 324, 325, 330, 338, 339)
-_DETAILS = (270, 282, 283, 292, 296, 305, 306, 347, 530, 32998, 50674)
+_DETAILS = (270, 282, 283, 292, 296, 305, 306, 347, 512, 513, 519, 530, 32998, 50674)
 _PLACES = (33550, 33922, 34264, 34735, 34736, 34737, 42112, 42113)
 TAGS = frozenset((*_STRUCTURE, *_DETAILS, *_PLACES))
 """The tags that are read; everything else in a directory is skipped."""
 
 _REDUCED, _MASK = 1, 4
+_OLD_JPEG, _RGB, _YCBCR = 6, 2, 6  # libtiff takes colours of old JPEG for YCbCr, whatever is said
 _TILE_OFFSETS, _TILE_COUNTS, _STRIP_OFFSETS, _STRIP_COUNTS = 324, 325, 273, 279
 
 
@@ -294,6 +295,7 @@ class TiffPage:
     sizes: TiffEntry | None
     values: TiffValues
     below: tuple[TiffPage, ...] = ()
+    has_tables: bool = False  # or a stream of JPEG, both of the old style
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -362,7 +364,11 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
     """Return the page that a directory describes, None where it describes none."""
     entries = directory.entries
     width, height = values.integer(256), values.integer(257)
-    samples = values.integer(277, 1)
+    compression, photometric = values.integer(259, 1), values.integer(262)
+    old = compression == _OLD_JPEG
+    if old and (262 not in entries or photometric == _RGB):
+        photometric = _YCBCR
+    samples = values.integer(277, 3 if old and photometric == _YCBCR else 1)
     if width < 1 or height < 1 or samples < 1:
         return None
     is_tiled = 322 in entries and 323 in entries
@@ -371,7 +377,7 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
     if min(tile) < 1 or math.prod(tile) > 2**40:
         return None
     depth = samples if len(values.integers(258)) > 1 else 1
-    bits = values.integers(258, (1,))[:depth] or (1,)
+    bits = values.integers(258, (8 if old else 1,))[:depth] or (1,)
     tags = (_TILE_OFFSETS, _TILE_COUNTS) if is_tiled else (_STRIP_OFFSETS, _STRIP_COUNTS)
     places, sizes = (entries.get(tag) or entries.get(strip) for tag, strip in zip(tags, (273, 279), strict=True))
     return TiffPage(
@@ -381,8 +387,8 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
         samples,
         bits,
         values.integers(339, (1,)),
-        values.integer(259, 1),
-        values.integer(262),
+        compression,
+        photometric,
         2 if values.integer(284, 1) == 2 and samples > 1 else 1,
         values.integer(317, 1),
         values.integer(266, 1),
@@ -394,4 +400,5 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
         sizes,
         values,
         tuple(below),
+        513 in entries or 519 in entries,
     )

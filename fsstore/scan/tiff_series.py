@@ -55,7 +55,11 @@ _KINDS = {1: "u", 2: "i", 3: "f", 4: "u", 6: "c"}
 _COMPLEX_INTEGERS = 5
 _WIDTHS = {"u": (8, 16, 32, 64), "i": (8, 16, 32, 64), "f": (16, 32, 64), "c": (64, 128)}
 _FAXES = {2: "rle", 3: "fax3", 4: "fax4"}
-_OTHERS = {6: "JPEG of the old style", 34661: "JBIG"}
+_OLD_JPEG, _LOG, _LOG24 = 6, 34676, 34677
+_YCBCR, _LOG_GREY, _LOG_COLOURS = 6, 32844, 32845
+_LOSSLESS = 14
+_MOST_PADDING = 4  # times the size of an image that its tile may have
+_OTHERS = {34661: "JBIG"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,24 @@ class TiffEncoding:
     compressor: dict[str, Json] | None = None
 
 
+def is_libtiffs(page: TiffPage) -> bool:
+    """Return whether only libtiff decodes a page, of which it needs the whole file.
+
+    Strips of old JPEG follow one another within a stream whose parts stand anywhere.
+    """
+    if page.compression in (_OLD_JPEG, _LOG, _LOG24):
+        return True
+    subsampled = page.values.integers(530, (2, 2))
+    return page.photometric == _YCBCR and page.compression not in _IMAGES and any(each > 1 for each in subsampled)
+
+
 def is_run(page: TiffPage) -> bool:
     """Return whether the samples of a page stand in the file as in memory, in one run.
 
     A single tile may be larger than the image: its rows then lie apart.
     """
+    if is_libtiffs(page):
+        return False
     whole = page.segments == 1 and page.tile == (page.height, page.width)
     plain = page.compression == 1 and page.fill_order == 1 and page.predictor == 1
     return whole and plain and page.bits[0] % 8 == 0
@@ -104,6 +121,9 @@ def encoding_of(page: TiffPage, letter: str, *, jfif: bool = False, tables: byte
     """
     dtype = dtype_of_page(page, letter)
     _check(page)
+    if is_libtiffs(page):
+        shown = f"{letter}f4" if page.photometric == _LOG_COLOURS else dtype
+        return TiffEncoding(shown, (), {"id": "imagecodecs_tiff", "index": 0})
     filters, compressor = _steps(page, dtype, page.chunks, _jpeg(page, jfif=jfif, tables=tables))
     if page.is_tiled or page.last_rows == page.tile[0] or compressor is None:
         return TiffEncoding(dtype, tuple(filters), compressor)
@@ -124,9 +144,8 @@ def _check(page: TiffPage) -> None:
     """Raise where samples are laid out in a way that no codec undoes."""
     if page.values.integer(32998, 1) > 1:
         raise UnimplementedError("it has tiles of several planes")
-    subsampled = page.values.integers(530, (2, 2) if page.photometric == 6 else ())
-    if page.photometric == 6 and page.compression not in _IMAGES and any(each > 1 for each in subsampled):
-        raise UnimplementedError("its colours have fewer samples than its pixels, outside of JPEG")
+    if is_libtiffs(page):
+        return _check_libtiffs(page)
     if page.compression in JPEG_NUMBERS and page.bits[0] != 8:
         raise UnimplementedError(f"JPEG of {page.bits[0]} bits is not supported")
     if page.compression in JPEG_NUMBERS and page.photometric > 6 and not page.extra:
@@ -134,6 +153,25 @@ def _check(page: TiffPage) -> None:
     if page.compression != 1 and page.compression not in {*_COMPRESSORS, *_IMAGES, *_FAXES}:
         name = _OTHERS.get(page.compression, "")
         raise UnimplementedError(f"compression {page.compression}{f' ({name})' if name else ''} is not supported")
+
+
+def _check_libtiffs(page: TiffPage) -> None:
+    """Raise where libtiff shows other samples than the page has, or takes memory without bounds."""
+    if page.compression == _OLD_JPEG:
+        if page.values.integer(512, 1) == _LOSSLESS:
+            raise UnimplementedError("lossless JPEG of the old style is not supported")
+        if not page.has_tables:
+            raise UnimplementedError("it has JPEG of the old style without a stream or tables")
+    if page.photometric == _LOG_GREY and (page.formats[0] == 3) != (page.bits[0] == 32):
+        raise UnimplementedError(f"logarithms of {page.bits[0]} bits and format {page.formats[0]} are not supported")
+    if page.photometric in (_YCBCR, _LOG_COLOURS) and page.samples != 3:
+        raise UnimplementedError(f"its colours have {page.samples} samples where there are three")
+    if page.photometric == _YCBCR and page.bits[0] != 8:
+        raise UnimplementedError(f"its colours have fewer samples than its pixels, of {page.bits[0]} bits")
+    if page.planar == 2:
+        raise UnimplementedError(f"compression {page.compression} of separate planes is not supported")
+    if math.prod(page.tile) > _MOST_PADDING * max(page.height * page.width, 1 << 16):
+        raise UnimplementedError(f"its tiles of {page.tile} are much larger than its image")
 
 
 def _jpeg(page: TiffPage, *, jfif: bool, tables: bytes | None) -> dict[str, Json]:

@@ -92,7 +92,13 @@ def far_variable(path):
 
 CUT = message(shortName="2t")[:-30]
 LEFT_OUT = {
-    "old jpeg": ("tiff", tiff(GREY, {COMPRESSION: [6]}), "0", "compression 6 (JPEG of the old style) is not supported"),
+    "old jpeg": ("tiff", tiff(GREY, {COMPRESSION: [6]}), "0", "it has JPEG of the old style without a stream or tables"),
+    "logarithms": (
+        "tiff",
+        tiff(SLOPE.astype("f2"), {COMPRESSION: [34676], PHOTOMETRIC: [32844]}),
+        "0",
+        "logarithms of 16 bits and format 3 are not supported",
+    ),
     "jbig": ("tiff", tiff(GREY, {COMPRESSION: [34661]}), "0", "compression 34661 (JBIG) is not supported"),
     "unknown samples": ("tiff", tiff(SLOPE, {FORMAT: [9]}), "0", "sample format 9 is not supported"),
     "mixed": ("tiff", tiff(COLOURS, {BITS: [8, 16, 8]}), "0", "its samples are not all of one type: bits (8, 16, 8)"),
@@ -105,9 +111,9 @@ LEFT_OUT = {
     ),
     "colours": (
         "tiff",
-        tiff(COLOURS, {PHOTOMETRIC: [6]}),
+        tiff(COLOURS.astype("u2"), {PHOTOMETRIC: [6]}),
         "0",
-        "its colours have fewer samples than its pixels, outside of JPEG",
+        "its colours have fewer samples than its pixels, of 16 bits",
     ),
     "parted": ("tiff", parted, "image 0", "planes of it stand in other files"),
     "foreign": (

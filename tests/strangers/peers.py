@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -141,10 +142,11 @@ def _netcdf(path: Path) -> Iterator[Expected]:
         yield Expected(name, lambda variable=variable: np.asarray(variable[...]), variable.dimensions)
 
 
-# TIFF by tifffile, and by GDAL what that cannot decode.
+# TIFF by tifffile, and by GDAL what that cannot decode; LogLuv by libtiff, as GDAL shows codes of its own.
 
 
 def _tiff(path: Path) -> Iterator[Expected]:
+    import imagecodecs
     import rasterio
     import tifffile
 
@@ -152,6 +154,8 @@ def _tiff(path: Path) -> Iterator[Expected]:
     for number, series in enumerate(file.series):
         for level, each in enumerate(series.levels):
             read = _first_of(each.asarray, rasterio.open, path, number + level)
+            if each.keyframe.compression in (34676, 34677) and not number + level:
+                read = partial(imagecodecs.tiff_decode, path.read_bytes())
             yield Expected(f"{number}/{level}", _too_large if each.size > MOST_BYTES else read)
 
 

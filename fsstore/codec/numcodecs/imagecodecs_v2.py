@@ -195,10 +195,27 @@ class Image:
             if self._short == "jpeg2k":
                 _check_jpeg2k(image, decoded.count)
             out = np.empty(shape, native)
-            decode(image, out=out, **self._options)
+            if self._short == "tiff" and native == np.uint8:
+                out = _libtiffs(decode, image, out, self._options)
+            else:
+                decode(image, out=out, **self._options)
             return np.ascontiguousarray(out, dtype).reshape(-1).view(np.uint8)
 
         return BoundReader(self._name, decoded, self.encoded(decoded).as_bytes, read, _FAILURES)
+
+
+def _libtiffs(decode: Callable[..., Any], image: bytes, out: Any, options: Mapping[str, Any]) -> Any:
+    """Return the samples of a TIFF image; those of old JPEG and of fewer colours than pixels come with opacity."""
+    try:
+        decode(image, out=out, **options)
+    except ValueError as error:
+        colours = out.shape[-1] == 3 and len(out.shape) > 2
+        more = np.empty((*(out.shape[:-1] if colours else out.shape), 4), out.dtype)
+        if f"shape={more.shape[-3:]}" not in str(error):
+            raise
+        decode(image, out=more, **options)
+        return more[..., :3] if colours else more[..., 0]
+    return out
 
 
 def _check_jpeg2k(data: bytes, count: int) -> None:
