@@ -145,7 +145,8 @@ def _check(page: TiffPage) -> None:
     if page.values.integer(32998, 1) > 1:
         raise UnimplementedError("it has tiles of several planes")
     if is_libtiffs(page):
-        return _check_libtiffs(page)
+        _check_libtiffs(page)
+        return
     if page.compression in JPEG_NUMBERS and page.bits[0] != 8:
         raise UnimplementedError(f"JPEG of {page.bits[0]} bits is not supported")
     if page.compression in JPEG_NUMBERS and page.photometric > 6 and not page.extra:

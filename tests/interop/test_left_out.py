@@ -92,7 +92,12 @@ def far_variable(path):
 
 CUT = message(shortName="2t")[:-30]
 LEFT_OUT = {
-    "old jpeg": ("tiff", tiff(GREY, {COMPRESSION: [6]}), "0", "it has JPEG of the old style without a stream or tables"),
+    "old jpeg": (
+        "tiff",
+        tiff(GREY, {COMPRESSION: [6]}),
+        "0",
+        "it has JPEG of the old style without a stream or tables",
+    ),
     "logarithms": (
         "tiff",
         tiff(SLOPE.astype("f2"), {COMPRESSION: [34676], PHOTOMETRIC: [32844]}),

@@ -86,7 +86,9 @@ def _segments(jpeg: bytes) -> tuple[list[tuple[int, bytes]], int]:
 
 def _jpeg(values: Any, sampling: int, **more: Any) -> bytes:
     out = io.BytesIO()
-    Image.fromarray(values).save(out, "JPEG", quality=90, **({"subsampling": sampling} if values.ndim > 2 else {}), **more)
+    Image.fromarray(values).save(
+        out, "JPEG", quality=90, **({"subsampling": sampling} if values.ndim > 2 else {}), **more
+    )
     return out.getvalue()
 
 
