@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fsstore.codec.numcodecs.kerchunk_v2 import check_grib
 from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhaustedError, UnimplementedError
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import CACHE_BYTES
@@ -265,6 +266,7 @@ class GribLibrary:
     def describe(self, field: GribField) -> tuple[dict[str, Json], FieldKeys]:
         """Return the attributes of a field, and where it stands among others; raises `DataLossError` if it cannot."""
         codes = self._codes
+        check_grib(field.head)
         try:
             handle = codes.codes_new_from_message(field.head)
         except (codes.CodesInternalError, ValueError) as error:

@@ -103,8 +103,8 @@ class TiffSegments:
             return self._runs(numbers)
         if self.first is not None:
             marks = [ABSENT if each is None else 0 if each.offset == self.first else MADE for each in self.level.pages]
-            sizes = np.full(len(marks), self.source.size, np.int64)
-            return Columns(Rows(np.array(marks, np.int32), np.zeros_like(sizes), sizes))
+            wholes = np.full(len(marks), self.source.size, np.int64)
+            return Columns(Rows(np.array(marks, np.int32), np.zeros_like(wholes), wholes))
         segments, rest = self.level.page.segments, iter(numbers)
         offsets, sizes = [], []
         for page in self.level.pages:

@@ -170,6 +170,39 @@ def image(kind: str) -> Target:
     return {f"a.{kind}": bytes(data)}, (f"memory://a.{kind}|{kind}:#", f"memory://a.{kind}#")
 
 
+def levels() -> Target:
+    """Return a TIFF file of two sizes, in tiles."""
+    import tifffile
+
+    out = io.BytesIO()
+    with tifffile.TiffWriter(out) as file:
+        grey = VALUES.astype("u1").repeat(3, axis=0)
+        file.write(grey, subifds=1, tile=(16, 16), compression="zlib")
+        file.write(grey[::2, ::2], subfiletype=1, tile=(16, 16), compression="zlib")
+    return {"a.tif": out.getvalue()}, ("memory://a.tif|tiff:", "memory://a.tif|tiff:0/|zarr2:")
+
+
+def units() -> Target:
+    """Return a FITS file with an image, and one in tiles."""
+    from astropy.io import fits
+
+    out = io.BytesIO()
+    packed = fits.CompImageHDU(VALUES, name="P", compression_type="RICE_1", tile_shape=(4, 12))
+    fits.HDUList([fits.PrimaryHDU(VALUES), packed]).writeto(out)
+    return {"a.fits": out.getvalue()}, ("memory://a.fits|fits:", "memory://a.fits|fits:P/|zarr2:")
+
+
+def message() -> Target:
+    """Return a GRIB message of few points."""
+    import eccodes
+
+    handle = eccodes.codes_grib_new_from_samples("regular_ll_pl_grib2")
+    for key, value in {"Ni": 4, "Nj": 3, "shortName": "t"}.items():
+        eccodes.codes_set(handle, key, value)
+    eccodes.codes_set_values(handle, np.arange(12.0))
+    return {"a.grib": eccodes.codes_get_message(handle)}, ("memory://a.grib|grib:", "memory://a.grib|grib:t/|zarr2:")
+
+
 TARGETS: dict[str, Callable[[], Target]] = {
     "zarr3": partial(zarr3, LITTLE, "gzip"),
     "zarr3 blosc": partial(zarr3, LITTLE, "blosc"),
@@ -201,6 +234,9 @@ TARGETS: dict[str, Callable[[], Target]] = {
     "hdf5 earliest": partial(hdf5, "earliest"),
     "hdf5 latest": partial(hdf5, "latest"),
     "netcdf3": netcdf3,
+    "tiff": levels,
+    "fits": units,
+    "grib": message,
     "png": partial(image, "png"),
     "bmp": partial(image, "bmp"),
 }

@@ -186,6 +186,23 @@ def test_images_in_messages_are_compared_with_their_values(packing, before, tmp_
             check_grib(bytes(wrong))
 
 
+@pytest.mark.parametrize("place", [255, 33])
+def test_vertical_coordinates_that_a_grid_lacks(place, tmp_path):
+    """ecCodes crashes where edition 1 counts vertical coordinates behind the end of the grid, so it gets none such."""
+    write_messages(tmp_path)
+    message = bytearray((tmp_path / "first.grib").read_bytes())
+    message = message[: int.from_bytes(message[4:7], "big")]
+    check_grib(bytes(message))
+    grid = 8 + int.from_bytes(message[8:11], "big")
+    message[grid + 3 : grid + 5] = bytes((4, place))
+    with pytest.raises(DataLossError, match="lacks 4 vertical coordinates"):
+        check_grib(bytes(message))
+    path = tmp_path / "damaged.grib"
+    path.write_bytes(message)
+    with pytest.raises(StoreError, match=r"damaged\.grib.*lacks 4 vertical coordinates"):
+        ts.list_arrays(f"file://{path}|grib:")
+
+
 @pytest.mark.parametrize("size", [0, 2**64 - 16, 2**64 - 1, 4096])
 @pytest.mark.parametrize("which", ["object", "free space"])
 def test_global_heaps_without_an_end_are_refused(size, which, tmp_path):

@@ -35,8 +35,12 @@ _PNG_TEMPLATES = frozenset((41, 40010))
 
 
 def check_grib(message: bytes) -> None:
-    """Raise `DataLossError` if a message has an image of more elements than it says it has values."""
+    """Raise `DataLossError` if a message has an image of more elements than it says it has values.
+
+    So does one of edition 1 that lacks the vertical coordinates of its grid: ecCodes 2.50 crashes there.
+    """
     if message[7:8] != b"\x02":
+        _check_verticals(message)
         return
     count = template = 0
     for number, section in _sections(message):
@@ -46,6 +50,15 @@ def check_grib(message: bytes) -> None:
             elements = _elements(template, section[5:])
             if elements is not None and elements > count:
                 raise DataLossError(f"Invalid GRIB message: an image of {elements} elements for {count} values")
+
+
+def _check_verticals(message: bytes) -> None:
+    at = 8 + int.from_bytes(message[8:11], "big")
+    if message[7:8] != b"\x01" or len(message) < at + 5 or not message[15] & 0x80:
+        return
+    size, count, place = int.from_bytes(message[at : at + 3], "big"), message[at + 3], message[at + 4]
+    if count and (place == 255 or place - 1 + 4 * count > size):  # places count from 1, and 255 is none
+        raise DataLossError(f"Invalid GRIB message: its grid of {size} bytes lacks {count} vertical coordinates")
 
 
 def _sections(message: bytes) -> Iterator[tuple[int, bytes]]:
