@@ -366,8 +366,7 @@ def page_of(directory: TiffDirectory, values: TiffValues, below: Sequence[TiffPa
     width, height = values.integer(256), values.integer(257)
     compression, photometric = values.integer(259, 1), values.integer(262)
     old = compression == _OLD_JPEG
-    if old and (262 not in entries or photometric == _RGB):
-        photometric = _YCBCR
+    photometric = _YCBCR if old and (262 not in entries or photometric == _RGB) else photometric
     samples = values.integer(277, 3 if old and photometric == _YCBCR else 1)
     if width < 1 or height < 1 or samples < 1:
         return None
