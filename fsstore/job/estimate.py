@@ -1,4 +1,4 @@
-"""What a plan may cost: requests, bytes, hours and money, each from a number that a reader can see and replace.
+"""The cost of a plan: requests, bytes, hours and money, each from a number that a reader can see and replace.
 
 Nothing is measured here.  The defaults are list prices of Amazon S3 Standard in us-east-1, a small machine, and what a
 worker of the simulation moves (`benchmarks/simulate_jobs.py`); your own numbers make it better.

@@ -187,7 +187,7 @@ class _Draft:
     source: str
     target: str
     what: str
-    """What the plan does, as a part of a sentence."""
+    """The work of the plan, as a part of a sentence."""
     root: Mapping[str, Any] | None = None
     coarser: Sequence[tuple[int, ...]] = ()
     """The factors of a pyramid, whose first level is made of what is there, and each other one of the one before."""

@@ -318,7 +318,7 @@ class PlanStatus:
     sizes: Mapping[str, int]
     """How many tasks there are, by pass."""
     whole: Estimate
-    """What all of it costs on one worker, by the default rates."""
+    """The cost of all of it on one worker, by the default rates."""
 
     def estimate(self, workers: int = 1, rates: Rates | Mapping[str, Any] | None = None) -> Estimate:
         """Return what the rest costs, if the `rates` are right; see `CopyPlan.estimate`."""

@@ -296,7 +296,7 @@ class PlannedArray:
 
 @dataclass(frozen=True, slots=True)
 class ArrayState:
-    """What is done of an array: pieces by pass, what each run has counted, and the claims of parts at it."""
+    """The progress of an array: pieces by pass, what each run has counted, and the claims of parts at it."""
 
     done: dict[str, set[int]]
     counts: dict[str, dict[str, float]]
@@ -304,7 +304,7 @@ class ArrayState:
 
     @property
     def parts(self) -> int:
-        """Of how many parts the runs were, as far as any has noted something."""
+        """The number of parts of the runs, as far as any has noted something."""
         return max((int(run.partition("of")[2].partition("-")[0]) for run in self.counts), default=1)
 
 

@@ -16,7 +16,7 @@ from fsspec.implementations.dirfs import DirFileSystem
 
 import fsstore
 from fsstore.errors import NotFoundError, PermissionDeniedError, StoreError, UnimplementedError
-from fsstore.kvstore.client.credential import QuestionedEngine
+from fsstore.kvstore.client.credential import ProbedEngine
 from fsstore.kvstore.client.object_store import bucket_engine
 from fsstore.kvstore.client.web import HttpEngine
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, KvOpening, KvPrefix, Read, Write
@@ -304,7 +304,7 @@ def test_amazons_own_servers_are_not_asked(engine, url, asked, monkeypatch):
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     place = {"endpoint": url} if url else {}
     driver = opened(S3, {"bucket": "bucket", "aws_region": "us-east-1", "engine": engine} | place)
-    assert isinstance(driver.engine, QuestionedEngine) == bool(asked)
+    assert isinstance(driver.engine, ProbedEngine) == bool(asked)
 
 
 def test_use_conditional_write_is_printed_as_given():
