@@ -35,7 +35,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "precomputed": (7, 2330),
     "reference": (20, 8210),
     "runtime": (9, 2974),
-    "scan": (31, 10635),
+    "scan": (31, 10636),
     "schema": (7, 2635),
     "serve": (3, 827),
     "task": (3, 1001),
@@ -43,7 +43,7 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "values": (7, 1940),
     "viewer": (3, 1137),
 }
-WHOLE = (328, 111063)
+WHOLE = (328, 111064)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
