@@ -287,10 +287,9 @@ async def _run(place: Any, part: tuple[int, int], how: tuple[Any, Any, Any], con
             if waits := waits + await _waiting(plan, step):
                 continue
             member = await plan.opened(step.member)
-            if plan.root is not None:
-                if await member.is_finished():
-                    continue
-                await member.begun()
+            if plan.root is not None and await member.is_finished():
+                continue
+            await member.begun()
             reports.append(await member.part(step.kind, share, part, CopyRun(plan.options, *how)))
         if waits:
             break
@@ -425,18 +424,7 @@ async def _finish_group(
             )
         try:
             if not is_over:
-                left = [each for each in members if not await each.is_finished()]
-                for each in left:
-                    if not sum(each.passes.values()):
-                        await each.begun()
-                if not (await _looked_at(plan, members))[0]:
-                    for each in left:
-                        if await each.is_begun():
-                            await each.check_ready(missing)
-                    raise await missing()
-                for each in left:
-                    await each.check_ready(missing)
-                    await check_source(each.job)
+                left = await _ready(plan, members, missing)
                 reports += [await each.finish(replace(run, level=None), missing) for each in left]
                 await claim.check()
                 await _write_group(root)
@@ -448,6 +436,23 @@ async def _finish_group(
     for each in members:
         await check_copy(each.job.source, each.job.store, run)
     return _together(reports)
+
+
+async def _ready(plan: SavedPlan, members: Sequence[PlannedArray], missing: Missing) -> list[PlannedArray]:
+    """Return the members that have yet to appear; raises unless everything of all is done, of unchanged sources."""
+    left = [each for each in members if not await each.is_finished()]
+    for each in left:
+        if not sum(each.passes.values()):
+            await each.begun()
+    is_done = bool((await _looked_at(plan, members))[0])
+    for each in left:
+        if is_done or await each.is_begun():
+            await each.check_ready(missing)
+        if is_done:
+            await check_source(each.job)
+    if not is_done:
+        raise await missing()
+    return left
 
 
 async def _write_group(root: PlanRoot) -> None:
@@ -468,8 +473,7 @@ async def _give_up(place: Any, context: Context) -> CopyReport:
         await members[0].give_up()
     else:
         async with plan.root.scratch.claimed(f"the end of {plan.what}", plan.id):
-            for each in members:
-                if await each.is_begun():
-                    await each.give_up()
+            for each in [member for member in members if await member.is_begun()]:
+                await each.give_up()
             await plan.root.scratch.clear()
     return CopyReport((), 0, 0, 0, time.monotonic() - began)

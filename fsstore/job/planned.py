@@ -127,7 +127,7 @@ class PlannedArray:
             if (await self.job.scratch.held())[0] != self.id:
                 raise AbortedError(f"{self.sentence} is being finished, so {whose} is not run")
             if not await is_marked(self.job.place, self.job.scratch.below(self.name)):
-                raise self._is_changed()
+                raise _is_changed(self)
             order, passes = await self._order(label)
             journal = replace(self.journal, run=label)
             done = (await journal.finished(partial(_overlaps, part))).get(kind, set())
@@ -176,12 +176,8 @@ class PlannedArray:
         """Return what is done, also while parts run."""
         counts: dict[str, dict[str, float]] = {}
         done = await self.journal.finished(counts=counts)
-        running = [key.decode() for key in await self._running()]
+        running = [key.decode() for key in await _running(self)]
         return ArrayState(done, counts, running)
-
-    async def _running(self) -> Sequence[bytes]:
-        found: Sequence[bytes] = await self.journal.store.list(KeyRange.prefix(f"{self.name}/parts/"))
-        return found
 
     async def is_begun(self) -> bool:
         """Whether a part was run, and the plan is neither finished nor given up."""
@@ -233,7 +229,7 @@ class PlannedArray:
 
     async def _keep_away(self, claims: AsyncExitStack) -> None:
         """Take the claims of parts that are gone; raises an error that names one which still runs."""
-        for key in await self._running():
+        for key in await _running(self):
             what = f"the end of {self.what}"
             await claims.enter_async_context(claimed(self.journal.store, key.decode(), what))
 
@@ -249,7 +245,7 @@ class PlannedArray:
     async def _check_done(self, missing: Missing) -> ArrayState:
         """Return what is done, if that is everything, and the target is what was begun."""
         if not await is_marked(self.job.place, self.job.scratch.below(self.name)):
-            raise self._is_changed()
+            raise _is_changed(self)
         state = await self.looked_at()
         if any(len(state.done.get(kind, ())) < pieces for kind, pieces in self.passes.items()):
             raise await missing()
@@ -287,12 +283,6 @@ class PlannedArray:
         """The plan at the beginning of a sentence."""
         return self.what[0].upper() + self.what[1:]
 
-    def _is_changed(self) -> AbortedError:
-        return AbortedError(
-            f"{self.job.place.describe()} is not what {self.what} has begun: it was emptied or put in its place; give"
-            " the plan up (`finish` with give_up=True) and run its parts again"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class ArrayState:
@@ -306,6 +296,19 @@ class ArrayState:
     def parts(self) -> int:
         """The number of parts of the runs, as far as any has noted something."""
         return max((int(run.partition("of")[2].partition("-")[0]) for run in self.counts), default=1)
+
+
+async def _running(array: PlannedArray) -> Sequence[bytes]:
+    """Return the keys of the claims of parts."""
+    found: Sequence[bytes] = await array.journal.store.list(KeyRange.prefix(f"{array.name}/parts/"))
+    return found
+
+
+def _is_changed(array: PlannedArray) -> AbortedError:
+    return AbortedError(
+        f"{array.job.place.describe()} is not what {array.what} has begun: it was emptied or put in its place; give"
+        " the plan up (`finish` with give_up=True) and run its parts again"
+    )
 
 
 def _overlaps(part: tuple[int, int], run: str) -> bool:

@@ -343,8 +343,8 @@ def _known_workers(executor: Executor) -> int:
 class Room:
     """Room for tasks under way: less once a store wants fewer requests, and more again as tasks end well.
 
-    Tasks that were refused together make it smaller once.  What was handed over to `workers` beyond one task each
-    waits there, so it does not count for the store.
+    Tasks that were refused together make it smaller once.  Tasks beyond one for each of `workers` wait there, so they do
+    not count for the store.
     """
 
     def __init__(self, most: int, workers: int) -> None:
@@ -393,10 +393,9 @@ async def run_tasks(
 
     Tasks are begun in their order, so of several failures the one of the first task is raised, whichever came first.
 
-    At most `most` are under way at once, or as many as suit the executor; the next one is asked for when there is room
-    for it.  An answer that is a number, or begins with one, counts as bytes, and a list of answers as all of theirs.
+    At most `most` are under way at once, or as many as suit the executor, and fewer where a store wants fewer requests.
+    An answer that is a number, or begins with one, counts as bytes, and a list of answers as all of theirs.
     A cancellation ends the run at once: what can be stopped is stopped, and what is not noted is done again later.
-    Where a store wants fewer requests, fewer tasks are under way.
     """
     width = width_of(executor)
     room = Room(width if most is None else max(1, min(width, most)), workers_of(executor))

@@ -105,7 +105,7 @@ def test_the_recipe_for_kubernetes_is_an_indexed_job(values, tmp_path):
     for index in (1, 0):
         ran = environment(tmp_path) | {"JOB_COMPLETION_INDEX": str(index)}
         subprocess.run(command, env=ran, check=True, timeout=100, stdout=subprocess.DEVNULL)
-    assert json.loads(Path("copy.plan").read_text())["untouched"]
+    assert json.loads(Path("copy.plan").read_text())["members"][0]["untouched"]
     ts.finish("copy.plan").result()
     check_copied(values)
 

@@ -11,7 +11,8 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.spec import AbstractFileSystem
 
 from fsstore.errors import FailedPreconditionError, PermissionDeniedError, StoreError, UnavailableError
-from fsstore.kvstore.client.generic import Asked, AsyncEngine, SyncEngine
+from fsstore.kvstore.client.generic import AsyncEngine, SyncEngine
+from fsstore.kvstore.client.promise import Asked
 from fsstore.kvstore.contract.driver import KvPrefix, Read, Write
 from fsstore.kvstore.engine.contract import Retry, is_missing, status_of, translate
 from fsstore.kvstore.engine.driver import EngineDriver, Home

@@ -195,9 +195,9 @@ HOSTILE = {
 
 
 @pytest.mark.parametrize("why", HOSTILE)
-def test_hostile_documents_are_refused(tmp_path, why, monkeypatch):
+def test_hostile_documents_are_refused(tmp_path, why, tune):
     """No entity is expanded, and depth and size are bounded: the error names the document and the reason."""
-    monkeypatch.setattr("fsstore.scan.document.xml_tree._MOST_ELEMENTS", 1000)
+    tune("scan", MOST_ELEMENTS=1000)
     (tmp_path / "a.dmrpp").write_text(HOSTILE[why])
     with pytest.raises(StoreError, match=rf"a\.dmrpp.*{why}"):
         ts.list_arrays(f"file://{tmp_path}/a.dmrpp|dmrpp:")

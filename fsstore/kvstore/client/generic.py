@@ -16,13 +16,12 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from posixpath import dirname
 from typing import Any, NamedTuple, TypeAlias
 
 from fsstore.errors import UnavailableError
-from fsstore.kvstore.client.promise import NOTHING, PROMISES, FilesystemPromise, Verbs
+from fsstore.kvstore.client.promise import NOTHING, PROMISES, Asked, FilesystemPromise, dating
 from fsstore.kvstore.contract.ability import TellsModified
 from fsstore.kvstore.contract.driver import NO_VALUE, UNKNOWN, Entry, Read, ReadResult, Stamp, Write, now
 from fsstore.kvstore.contract.request import resolve_range
@@ -42,34 +41,6 @@ from fsstore.runtime.future import Flag
 from fsstore.runtime.tuning import READ_ATTEMPTS
 
 UNFINISHED = ".__lock"  # the suffix of unfinished local files, as in `kvstore/local`
-
-_DATES = ("mtime", "modified", "modify", "LastModified", "last_modified", "updated")  # of members of `info`
-_NAMED: Mapping[str, Any] = {"find": {"withdirs": False, "detail": True}, "ls": {"detail": True}}
-
-
-class Asked:
-    """A filesystem whose verbs are called by name; `mark` precedes the names of coroutines."""
-
-    __slots__ = ("brings", "filesystem", "mark", "verbs")
-
-    def __init__(self, filesystem: Any, verbs: Verbs, mark: str) -> None:
-        self.filesystem, self.verbs, self.mark = filesystem, verbs, mark
-        self.brings = "read" in verbs  # returns a value with its version
-
-    async def __call__(self, verb: str, *arguments: Any) -> Any:
-        own = self.verbs.get(verb)
-        if own is not None:
-            found = own(self.filesystem, *arguments)
-        else:
-            if verb in _NAMED:
-                self.filesystem.invalidate_cache()
-            found = getattr(self.filesystem, self.mark + verb)(*arguments, **_NAMED.get(verb, {}))
-        return await found if self.mark else found
-
-    def finds(self) -> bool:
-        """Return whether the filesystem has a `find` of its own: fsspec's omits directories that it cannot list."""
-        find = getattr(self.filesystem, self.mark + "find")
-        return find.__module__ not in ("fsspec.spec", "fsspec.asyn")
 
 
 # The requests, and the meaning of the answers.
@@ -115,31 +86,6 @@ async def reading(ask: Asked, read: Read, traits: tuple[str, ...]) -> ReadResult
             resolve_range(start, stop, size)
         raise UnavailableError(f"the storage sent {len(body)} bytes for bytes [{start}, {stop})")
     return ReadResult("value", body, generation, now(), size)
-
-
-async def dating(ask: Asked, key: str) -> float | None:
-    """Return when a file was modified, in seconds since 1970, as far as `info` says."""
-    try:
-        info = await ask("info", key)
-    except Exception as error:
-        if is_missing(error):
-            return None
-        raise
-    return next((found for name in _DATES if (found := _seconds(info.get(name))) is not None), None)
-
-
-def _seconds(date: object) -> float | None:
-    """Return a date of any of the forms in use in seconds since 1970; those without a zone are of Greenwich."""
-    if isinstance(date, int | float):
-        return float(date)
-    if isinstance(date, str):
-        try:
-            date = datetime.fromisoformat(f"{date[:8]}T{date[8:14]}" if date[:14].isdigit() else date)  # as FTP has it
-        except ValueError:
-            return None
-    if not isinstance(date, datetime):
-        return None
-    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 async def writing(ask: Asked, write: Write, promise: FilesystemPromise) -> Stamp:

@@ -22,18 +22,21 @@ import stat
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from fsstore.errors import AbortedError, StoreError, UnavailableError
 from fsstore.kvstore.contract.driver import Features
-from fsstore.kvstore.engine.contract import status_of, translate
+from fsstore.kvstore.engine.contract import is_missing, status_of, translate
 from fsstore.redaction import redact
 from fsstore.runtime import fork
 from fsstore.runtime.tuning import READ_ATTEMPTS, SILENT_S, SMALL_BYTES
 
 T = TypeVar("T")
 Verbs = Mapping[str, Callable[..., Any]]
+_NAMED: Mapping[str, Any] = {"find": {"withdirs": False, "detail": True}, "ls": {"detail": True}}
+_DATES = ("mtime", "modified", "modify", "LastModified", "last_modified", "updated")  # of members of `info`
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,56 @@ class FilesystemPromise:
         return Features(
             waits=self.waits, writable=self.writes, create_only=self.creates, coarse_generations=self.coarse
         )
+
+
+class Asked:
+    """A filesystem whose verbs are called by name; `mark` precedes the names of coroutines."""
+
+    __slots__ = ("brings", "filesystem", "mark", "verbs")
+
+    def __init__(self, filesystem: Any, verbs: Verbs, mark: str) -> None:
+        self.filesystem, self.verbs, self.mark = filesystem, verbs, mark
+        self.brings = "read" in verbs  # returns a value with its version
+
+    async def __call__(self, verb: str, *arguments: Any) -> Any:
+        own = self.verbs.get(verb)
+        if own is not None:
+            found = own(self.filesystem, *arguments)
+        else:
+            if verb in _NAMED:
+                self.filesystem.invalidate_cache()
+            found = getattr(self.filesystem, self.mark + verb)(*arguments, **_NAMED.get(verb, {}))
+        return await found if self.mark else found
+
+    def finds(self) -> bool:
+        """Return whether the filesystem has a `find` of its own: fsspec's omits directories that it cannot list."""
+        find = getattr(self.filesystem, self.mark + "find")
+        return find.__module__ not in ("fsspec.spec", "fsspec.asyn")
+
+
+async def dating(ask: Asked, key: str) -> float | None:
+    """Return when a file was modified, in seconds since 1970, as far as `info` says."""
+    try:
+        info = await ask("info", key)
+    except Exception as error:
+        if is_missing(error):
+            return None
+        raise
+    return next((found for name in _DATES if (found := _seconds(info.get(name))) is not None), None)
+
+
+def _seconds(date: object) -> float | None:
+    """Return a date of any of the forms in use in seconds since 1970; those without a zone are of Greenwich."""
+    if isinstance(date, int | float):
+        return float(date)
+    if isinstance(date, str):
+        try:
+            date = datetime.fromisoformat(f"{date[:8]}T{date[8:14]}" if date[:14].isdigit() else date)  # as FTP has it
+        except ValueError:
+            return None
+    if not isinstance(date, datetime):
+        return None
+    return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
 
 
 # Local files: the version is that of the open file.

@@ -14,7 +14,7 @@ from fsstore.errors import DataLossError, FailedPreconditionError, ResourceExhau
 from fsstore.scan.contract import ScanSource
 
 _MOST_BYTES = 64 * 2**20
-_MOST_ELEMENTS = 2**20
+MOST_ELEMENTS = 2**20
 _MOST_DEPTH = 64
 _SEPARATOR = "\n"  # of a namespace and a name; neither has a line break
 
@@ -57,8 +57,8 @@ class _Building:
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
         self._count += 1
-        if self._count > _MOST_ELEMENTS:
-            raise ResourceExhaustedError(f"it has more than {_MOST_ELEMENTS} elements, the most that are read")
+        if self._count > MOST_ELEMENTS:
+            raise ResourceExhaustedError(f"it has more than {MOST_ELEMENTS} elements, the most that are read")
         if len(self._open) >= _MOST_DEPTH:
             raise ResourceExhaustedError(f"its elements are nested more than {_MOST_DEPTH} deep, the most that is read")
         element = XmlElement(_local(name), {_local(key): value for key, value in attributes.items()})
