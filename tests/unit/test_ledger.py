@@ -29,8 +29,8 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "icechunk": (5, 1873),
     "index": (10, 3779),
     "interop": (15, 3991),
-    "job": (18, 6119),
-    "kvstore": (51, 16109),
+    "job": (18, 6126),
+    "kvstore": (51, 16108),
     "ocdbt": (9, 3756),
     "precomputed": (7, 2330),
     "reference": (20, 8210),
@@ -38,12 +38,12 @@ CEILINGS: dict[str, tuple[int, int]] = {
     "scan": (31, 10636),
     "schema": (7, 2635),
     "serve": (3, 827),
-    "task": (3, 1001),
+    "task": (3, 1000),
     "testing": (6, 1221),
     "values": (7, 1940),
     "viewer": (3, 1137),
 }
-WHOLE = (328, 111064)
+WHOLE = (328, 111069)
 
 # Package: why its ceiling was raised since the ledger began; the whole rises with them.
 RAISED: dict[str, str] = {
