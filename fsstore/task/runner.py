@@ -343,7 +343,7 @@ def _known_workers(executor: Executor) -> int:
 class Room:
     """Room for tasks under way: less once a store wants fewer requests, and more again as tasks end well.
 
-    Tasks that were refused together make it smaller once.  Those beyond one for each of `workers` wait there, and do not
+    Tasks that were refused together make it smaller once.  Those beyond one for each of `workers` wait there and do not
     count for the store.
     """
 
